@@ -12,6 +12,7 @@ import torch
 
 from bench.measure import Result, Series, alternate, at_most, row, save
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.training.course import course_of
 from gridmill.jobs.training.feed import Feed
 from gridmill.jobs.training.learning import GRADIENT_NORM, Learner, rate_share
 from gridmill.jobs.training.networks import Network, Perceptron, Recurrent, Shape
@@ -88,8 +89,9 @@ def _ours(spec: TrainingSpec, feed: Feed, waits: Series) -> Callable[[], float]:
     def act() -> float:
         with TemporaryDirectory() as folder:
             context = _context(spec, Path(folder))
-            learner = Learner(_network(spec), feed, spec, context, Path(folder) / "checkpoints")
             train, held = _rows()
+            course = course_of(spec, len(train))
+            learner = Learner(_network(spec), feed, spec, course, context, Path(folder) / "checkpoints")
             begin = time.process_time()
             learned = learner.learn(train, held)
             waits.values.append(learned.waiting)

@@ -17,17 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gridmill.pod.cgroups import RECORD, destroy, own_hierarchies
+from gridmill.pod.place import has_ended
+
 RUN = "GRIDMILL_TEST_RUN"
 """The environment variable that names the run's folder to all that it starts."""
 ROOT = Path(__file__).resolve().parents[1]
 _OURS = re.compile(r"gridmill|^gm|ray|plasma|torch|slurm|^pg-|^my-|^redis-")
-_SHARED = (
-    "/tmp",
-    "/dev/shm",
-    "/sys/class/net",
-    "/run/netns",
-    *(f"/sys/fs/cgroup/{name}" for name in ("memory", "freezer", "cpu", "pids")),
-)
+_SHARED = ("/tmp", "/dev/shm", "/sys/class/net", "/run/netns")
 _CACHES = ("__pycache__", "_cache/", ".hypothesis/", ".egg-info")
 _KEPT = re.compile(r"(pytest|ports|\.ses|torchinductor_\w+|pymp-\w+)$")
 """In a run's folder: those of tests, of tests.ports, and what libraries keep there as long as they are used
@@ -120,8 +117,23 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_groups_of_killed_pods(home: Path) -> None:
+    """Delete the control groups of pods in this home that a test killed: nobody else does. The groups of pods
+    that ended by themselves are left to be found."""
+    for record in home.glob("pods/*/" + RECORD):
+        if not has_ended(record.parent):
+            for group in record.read_text().splitlines():
+                destroy(Path(group))
+
+
+def _groups() -> set[Path]:
+    """The folders in which the groups of a pod lie that is started here."""
+    here = own_hierarchies()
+    return {folder for folder in (here.unified, *here.v1.values()) if folder is not None}
+
+
 def _shared() -> Iterator[str]:
-    for folder in map(Path, _SHARED):
+    for folder in (*map(Path, _SHARED), *_groups()):
         with suppress(OSError):
             yield from (f"{folder / name}" for name in os.listdir(folder) if _OURS.search(name))
 

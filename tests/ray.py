@@ -1,6 +1,7 @@
 """A Ray cluster of one machine for tests: how it is set, and when there is none."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -31,3 +32,10 @@ def ray_cluster(folder: Path, *, cpus: int = 64) -> Iterator[str]:
     words = (f"--num-cpus={cpus}", f"--memory={64 * GIB}", "--object-store-memory=100000000")
     with rays.ray_cluster(folder, free_port(), {**os.environ, **ENVIRONMENT}, *words) as address:
         yield address
+
+
+def remove_homes_on_nodes(home: Path) -> None:
+    """Delete the pods' folders that the Ray sites of this control node have by default on their nodes, which
+    are this machine. They stay for the next pods, so they outlive a control node that a test killed."""
+    for mark in home.glob("sites/*/mark"):
+        shutil.rmtree(f"/tmp/gridmill-{mark.read_text()}", ignore_errors=True)

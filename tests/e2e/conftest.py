@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.left_behind import remove_groups_of_killed_pods
 from tests.planned import planned
 
 GRIDMILL = str(Path(sys.executable).parent / "gridmill")
@@ -180,3 +181,4 @@ def _clear(it: Place) -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+    remove_groups_of_killed_pods(it.home)

@@ -17,7 +17,7 @@ from gridmill.model.artifact import Output
 from tests.e2e.conftest import Place
 from tests.oracles.dataset_cases import WAYS, Dataset, Expected, as_arrow
 from tests.oracles.dataset_draws import Drawn, draw_case
-from tests.ray import ENVIRONMENT, needs_ray, ray_cluster
+from tests.ray import ENVIRONMENT, needs_ray, ray_cluster, remove_homes_on_nodes
 
 pytestmark = [pytest.mark.e2e, needs_ray]
 CASES = 4
@@ -69,7 +69,9 @@ def pipeline(cases: list[tuple[Drawn, Expected]], folder: Path) -> str:
 def place() -> Iterator[Place]:
     """With a short path, for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="gmr"))
-    yield Place(folder)
+    place = Place(folder)
+    yield place
+    remove_homes_on_nodes(place.home)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.ray import ENVIRONMENT, needs_ray, ray_cluster
+from tests.ray import ENVIRONMENT, needs_ray, ray_cluster, remove_homes_on_nodes
 
 pytestmark = [pytest.mark.e2e, needs_ray]
 PROGRAM = (sys.executable, "-P", "-m", "gridmill")
@@ -37,6 +37,7 @@ def folder() -> Iterator[Path]:
     """With a short path, for sockets."""
     made = Path(tempfile.mkdtemp(prefix="gmr"))
     yield made
+    remove_homes_on_nodes(made / "farm")
     shutil.rmtree(made, ignore_errors=True)
 
 
@@ -63,8 +64,11 @@ def farm_on(address: str, folder: Path) -> Iterator[tuple[str, str]]:
 def test_jobs_at_a_farm_on_ray_run_there_and_what_they_make_comes_home(folder: Path) -> None:
     env = {**os.environ, "GRIDMILL_HOME": str(folder / "home")}
 
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run((*PROGRAM, *words), env=env, capture_output=True, text=True, check=False)
+
     def gridmill(*words: str, code: int = 0) -> str:
-        done = subprocess.run((*PROGRAM, *words), env=env, capture_output=True, text=True, check=False)
+        done = call(*words)
         log = (folder / "farm.log").read_text()
         assert done.returncode == code, f"{done.stdout}{done.stderr}{log}"
         return done.stdout + done.stderr
@@ -74,8 +78,11 @@ def test_jobs_at_a_farm_on_ray_run_there_and_what_they_make_comes_home(folder: P
     (project / "pipeline.yaml").write_text(PIPELINE)
     (project / "tool.sh").write_text("echo made in $PWD\n")
     with ray_cluster(folder / "ray", cpus=2) as address, farm_on(address, folder) as (listen, line):
-        added = gridmill("add", "cluster", "far", "--controller", listen, "--join", line)
-        assert "64 GiB" in added  # what Ray was told that this machine has
+        add = ("add", "cluster", "far", "--controller", listen)
+        added = call(*add, "--join", line)
+        while "nothing came in time" in added.stderr:  # the farm waits for Ray's first answer
+            added = call(*add)
+        assert "64 GiB" in added.stdout, added.stderr  # what Ray was told that this machine has
         gridmill("run", str(project / "pipeline.yaml"), code=1)
         told = gridmill("logs", "there-1")
         assert "read failed: exit code 3" in told
