@@ -32,11 +32,13 @@ settings.load_profile("tests")
 
 LONGEST_FIRST = (
     "e2e/test_cluster.py",
+    "e2e/test_sql_types.py",
     "docs/test_runs.py",
     "e2e/test_database_histories.py",
     "e2e/test_cluster_survives.py",
     "e2e/test_manifests.py",
     "e2e/test_ray_hosts.py",
+    "e2e/test_sources_sql.py",
     "e2e/test_staging_bucket.py",
     "e2e/test_survive.py",
     "contract/test_site_ray.py",
