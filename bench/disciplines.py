@@ -10,9 +10,9 @@ from heapq import heappop, heappush, merge
 from itertools import islice
 
 from bench.queueing import Pool, Task
+from bench.reservation import may_pass, reserve
 from gridmill.planning.draft import RESERVE_AFTER_SECONDS
 from gridmill.planning.history import PER_SUBJECT
-from gridmill.planning.reservation import may_pass, reserve
 from gridmill.planning.service import (
     Interruptible,
     alone_seconds,

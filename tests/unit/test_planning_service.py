@@ -5,10 +5,10 @@ import random
 from bench.disciplines import Easy, Fifo, Ours
 from bench.loads import generated
 from bench.queueing import Pool, Task
+from bench.reservation import may_pass, reserve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.planning.reservation import may_pass, reserve
 from gridmill.planning.service import (
     LONGEST_PASSED_SECONDS,
     Interruptible,

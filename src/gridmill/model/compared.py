@@ -1,8 +1,10 @@
 """Models side by side."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from gridmill.model.noun import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

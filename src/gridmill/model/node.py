@@ -1,8 +1,7 @@
 """What is seen on a provider node just now."""
 
-from dataclasses import dataclass
-
 from gridmill.model.amounts import Amounts
+from gridmill.model.noun import dataclass
 from gridmill.model.site import Node
 
 
