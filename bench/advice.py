@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.measure import Result, at_most, row, save
-from gridmill.model.advice import Advice
+from gridmill.domain.advice import Advice
 from gridmill.sdk.client import Client, connect
 
 AREA = "Advice on workers"

@@ -115,13 +115,13 @@ def by_gridmill(folder: Path) -> None:
 
     keep_pandas_out()  # as every attempt begins
     from gridmill.codec import decode, encode
+    from gridmill.domain.amounts import Amounts
+    from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+    from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Split, Window
+    from gridmill.domain.job import Job
+    from gridmill.domain.pod_protocol import Order
     from gridmill.jobs.context import JobContext
     from gridmill.jobs.dataset.run import run
-    from gridmill.model.amounts import Amounts
-    from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-    from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Split, Window
-    from gridmill.model.job import Job
-    from gridmill.model.message import Order
 
     load = os.environ["GRIDMILL_BENCH_LOAD"]
     some = (Aggregate.SUM, Aggregate.COUNT, Aggregate.MEAN)

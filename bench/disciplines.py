@@ -1,6 +1,6 @@
 """Disciplines to compare: first come first served, shortest first, EASY backfill, and Gridmill's own.
 
-Ours decides with the functions that the planner decides with (gridmill.planning.service).
+Ours decides with the functions that the planner decides with (gridmill.scheduler.ordering).
 """
 
 from bisect import bisect_left, insort
@@ -11,9 +11,9 @@ from itertools import islice
 
 from bench.queueing import Pool, Task
 from bench.reservation import may_pass, reserve
-from gridmill.planning.draft import RESERVE_AFTER_SECONDS
-from gridmill.planning.history import PER_SUBJECT
-from gridmill.planning.service import (
+from gridmill.scheduler.draft import RESERVE_AFTER_SECONDS
+from gridmill.scheduler.history import PER_SUBJECT
+from gridmill.scheduler.ordering import (
     Interruptible,
     alone_seconds,
     due,

@@ -16,12 +16,12 @@ from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import clear, up
 from bench.line import FAR, line, why_no_line
 from bench.measure import Result, Series, at_most, percentile, row, save
-from gridmill.model.amounts import MIB
-from gridmill.model.event import EventType
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.state import FINISHED_RUNS, RunState
+from gridmill.domain.amounts import MIB
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import EventType
+from gridmill.domain.resource import Resource
+from gridmill.domain.states import FINISHED_RUNS, RunState
 from gridmill.ports.grid import Grid
 
 AREA = "Jobs at a farm"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.contestants import GRIDMILL
+from gridmill.domain.run import Run
+from gridmill.domain.states import FINISHED_RUNS
 from gridmill.errors import GridmillError
-from gridmill.model.run import Run
-from gridmill.model.state import FINISHED_RUNS
 from gridmill.ports.grid import Grid
 from gridmill.sdk.client import connect
 

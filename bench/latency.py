@@ -7,12 +7,12 @@ from pathlib import Path
 from bench.contestants import environment, short_folder
 from bench.grids import clear, up
 from bench.measure import Result, Series, at_least, at_most, percentile, row, save
-from gridmill.model.amounts import MIB
-from gridmill.model.event import EventType
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.state import DONE_JOBS, FINISHED_RUNS, JobState
+from gridmill.domain.amounts import MIB
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import EventType
+from gridmill.domain.resource import Resource
+from gridmill.domain.states import DONE_JOBS, FINISHED_RUNS, JobState
 from gridmill.ports.grid import Grid
 
 AREA = "Starting jobs"

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import up
 from bench.measure import REPOSITORY, Result, Series, alternate, at_most, row, save
-from gridmill.testing.rays import ray_cluster
+from gridmill.testing.ray_cluster import ray_cluster
 
 AREA = "Map jobs"
 HAND, RAY, LOCAL = "Ray tasks by hand", "Gridmill on Ray", "Gridmill local"

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 import ray
 from bench.dataset import WINDOW
+from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import encode, numbers, runs
 from gridmill.jobs.metrics import regression
-from gridmill.jobs.models import load_card, load_model, predict_rows
-from gridmill.jobs.partitions import open_partitions
+from gridmill.jobs.model_files import load_card, load_model, predict_rows
 
 SHARDS_PER_CPU, BUCKETS = 4, 8
 Spent = tuple[int, float]

@@ -15,13 +15,13 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from bench.measure import Result, Series, alternate, at_most, cpu_seconds, row, save
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.training.run import run
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.job import Job
-from gridmill.model.message import Order
-from gridmill.model.training import ModelKind, TrainingSpec
 
 AREA = "Models"
 ROWS, WIDTH, TREES, FILES = 1_000_000, 30, 300, 4

@@ -20,17 +20,17 @@ from dataclasses import replace
 from math import log2
 from time import perf_counter, process_time
 
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.deployment import Deployment, Pod
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.plan import StartJob
-from gridmill.model.project import DEFAULT, Project
-from gridmill.model.resource import Resource, Sizing
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
-from gridmill.planning.plan import plan
-from gridmill.planning.snapshot import Snapshot
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.plan import StartJob
+from gridmill.domain.project import DEFAULT, Project
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.states import AttemptState, DeploymentState, JobState, PodState, RunState
+from gridmill.scheduler.plan import plan
+from gridmill.scheduler.snapshot import Snapshot
 
 RESOURCES = 20
 RUN_JOBS = 100

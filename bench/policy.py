@@ -12,7 +12,7 @@ from bench.disciplines import DEPTH, Easy, Fifo, Ours, Shortest
 from bench.loads import LOADS, MADE_GPUS, MADE_LOAD, PHILLY, TRACE_GPUS, Load
 from bench.measure import Result, at_least, at_most, percentile, row, save
 from bench.queueing import Discipline, Pool
-from gridmill.planning.service import RESTART_SECONDS
+from gridmill.scheduler.ordering import RESTART_SECONDS
 
 AREA = "Queueing"
 MEAN_TIMES, WAIT_TIMES, EVENTS_PER_SECOND = 3.0, 1.2, 10_000

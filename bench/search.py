@@ -6,9 +6,9 @@ from tempfile import TemporaryDirectory
 
 from bench.measure import Result, Series, alternate, at_least, row, save, timed
 from bench.models import WIDTH, numbers, train, write
-from gridmill.model.artifact import Artifact
-from gridmill.model.search import Range, Search
-from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.domain.tuning import Range, Search
 
 AREA = "Search"
 ROWS, TRIALS, LEAST = 20_000, 50, 1.8

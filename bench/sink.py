@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 import duckdb
 
 from bench.measure import Result, Series, alternate, at_least, cpu_seconds, row, save
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.run import run
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.job import Job
-from gridmill.model.message import Order
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
 
 AREA = "Sinks"
 SHARE, ROWS = 0.8, 3_000_000

@@ -16,11 +16,11 @@ import yaml
 from bench.contestants import GRIDMILL, gridmill_environment, short_folder
 from bench.measure import REPOSITORY, Result, at_least, row, save
 from bench.workloads import WORKLOADS
-from gridmill.model.amounts import MIB
-from gridmill.model.run import Attempt, JobRun
-from gridmill.model.state import Cause
-from gridmill.planning.footprint import footprint_of
-from gridmill.planning.sizing import STEP
+from gridmill.domain.amounts import MIB
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.states import Cause
+from gridmill.scheduler.footprint import footprint_of
+from gridmill.scheduler.sizing import STEP
 from gridmill.stores.sql import make
 
 ROUNDS = 4

@@ -46,13 +46,13 @@ def ours(folder: Path) -> Callable[[], object]:
     from gridmill.jobs.arrow import keep_pandas_out
 
     keep_pandas_out()  # as every attempt begins
+    from gridmill.domain.amounts import GIB, Amounts
+    from gridmill.domain.job import Job
+    from gridmill.domain.pod_protocol import Order
+    from gridmill.domain.sink import SinkSpec
+    from gridmill.domain.source import Source
     from gridmill.jobs.context import JobContext
     from gridmill.jobs.sink.run import run
-    from gridmill.model.amounts import GIB, Amounts
-    from gridmill.model.job import Job
-    from gridmill.model.message import Order
-    from gridmill.model.sink import SinkSpec
-    from gridmill.model.source import Source
 
     order = Order(
         attempt_id=f"p-1.s.{time.time_ns()}",

@@ -23,21 +23,19 @@ from bench.contestants import environment
 from bench.environments import programs
 from bench.farm import add, controller
 from bench.measure import Result, Series, alternate, at_least, at_most, cpu_seconds, row, save
-from gridmill.model.farm import Place
-from gridmill.sites.cluster.credentials import keeping
-from gridmill.sites.cluster.farm import member
-from gridmill.staging.carry import pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.flow import UNMETERED, Flow, Meter
-from gridmill.staging.frames import Chunk
-from gridmill.staging.hashes import HashCache
-from gridmill.staging.kept import Kept
-from gridmill.staging.manifest import scan
-from gridmill.staging.objects import Objects
-from gridmill.staging.parcels import flows
-from gridmill.staging.paths import chunk_sizes
-from gridmill.staging.place import Placer
-from gridmill.staging.progress import Progress
+from gridmill.domain.farm_protocol import Place
+from gridmill.sites.farm.client import member
+from gridmill.sites.farm.credentials import keeping
+from gridmill.transfer.bucket import Objects
+from gridmill.transfer.bucket_cache import Kept
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.engine import pull, push
+from gridmill.transfer.manifest import HashCache, scan
+from gridmill.transfer.paths import chunk_sizes
+from gridmill.transfer.progress import Progress
+from gridmill.transfer.signed_urls import flows
+from gridmill.transfer.stream import UNMETERED, Chunk, Flow, Meter
 
 AREA = "Staging"
 HERE = ("127.0.0.1",)  # where the bucket is allowed to be: farms read none on their own machine

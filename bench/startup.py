@@ -11,8 +11,8 @@ from pathlib import Path
 from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import Up, up
 from bench.measure import Result, Series, alternate, at_most, row, save, timed
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
 from gridmill.sdk.client import connect
 
 AREA = "Start-up and idling"

@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from bench.measure import Result, Series, alternate, at_least, cpu_seconds, row, save
 from gridmill.codec import encode as to_json
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.features import encode, runs
-from gridmill.jobs.models import load_card, load_model, predict_rows
+from gridmill.jobs.model_files import load_card, load_model, predict_rows
 from gridmill.jobs.parquet import write_parquet
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.job import Job
-from gridmill.model.message import Order
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.training import ModelKind, TrainingSpec
 
 AREA = "The swarm"
 SHARE, LEAST_SECONDS, ROUNDS = 0.9, 62.0, 3

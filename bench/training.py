@@ -11,15 +11,14 @@ import numpy as np
 import torch
 
 from bench.measure import Result, Series, alternate, at_most, row, save
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.course import course_of
-from gridmill.jobs.training.feed import Feed
-from gridmill.jobs.training.learning import GRADIENT_NORM, Learner, rate_share
+from gridmill.jobs.training.batches import Feed
 from gridmill.jobs.training.networks import Network, Perceptron, Recurrent, Shape
-from gridmill.model.amounts import Amounts
-from gridmill.model.job import Job
-from gridmill.model.message import Order
-from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.jobs.training.train_loop import GRADIENT_NORM, Learner, course_of, rate_share
 
 AREA = "Training"
 LIMIT = 3.0

@@ -79,14 +79,13 @@ def _context(folder: Path, job: Any) -> Any:
     import pyarrow.csv as csv
     from deltalake import write_deltalake
 
+    from gridmill.domain.amounts import Amounts
+    from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+    from gridmill.domain.dataset import Basis, DatasetSpec, Encoder, Label, Method, Split
+    from gridmill.domain.job import Job
+    from gridmill.domain.pod_protocol import Order
     from gridmill.jobs.context import JobContext
     from gridmill.jobs.tables import plain_schema
-    from gridmill.model.amounts import Amounts
-    from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-    from gridmill.model.dataset import Basis, DatasetSpec, Label, Split
-    from gridmill.model.encoder import Encoder, Method
-    from gridmill.model.job import Job
-    from gridmill.model.message import Order
 
     table = csv.read_csv(ETT)
     if not (folder / "root/hourly").exists():

@@ -17,7 +17,7 @@ from reference_settings import settings_page
 from reference_sizing import sizing_page
 from reference_states import states_page
 
-from gridmill.declarations.published import schema_text
+from gridmill.declarations.schema_export import schema_text
 
 ROOT = Path(__file__).parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {

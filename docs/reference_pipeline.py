@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any, get_args
 
-from gridmill.declarations import leaves
-from gridmill.declarations.published import about, default_of, summary
-from gridmill.declarations.shapes import KINDS, Part, is_named, nouns_in, origin_of, parts, shorthand
+from gridmill.declarations import scalars
+from gridmill.declarations.schema import KINDS, Part, is_named, nouns_in, origin_of, parts, shorthand
+from gridmill.declarations.schema_export import about, default_of, summary
 
 _CONTAINERS = (tuple, dict, Mapping)
 INTRODUCTION = """\
@@ -173,9 +173,9 @@ def _one(hint: Any, part: Part) -> str:  # noqa: ANN401  a type expression
         return f"{_one(get_args(hint)[1], part)} by name"
     if part.leaf is not None:
         return part.leaf.expected.removeprefix("a ")
-    if isinstance(hint, type) and hint not in leaves.PLAIN:
-        return leaves.choice(hint).expected
-    return leaves.PLAIN.get(hint, leaves.SCALAR).expected.removeprefix("a ")
+    if isinstance(hint, type) and hint not in scalars.PLAIN:
+        return scalars.choice(hint).expected
+    return scalars.PLAIN.get(hint, scalars.SCALAR).expected.removeprefix("a ")
 
 
 def _cell(text: str) -> str:

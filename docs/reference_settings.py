@@ -4,8 +4,8 @@ import re
 from dataclasses import Field, fields
 from typing import Any
 
-from gridmill.declarations.published import about
-from gridmill.model.amounts import show_seconds
+from gridmill.declarations.schema_export import about
+from gridmill.domain.amounts import show_seconds
 from gridmill.pod.commands import INHERITED, QUIET
 from gridmill.settings import Settings
 

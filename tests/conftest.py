@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gridmill.quiet import turn_off_telemetry
+from gridmill.telemetry import turn_off_telemetry
 from tests import at_end, left_behind
 from tests import mariadb as mariadb_kit
 from tests.mariadb import MariadbServer, mariadb_server

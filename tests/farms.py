@@ -18,10 +18,10 @@ from cryptography.x509.oid import NameOID
 
 from gridmill import __version__
 from gridmill.codec import decode, encode
-from gridmill.farm.joining import invite
-from gridmill.farm.start import Running, start
-from gridmill.model.farm import Joined, JoinRequest
-from gridmill.model.site import Site, SiteKind
+from gridmill.domain.farm_protocol import Joined, JoinRequest
+from gridmill.domain.site import Site, SiteKind
+from gridmill.farm.join import invite
+from gridmill.farm.main import Running, start
 from gridmill.settings import Settings
 
 LOCAL = Site(name="farm", kind=SiteKind.LOCAL)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gridmill.pod.cgroups import RECORD, destroy, own_hierarchies
-from gridmill.pod.place import has_ended
+from gridmill.pod.folders import has_ended
 
 RUN = "GRIDMILL_TEST_RUN"
 """The environment variable that names the run's folder to all that it starts."""

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
 from gridmill.errors import NotFoundError, UnavailableError
-from gridmill.staging.flow import UNMETERED, Meter
+from gridmill.transfer.stream import UNMETERED, Meter
 
 SECRET = "5ec5ec5ec"
 REFUSED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"

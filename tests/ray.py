@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.testing import rays
+from gridmill.testing import ray_cluster as rays
 from tests.ports import free_port
 
 GIB = 2**30

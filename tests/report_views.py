@@ -3,16 +3,16 @@ hundreds of jobs."""
 
 from collections.abc import Iterable
 
-from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.model.event import Event, EventType
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.resource import Sizing, Use
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import AttemptState, Cause, JobState, RunState
-from gridmill.model.training import ModelKind, TrainingSpec
-from gridmill.model.view import JobView, RunView
-from gridmill.planning.critical import critical_path
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.resource import Sizing, Use
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.domain.views import JobView, RunView
+from gridmill.scheduler.graph import critical_path
 
 HOSTILE = "<script>alert('x')</script>\"&'><img src=x onerror=alert(1)>"
 BEGAN = 1_700_000_000.0

@@ -6,9 +6,21 @@ The public names load on first use: importing gridmill costs next to nothing.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gridmill.quiet import turn_off_telemetry
+from gridmill.telemetry import turn_off_telemetry
 
 if TYPE_CHECKING:
+    from gridmill.domain.amounts import Amounts
+    from gridmill.domain.artifact import Artifact, ArtifactKind
+    from gridmill.domain.dataset import Aggregate
+    from gridmill.domain.job import JobKind, JobSize
+    from gridmill.domain.pod_protocol import Event
+    from gridmill.domain.project import Project, ProjectView
+    from gridmill.domain.resource import Sizing
+    from gridmill.domain.sink import ColumnType, OnMisfit
+    from gridmill.domain.source import Format
+    from gridmill.domain.states import JobState, RunState
+    from gridmill.domain.training import ModelKind, Objective
+    from gridmill.domain.views import DryRun, JobView, RunView
     from gridmill.errors import (
         CapacityError,
         ConflictError,
@@ -30,20 +42,6 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsafePathError,
     )
-    from gridmill.model.amounts import Amounts
-    from gridmill.model.artifact import Artifact, ArtifactKind
-    from gridmill.model.dataset import (
-        Aggregate,
-    )
-    from gridmill.model.event import Event
-    from gridmill.model.job import JobKind, JobSize
-    from gridmill.model.project import Project, ProjectView
-    from gridmill.model.resource import Sizing
-    from gridmill.model.sink import ColumnType, OnMisfit
-    from gridmill.model.source import Format
-    from gridmill.model.state import JobState, RunState
-    from gridmill.model.training import ModelKind, Objective
-    from gridmill.model.view import DryRun, JobView, RunView
     from gridmill.sdk.client import Client, connect, load
     from gridmill.sdk.declared import (
         AsOfJoin,
@@ -83,18 +81,18 @@ _MODULES = {
         "InterruptedRunError JobError MemoryExceededError NotFoundError PipelineError StaleVersionError "
         "StorageError StoreInUseError StoreLostError TimeLimitError UnavailableError UnsafePathError"
     ),
-    "gridmill.model.amounts": "Amounts",
-    "gridmill.model.artifact": "Artifact ArtifactKind",
-    "gridmill.model.dataset": "Aggregate",
-    "gridmill.model.event": "Event",
-    "gridmill.model.job": "JobKind JobSize",
-    "gridmill.model.project": "Project ProjectView",
-    "gridmill.model.resource": "Sizing",
-    "gridmill.model.sink": "ColumnType OnMisfit",
-    "gridmill.model.source": "Format",
-    "gridmill.model.state": "JobState RunState",
-    "gridmill.model.training": "ModelKind Objective",
-    "gridmill.model.view": "DryRun JobView RunView",
+    "gridmill.domain.amounts": "Amounts",
+    "gridmill.domain.artifact": "Artifact ArtifactKind",
+    "gridmill.domain.dataset": "Aggregate",
+    "gridmill.domain.pod_protocol": "Event",
+    "gridmill.domain.job": "JobKind JobSize",
+    "gridmill.domain.project": "Project ProjectView",
+    "gridmill.domain.resource": "Sizing",
+    "gridmill.domain.sink": "ColumnType OnMisfit",
+    "gridmill.domain.source": "Format",
+    "gridmill.domain.states": "JobState RunState",
+    "gridmill.domain.training": "ModelKind Objective",
+    "gridmill.domain.views": "DryRun JobView RunView",
     "gridmill.sdk.client": "Client connect load",
     "gridmill.sdk.declared": (
         "Pipeline Job SinkSpec Source SqlSource StreamSource Constraint Outage Retain DatasetSpec Basis Join "

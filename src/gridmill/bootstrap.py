@@ -16,38 +16,31 @@ from pathlib import Path
 from typing import IO
 
 from gridmill import __version__
-from gridmill.control.aside import Beside
+from gridmill.control.background import Beside
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.service import Identity, Render, Service
+from gridmill.control.site_monitor import Surveyor
 from gridmill.control.state import Alarms, Control, Counters, Limits
-from gridmill.control.survey import Surveyor
-from gridmill.errors import (
-    GridmillError,
-    HomeInUseError,
-    InputError,
-    StoreInUseError,
-    explained,
-)
-from gridmill.links.doors import HomeDoors
-from gridmill.links.server import Links
-from gridmill.model.advice import Advice
-from gridmill.model.event import Event
-from gridmill.model.gpus import GPU_SHARES
-from gridmill.model.message import ToPod
-from gridmill.model.retention import DAY_SECONDS
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.view import RunView
+from gridmill.control.usecases.service import Identity, Render, Service
+from gridmill.domain.advice import Advice
+from gridmill.domain.amounts import GPU_SHARES
+from gridmill.domain.pod_protocol import Event, ToPod
+from gridmill.domain.retention import DAY_SECONDS
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.views import RunView
+from gridmill.errors import GridmillError, HomeInUseError, InputError, StoreInUseError, explained
+from gridmill.plugins import find
 from gridmill.ports.link import LinkServer, Received
 from gridmill.ports.site import Doors, SitePort
 from gridmill.ports.store import Store
 from gridmill.private_files import write_private
-from gridmill.registry import find
 from gridmill.settings import Settings, is_farm
+from gridmill.storage.disk_usage import HouseFolder
 from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.home import make_home
-from gridmill.storage.house import HouseFolder
 from gridmill.storage.root import Root
+from gridmill.transport.listeners import HomeDoors
+from gridmill.transport.server import Links
 
 _OF_A_FARM = "`gridmill farm sources` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
 _LOOK_SECONDS = 0.05

@@ -1,6 +1,6 @@
 """Nouns to bytes and back, for the store, the links and the API (the only file that knows msgspec).
 
-Dataclasses of `gridmill.model` travel as JSON objects with their field names; enums as their values.
+Dataclasses of `gridmill.domain` travel as JSON objects with their field names; enums as their values.
 """
 
 import hashlib
@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from gridmill.domain.pod_protocol import MESSAGES, Message
 from gridmill.errors import InputError
-from gridmill.model.message import MESSAGES, Message
 
 T = TypeVar("T")
 

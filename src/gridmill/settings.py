@@ -7,11 +7,11 @@ from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote
 
+from gridmill.domain.amounts import parse_bytes, parse_number, parse_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.retention import DAY_SECONDS
+from gridmill.domain.usage import HISTORY_DAYS
 from gridmill.errors import InputError
-from gridmill.model.amounts import parse_bytes, parse_number, parse_seconds
-from gridmill.model.noun import dataclass
-from gridmill.model.retention import DAY_SECONDS
-from gridmill.model.space import HISTORY_DAYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,23 +13,21 @@ import pytest
 from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
 
 from gridmill.codec import decode, decode_passed, encode_passed
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.farm_protocol import Deploy, FileEntry, Hashes, Manifest, Place, PodNames
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Events, Hello, Order, PodOrder, Start, Welcome
 from gridmill.errors import InputError
-from gridmill.farm.deploying import deploy
-from gridmill.farm.joining import invite, revoke
-from gridmill.farm.lodging import Berth, Lodging, LodgingState
-from gridmill.farm.records import Records
-from gridmill.farm.source import Heard, Invitation, Source
-from gridmill.farm.start import Running
-from gridmill.farm.work import Work
-from gridmill.model.amounts import Amounts
-from gridmill.model.farm import Deploy, FileEntry, Hashes, Manifest, Place, PodNames
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Events, Hello, Order, PodOrder, Start, Welcome
-from gridmill.ports.farm import Sights
-from gridmill.ports.site import PodSight, Sight
-from gridmill.staging.frames import Chunk, hash_of
-from gridmill.staging.frames import decode as decode_frames
-from gridmill.staging.frames import encode as encode_frames
+from gridmill.farm.deployment import Berth, Lodging, LodgingState, Work
+from gridmill.farm.deployments import deploy
+from gridmill.farm.join import invite, revoke
+from gridmill.farm.main import Running
+from gridmill.farm.store import Records
+from gridmill.farm.tenant import Heard, Invitation, Source
+from gridmill.ports.site import PodSight, Sight, Sights
+from gridmill.transfer.stream import Chunk, hash_of
+from gridmill.transfer.stream import decode as decode_frames
+from gridmill.transfer.stream import encode as encode_frames
 
 PATIENCE_SECONDS = 120.0
 

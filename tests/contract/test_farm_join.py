@@ -12,14 +12,14 @@ from tests.farms import farm, open_folder, visitor
 
 from gridmill import __version__
 from gridmill.codec import decode
+from gridmill.domain.farm_protocol import Joined, JoinRequest
 from gridmill.errors import AwayError
-from gridmill.farm.joining import invite
-from gridmill.farm.source import Source
-from gridmill.farm.start import Running
-from gridmill.model.farm import Joined, JoinRequest
-from gridmill.sites.cluster.credentials import keeping
-from gridmill.sites.cluster.farm import member
-from gridmill.sites.cluster.joining import become_source
+from gridmill.farm.join import invite
+from gridmill.farm.main import Running
+from gridmill.farm.tenant import Source
+from gridmill.sites.farm.client import member
+from gridmill.sites.farm.credentials import keeping
+from gridmill.sites.farm.join import become_source
 
 
 @pytest.fixture

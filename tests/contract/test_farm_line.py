@@ -13,16 +13,15 @@ import pytest
 from tests.farms import farm, open_folder
 
 from gridmill.errors import InterruptedRunError
-from gridmill.farm.joining import invite
-from gridmill.sites.cluster.bodies import Frames, read_chunks
-from gridmill.sites.cluster.credentials import keeping
-from gridmill.sites.cluster.farm import Farm, member
-from gridmill.sites.cluster.joining import become_source
-from gridmill.staging.carry import Terms, pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.flow import Meter
-from gridmill.staging.manifest import scan
-from gridmill.staging.progress import Progress
+from gridmill.farm.join import invite
+from gridmill.sites.farm.client import Farm, Frames, member, read_chunks
+from gridmill.sites.farm.credentials import keeping
+from gridmill.sites.farm.join import become_source
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.engine import Terms, pull, push
+from gridmill.transfer.manifest import scan
+from gridmill.transfer.progress import Progress
+from gridmill.transfer.stream import Meter
 
 SIZE_BYTES = 3 << 20
 LIMIT = Terms(limit_bytes_per_second=2e6)

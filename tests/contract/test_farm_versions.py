@@ -13,15 +13,15 @@ from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
 
 from gridmill import __version__
 from gridmill.codec import decode
+from gridmill.domain.farm_protocol import Deploy, FarmLook, Hashes, JoinRequest, Place, PodNames
+from gridmill.domain.pod_protocol import Hello, Message, Welcome
 from gridmill.errors import InputError
-from gridmill.farm.joining import invite
-from gridmill.farm.source import Invitation, invited
-from gridmill.farm.start import Running
-from gridmill.model.farm import Deploy, FarmLook, Hashes, JoinRequest, Place, PodNames
-from gridmill.model.message import Hello, Message, Welcome
-from gridmill.ports.farm import Sights
-from gridmill.sites.cluster.credentials import Credentials
-from gridmill.sites.cluster.farm import Farm
+from gridmill.farm.join import invite
+from gridmill.farm.main import Running
+from gridmill.farm.tenant import Invitation, invited
+from gridmill.ports.site import Sights
+from gridmill.sites.farm.client import Farm
+from gridmill.sites.farm.credentials import Credentials
 
 MAJOR, MINOR = map(int, __version__.split(".")[:2])
 NEWER, FAR_NEWER = f"{MAJOR}.{MINOR + 1}.0", f"{MAJOR}.{MINOR + 2}.0"

@@ -16,12 +16,12 @@ from tests.ports import free_port
 
 from gridmill.codec import encode_message
 from gridmill.errors import HomeInUseError, InputError, StorageError, UnavailableError
-from gridmill.links import spool, stream, tls, unix
-from gridmill.links.certificate import make_certificate
-from gridmill.links.server import Links
-from gridmill.links.spool import SpoolFolder
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.link_suite import LinkHarness, LinkSuite, hello, log_event
+from gridmill.transport import pod_side, spool, tls, unix
+from gridmill.transport.certificate import make_certificate
+from gridmill.transport.server import Links
+from gridmill.transport.spool import SpoolFolder
 
 NOW = 1_700_000_000.0
 
@@ -37,7 +37,7 @@ class UnixHarness(LinkHarness):
         return server
 
     def make_pod(self):
-        return stream.make_unix(str(self.path))
+        return pod_side.make_unix(str(self.path))
 
     def say_raw(self, data):
         sock = unix.dial(self.path)
@@ -157,7 +157,7 @@ class TestUnix(LinkSuite):
         ready = threading.Event()
         server = Links(ready.set, receive_limit_bytes=2**20)
         server.listen_unix(folder / "links.sock")
-        link = stream.make_unix(str(folder / "links.sock"))
+        link = pod_side.make_unix(str(folder / "links.sock"))
         assert link.connect()
         said = [log_event(number, "x" * 2**20) for number in range(8)]
         assert link.send([hello("p-1.0"), *said])
@@ -323,5 +323,5 @@ def _connections(folder):
 
 def test_a_pod_spares_what_a_unix_link_does_not_need():
     heavy = "('ssl', 'asyncio', 'cryptography', 'pydantic')"
-    code = f"import sys, gridmill.links.stream; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, gridmill.transport.pod_side; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

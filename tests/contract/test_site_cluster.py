@@ -11,12 +11,12 @@ from tests.contract.test_sites import LocalHarness
 from tests.e2e.control_end import Grid
 from tests.farms import farm
 
-from gridmill.farm.joining import invite
-from gridmill.farm.start import Running
-from gridmill.model.site import Site, SiteKind
+from gridmill.domain.site import Site, SiteKind
+from gridmill.farm.join import invite
+from gridmill.farm.main import Running
 from gridmill.pod import processes
-from gridmill.sites.cluster.joining import become_source
-from gridmill.sites.cluster.site import make
+from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.site import make
 from gridmill.testing.site_suite import SiteSuite
 
 

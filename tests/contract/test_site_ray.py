@@ -12,8 +12,8 @@ import pytest
 from tests.contract.test_sites import LocalHarness
 from tests.ray import ENVIRONMENT, needs_ray, ray_cluster
 
+from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
-from gridmill.model.site import Site, SiteKind
 from gridmill.pod import processes
 from gridmill.ports.site import Sight
 from gridmill.sites.ray.site import RaySite, make

@@ -4,7 +4,7 @@ import pytest
 from tests.contract.test_sites import LocalHarness
 from tests.slurm import HOW_TO_GET_IT, is_installed, slurm_cluster
 
-from gridmill.model.site import Site, SiteKind
+from gridmill.domain.site import Site, SiteKind
 from gridmill.sites.slurm.site import make
 from gridmill.testing.site_suite import SiteSuite
 

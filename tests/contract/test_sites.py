@@ -6,17 +6,15 @@ import signal
 import pytest
 from tests.e2e.control_end import Grid
 
-from gridmill.model.amounts import Amounts
-from gridmill.model.event import EventType
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Hello, Order, PodOrder, Start, Welcome
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import EventType, Hello, Order, PodOrder, Start, Welcome
 from gridmill.pod import processes
 from gridmill.settings import read_settings
 from gridmill.sites.local import make
 from gridmill.sites.processes import measure_capacity
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
-from gridmill.testing.simulated import SimulatedWorld
+from gridmill.testing.simulated_site import Behaviour, SimulatedWorld
 from gridmill.testing.site_suite import SiteHarness, SiteSuite
 
 

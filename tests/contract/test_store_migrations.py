@@ -20,13 +20,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData
 
 from gridmill.codec import encode
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.run import Run
 from gridmill.errors import StorageError
-from gridmill.model.event import Event
-from gridmill.model.run import Run
-from gridmill.ports.keys import key_of
+from gridmill.ports.store import key_of
 from gridmill.stores import migrate, sql
-from gridmill.stores.rows import _CLASSES
-from gridmill.stores.schema import STAMP, VERSIONS
+from gridmill.stores.opening import STAMP, VERSIONS
+from gridmill.stores.sql import _CLASSES
 from gridmill.testing.store_samples import a_run, one_of_each
 from gridmill.testing.store_suite import put_new
 

@@ -12,10 +12,9 @@ from tests.cutting_proxy import Cut, cutting_proxy
 from tests.e2e.conftest import PATIENCE_SECONDS, eventually
 from tests.postgresql import PostgresqlServer
 
+from gridmill.domain.run import Run
 from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
-from gridmill.model.run import Run
-from gridmill.ports.keys import key_of
-from gridmill.ports.store import Record
+from gridmill.ports.store import Record, key_of
 from gridmill.stores import sql
 from gridmill.stores.ownership import Ownership
 from gridmill.testing.store_samples import a_run, an_event

@@ -14,22 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import JobRun, Run
 from gridmill.errors import InputError, StaleVersionError, StorageError
-from gridmill.model.resource import Resource
-from gridmill.model.run import JobRun, Run
-from gridmill.ports.keys import key_of
-from gridmill.ports.store import Record
+from gridmill.ports.store import Record, key_of
 from gridmill.stores import memory, sql
 from gridmill.testing.faults import Fault, FaultScript, FaultySchedule, FaultyStore, KillAt, with_faults
 from gridmill.testing.store_model import Model, random_changes, random_events
-from gridmill.testing.store_samples import (
-    a_job_run,
-    a_resource,
-    a_run,
-    an_attempt,
-    an_event,
-    one_of_each,
-)
+from gridmill.testing.store_samples import a_job_run, a_resource, a_run, an_attempt, an_event, one_of_each
 from gridmill.testing.store_suite import CHECKS, SHARED_CHECKS, everything, put_new
 
 # -- conformance -----------------------------------------------------------------------------------------

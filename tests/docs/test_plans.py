@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from gridmill.declarations import parse_declarations
+from gridmill.domain.pipeline import Pipeline
 from gridmill.jobs.preflight.run import check
-from gridmill.model.pipeline import Pipeline
-from gridmill.planning.preflight import preflight_question
+from gridmill.scheduler.preflight import preflight_question
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.planned import VARIABLE, read
 

@@ -6,14 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gridmill.codec import from_builtins
-from gridmill.links.certificate import make_certificate
-from gridmill.links.server import Links
-from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.event import EventType, PodEvent
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Ack, Events, Hello, Order, Outcome, PodOrder, Start, ToPod, Welcome
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import (
+    Ack,
+    Events,
+    EventType,
+    Hello,
+    Order,
+    Outcome,
+    PodEvent,
+    PodOrder,
+    Start,
+    ToPod,
+    Welcome,
+)
 from gridmill.settings import Settings
 from gridmill.sites.local import make
+from gridmill.transport.certificate import make_certificate
+from gridmill.transport.server import Links
 
 DEADLINE_SECONDS = 300.0
 

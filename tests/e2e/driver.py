@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gridmill.bootstrap import embed
 from gridmill.declarations import read_pipeline
-from gridmill.model.state import FINISHED_RUNS
+from gridmill.domain.states import FINISHED_RUNS
 from gridmill.settings import read_settings
 from tests.e2e.conftest import PATIENCE_SECONDS
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.advice import Bound
 from gridmill.errors import ConflictError, InputError, NotFoundError
-from gridmill.model.advice import Bound
 from gridmill.sdk.client import Client, connect
 
 pytestmark = pytest.mark.e2e

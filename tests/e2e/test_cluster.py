@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gridmill.staging.objects import Objects
 from gridmill.testing.hosts import Host, why_no_hosts
+from gridmill.transfer.bucket import Objects
 from tests.farmland import FARM, STORAGE, Farmland
 from tests.little_bucket import moment
 from tests.machines import attempts, messages, state, two_hosts

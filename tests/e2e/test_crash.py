@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import AttemptState, JobState, RunState
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.states import AttemptState, JobState, RunState
 from gridmill.stores.sql import make
 from tests.e2e.conftest import eventually
 from tests.e2e.driver import control_node

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.run import Run
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.states import RunState
 from gridmill.errors import TABLE, InternalError, UnavailableError
-from gridmill.model.artifact import Artifact
-from gridmill.model.run import Run
-from gridmill.model.schedule import Schedule
-from gridmill.model.state import RunState
 from gridmill.ports.store import Store
 from gridmill.stores.sql import make
 from tests.e2e.conftest import Place, a_place, eventually, files_below

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridmill.codec import from_builtins, to_builtins
-from gridmill.model.artifact import Output
+from gridmill.domain.artifact import Output
 from tests.e2e.conftest import Place
 from tests.oracles.dataset_cases import WAYS, Dataset, Expected, as_arrow
 from tests.oracles.dataset_draws import Drawn, draw_case

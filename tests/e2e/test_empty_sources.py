@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from gridmill.model.artifact import Artifact
-from gridmill.model.run import Run
-from gridmill.model.state import RunState
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.run import Run
+from gridmill.domain.states import RunState
 from gridmill.stores.sql import make
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.model.building import BEGUN, ENDED, ENVIRONMENT
+from gridmill.domain.environment_build import BEGUN, ENDED, ENVIRONMENT
 
 pytestmark = pytest.mark.e2e
 BUILD = """

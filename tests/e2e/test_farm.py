@@ -15,9 +15,9 @@ import pytest
 
 import gridmill
 from gridmill.codec import encode_passed
-from gridmill.farm.users import living
-from gridmill.model.farm import Deploy, PodNames
-from gridmill.model.message import Events, Hello, Welcome
+from gridmill.domain.farm_protocol import Deploy, PodNames
+from gridmill.domain.pod_protocol import Events, Hello, Welcome
+from gridmill.farm.unix_users import living
 from tests.contract.test_farm_api import attempt, hear, outcome, pod_order
 from tests.farms import Listener, Visitor, open_folder
 from tests.ports import free_port

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.model.state import RunState
+from gridmill.domain.states import RunState
 from tests.e2e.conftest import Place
 from tests.e2e.test_slurm import Lab
 from tests.slurm import HOW_TO_GET_IT, is_installed, slurm_cluster

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from gridmill.model.run import JobRun
-from gridmill.model.state import JobState
+from gridmill.domain.run import JobRun
+from gridmill.domain.states import JobState
 from gridmill.stores.sql import make
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 

@@ -6,7 +6,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from gridmill.model.amounts import MIB
+from gridmill.domain.amounts import MIB
 from tests.e2e.conftest import Place
 from tests.slurm import has_memory_cgroups
 

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from gridmill.links import spool, stream, tls
-from gridmill.links.certificate import make_certificate
-from gridmill.links.server import Links
-from gridmill.model.message import Welcome
+from gridmill.domain.pod_protocol import Welcome
 from gridmill.testing.link_suite import hello, log_event
+from gridmill.transport import pod_side, spool, tls
+from gridmill.transport.certificate import make_certificate
+from gridmill.transport.server import Links
 from tests.e2e.conftest import PATIENCE_SECONDS
 from tests.ports import free_port
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.e2e
 SERVER = """
 import os, sys, threading
 from pathlib import Path
-from gridmill.links.server import Links
-from gridmill.model.message import Hello, Welcome
+from gridmill.transport.server import Links
+from gridmill.domain.pod_protocol import Hello, Welcome
 
 kind, folder, port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 ready = threading.Event()
@@ -44,7 +44,7 @@ while ready.wait():
 
 POD = """
 import sys, time
-from gridmill.links import stream
+from gridmill.transport import pod_side as stream
 from gridmill.testing.link_suite import hello, log_event
 link = stream.make_unix(sys.argv[1])
 while not link.connect():
@@ -78,7 +78,7 @@ def test_a_pod_finds_the_control_node_that_follows_a_killed_one(kind, tmp_path):
     certfile, _ = make_certificate(tmp_path, 1_700_000_000.0)
     port = free_port()
     link = {
-        "unix": lambda: stream.make_unix(str(tmp_path / "links.sock")),
+        "unix": lambda: pod_side.make_unix(str(tmp_path / "links.sock")),
         "tls": lambda: tls.make(f"127.0.0.1:{port}#{tls.fingerprint_of(certfile)}"),
         "spool": lambda: spool.make(str(tmp_path / "spool")),
     }[kind]()

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from gridmill.cli.times import written
+from gridmill.cli.session import written
 from tests.e2e.conftest import Place, a_place
 
 pytestmark = pytest.mark.e2e

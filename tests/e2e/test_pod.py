@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.event import EventType
-from gridmill.model.job import Job
-from gridmill.model.message import Goodbye, Order, Start, Stop
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.model.state import AttemptState, Cause
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import EventType, Goodbye, Order, Start, Stop
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
+from gridmill.domain.states import AttemptState, Cause
 from gridmill.pod import processes
 from gridmill.ports.site import Sight
 from gridmill.storage.bundle import make_bundle

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.model.state import RunState
+from gridmill.domain.states import RunState
 from gridmill.sdk.client import connect
 from gridmill.sites.processes import _is_locked
 from tests.e2e.conftest import eventually

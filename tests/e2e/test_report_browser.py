@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridmill.model.state import JobState, RunState
+from gridmill.domain.states import JobState, RunState
 from gridmill.report.render import render
 from tests.browser import Page, find_browser, open_browser
 from tests.report_views import HOSTILE, a_dataset, a_job, a_model, a_run, a_training, curve, large_run, logs

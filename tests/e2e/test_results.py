@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import gridmill
+from gridmill.domain.states import JobState
 from gridmill.errors import JobError, TimeLimitError
-from gridmill.model.state import JobState
 from tests.e2e.conftest import Place
 
 pytestmark = pytest.mark.e2e

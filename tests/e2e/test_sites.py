@@ -12,11 +12,11 @@ import pytest
 
 from gridmill.bootstrap import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
+from gridmill.domain.run import JobRun
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
+from gridmill.domain.views import RunView
 from gridmill.errors import ConflictError, GridmillError, InputError, NotFoundError, PipelineError
-from gridmill.model.run import JobRun
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.state import FINISHED_RUNS, JobState, RunState
-from gridmill.model.view import RunView
 from gridmill.settings import Settings, read_settings
 from tests.e2e.conftest import PATIENCE_SECONDS
 

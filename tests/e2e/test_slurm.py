@@ -15,11 +15,11 @@ import pytest
 
 from gridmill.bootstrap import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
+from gridmill.domain.views import RunView
 from gridmill.errors import UnavailableError
-from gridmill.model.run import Attempt, JobRun
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
-from gridmill.model.view import RunView
 from gridmill.settings import read_settings
 from tests import sshd
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually, processes_mentioning

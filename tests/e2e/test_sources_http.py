@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source
 from tests.unit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import S3Store
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.pod_protocol import Part
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.part import Part
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
 from tests.e2e.conftest import eventually
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.unit.sink_case import SinkCase

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import DataError, UnavailableError
-from gridmill.jobs.sink.arrivals import Asked, look
 from gridmill.jobs.sink.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source, SqlSource
+from gridmill.jobs.sink.source import Asked, look
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 from tests.oracles.dying import at_step
 from tests.postgresql import PostgresqlServer

@@ -11,11 +11,11 @@ import pytest
 import redis
 from deltalake import DeltaTable
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source, StreamSource
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source, StreamSource
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 from tests.redisserver import HOW_TO_GET_IT, PASSWORD, redis_server
 from tests.unit.sink_case import SinkCase

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink.run import run
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source, SqlSource
 from tests.mariadb import MariadbServer, mariadb_server
 from tests.postgresql import PostgresqlServer
 from tests.unit.sink_case import SinkCase

@@ -13,19 +13,19 @@ from uuid import uuid4
 
 import pytest
 
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.route import Staging
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import AttemptState
 from gridmill.errors import InputError, UnavailableError
-from gridmill.farm.joining import invite
-from gridmill.model.message import Order
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.staging import Staging
-from gridmill.model.state import AttemptState
-from gridmill.sites.cluster import carrying
-from gridmill.sites.cluster.carriers import Carriers
-from gridmill.sites.cluster.carrying import HomeCarrying
-from gridmill.sites.cluster.credentials import keeping
-from gridmill.sites.cluster.farm import member
-from gridmill.sites.cluster.joining import become_source
-from gridmill.staging.objects import Objects
+from gridmill.farm.join import invite
+from gridmill.sites.farm import staging as carrying
+from gridmill.sites.farm.buckets import Carriers
+from gridmill.sites.farm.client import member
+from gridmill.sites.farm.credentials import keeping
+from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.staging import HomeCarrying
+from gridmill.transfer.bucket import Objects
 from tests.e2e.conftest import PATIENCE_SECONDS, eventually
 from tests.farms import farm, open_folder
 from tests.faulty_proxy import faulty_proxy

@@ -10,15 +10,15 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from gridmill.domain.farm_protocol import Parcel
+from gridmill.domain.route import Staging
+from gridmill.domain.states import AttemptState
 from gridmill.errors import InputError, NotFoundError
-from gridmill.model.farm import Parcel
-from gridmill.model.staging import Staging
-from gridmill.model.state import AttemptState
-from gridmill.sites.cluster import carrying
-from gridmill.sites.cluster.lots import Lot
-from gridmill.staging.frames import Chunk
-from gridmill.staging.objects import Objects
-from gridmill.staging.parcels import read, sliced, write
+from gridmill.sites.farm import staging
+from gridmill.sites.farm.bucket_gc import Lot
+from gridmill.transfer.bucket import Objects
+from gridmill.transfer.signed_urls import read, sliced, write
+from gridmill.transfer.stream import Chunk
 from tests.e2e.test_staging_bucket import FILES, at_home
 from tests.faulty_proxy import faulty_proxy
 from tests.radosgw import HOW_TO_GET_IT, KEYS, is_there, radosgw
@@ -87,7 +87,7 @@ def test_a_url_opens_one_object_one_way_for_a_while(server: str) -> None:
 def test_what_expires_on_the_way_is_signed_anew(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrying, "_PATIENCE_SECONDS", 300.0)
+    monkeypatch.setattr(staging, "_PATIENCE_SECONDS", 300.0)
     with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint, "exports") as home:
         bucket = home.carriers._bucket(Lot(url="s3://exports/some/prefix/me/far", endpoint=proxy.endpoint))
         short = iter((True,))

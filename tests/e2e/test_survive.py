@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from gridmill.model.deployment import Deployment
-from gridmill.model.run import Run
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.run import Run
 from gridmill.ports.store import Store
 from gridmill.stores.sql import make
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually, processes_mentioning

@@ -16,11 +16,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from gridmill.codec import decode, encode
+from gridmill.domain.pod_protocol import Outcome
+from gridmill.domain.states import AttemptState
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.checkpoint import NAME
 from gridmill.jobs.training.run import run
-from gridmill.model.message import Outcome
-from gridmill.model.state import AttemptState
+from gridmill.jobs.training.train_loop import NAME
 from tests.e2e.conftest import Place, eventually, files_below
 from tests.ports import free_port
 from tests.unit.learning_data import series, training_context, write_dataset

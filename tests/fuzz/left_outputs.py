@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from random import Random
 
-from gridmill.pod.collect import Left, collect
+from gridmill.pod.outputs import Left, collect
 
 PLACES = ("output", "work", "input", "elsewhere")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from gridmill.domain.training import Objective
+from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import encode, windows
-from gridmill.jobs.models import load_model
-from gridmill.jobs.partitions import open_partitions
+from gridmill.jobs.model_files import load_model
 from gridmill.jobs.training.run import run
-from gridmill.model.training import Objective
 from tests.unit.learning_data import training_context, write_dataset
 
 ROWS = 360

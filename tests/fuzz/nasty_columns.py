@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gridmill.model.dataset import DatasetSpec, Label
+from gridmill.domain.dataset import DatasetSpec, Label
 from tests.unit.dataset_case import DatasetCase
 
 _VALUES = (

@@ -15,11 +15,11 @@ from types import ModuleType
 
 import pytest
 
+from gridmill.domain.artifact import Artifact, Output
+from gridmill.domain.preflight import Checked, Question
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.preflight import known, sinks
+from gridmill.jobs.preflight import results, sinks
 from gridmill.jobs.preflight.run import check
-from gridmill.model.artifact import Artifact, Output
-from gridmill.model.preflight import Checked, Question
 from tests.oracles import dataset_cases, file_cases, form_cases
 from tests.unit import dataset_case, sink_case
 
@@ -42,7 +42,7 @@ def case(seed: int, folder: Path) -> None:
         if random.random() < 0.5:
             patch.setattr(sinks, "WHOLE_BYTES", 0)
             patch.setattr(sinks, "SAMPLE_ROWS", random.randint(1, 4))
-            patch.setattr(known, "WHOLE_ROWS", random.choice((0, 1, 50_000)))
+            patch.setattr(results, "WHOLE_ROWS", random.choice((0, 1, 50_000)))
         drawn(seed, folder)
 
 

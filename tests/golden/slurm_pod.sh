@@ -17,5 +17,5 @@ watcher=$!
 while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
 kill -KILL "$watcher" 2>/dev/null
 trap '' TERM INT
-[ -e "$pod/ended" ] || /opt/gridmill/bin/python -P -m gridmill.pod.sweep "$pod" >>"$pod/log" 2>&1 </dev/null
+[ -e "$pod/ended" ] || /opt/gridmill/bin/python -P -m gridmill.pod.cleanup "$pod" >>"$pod/log" 2>&1 </dev/null
 exit "${code:-0}"

@@ -8,40 +8,40 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.registry import CHECKS, JOBS, SITES
+from gridmill.plugins import CHECKS, JOBS, SITES
 from tests.house.contracts import ROOT, Contracts, Import
 
 LINT = Path(sys.executable).parent / "lint-imports"
 
 VIOLATIONS: dict[str, tuple[Import, ...]] = {
     "layers": (
-        ("gridmill.model.bad", "gridmill.control.node"),
-        ("gridmill.planning.bad", "gridmill.staging.manifest"),
+        ("gridmill.domain.bad", "gridmill.control.node"),
+        ("gridmill.scheduler.bad", "gridmill.transfer.manifest"),
         ("gridmill.control.bad", "gridmill.sdk.client"),
         ("gridmill.pod.bad", "gridmill.farm.app"),
     ),
     "cycles": (
-        ("gridmill.planning.snapshot", "gridmill.planning.plan"),
-        ("gridmill.model.amounts", "gridmill.model.resource"),
+        ("gridmill.scheduler.snapshot", "gridmill.scheduler.plan"),
+        ("gridmill.domain.amounts", "gridmill.domain.resource"),
         ("gridmill.jobs.context", "gridmill.jobs.sink.run"),
     ),
     "adapters": (
-        ("gridmill.stores.bad", "gridmill.links.server"),
+        ("gridmill.stores.bad", "gridmill.transport.server"),
         ("gridmill.sites.bad", "gridmill.storage.root"),
         ("gridmill.jobs.bad", "gridmill.sites.machine"),
     ),
     "kinds-of-sites": (
         ("gridmill.sites.ray.bad", "gridmill.sites.slurm.site"),
-        ("gridmill.sites.slurm.bad", "gridmill.sites.cluster.site"),
-        ("gridmill.sites.cluster.bad", "gridmill.sites.local"),
+        ("gridmill.sites.slurm.bad", "gridmill.sites.farm.site"),
+        ("gridmill.sites.farm.bad", "gridmill.sites.local"),
     ),
     "one-site": (
-        ("gridmill.sites.machine", "gridmill.sites.slurm.shell"),
-        ("gridmill.cli.bad", "gridmill.sites.cluster.joining"),
+        ("gridmill.sites.machine", "gridmill.sites.slurm.commands"),
+        ("gridmill.cli.bad", "gridmill.sites.farm.join"),
     ),
     "kinds-of-jobs": (
         ("gridmill.jobs.sink.bad", "gridmill.jobs.training.run"),
-        ("gridmill.jobs.prediction.bad", "gridmill.jobs.training.frame"),
+        ("gridmill.jobs.prediction.bad", "gridmill.jobs.training.data"),
         ("gridmill.jobs.dataset.bad", "gridmill.jobs.sink.table"),
     ),
     "one-job": (
@@ -55,7 +55,7 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     "pure": (
         *(
             (f"{package}.bad", library)
-            for package in ("gridmill.model", "gridmill.planning")
+            for package in ("gridmill.domain", "gridmill.scheduler")
             for library in (
                 "time",
                 "random",
@@ -68,7 +68,7 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
             )
         ),
     ),
-    "light": (("gridmill.control.bad", "numpy"), ("gridmill.links.bad", "fastapi")),
+    "light": (("gridmill.control.bad", "numpy"), ("gridmill.transport.bad", "fastapi")),
     "codec": (("gridmill.report.bad", "msgspec"), ("gridmill.sites.bad", "msgspec")),
     "start-up": (
         ("gridmill.cli.bad", "duckdb"),
@@ -77,12 +77,15 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.__main__", "torch"),
     ),
     "planner": (
-        ("gridmill.planning.bad", "gridmill.codec"),
-        ("gridmill.planning.bad", "gridmill.ports.store"),
+        ("gridmill.scheduler.bad", "gridmill.codec"),
+        ("gridmill.scheduler.bad", "gridmill.ports.store"),
     ),
-    "cli": (("gridmill.sdk.bad", "gridmill.cli.app"), ("gridmill.node.bad", "gridmill.cli.up")),
-    "sdk": (("gridmill.node.bad", "gridmill.sdk.client"), ("gridmill.api.bad", "gridmill.sdk.runs")),
-    "node": (("gridmill.cli.bad", "gridmill.node.process"), ("gridmill.sdk.bad", "gridmill.node.process")),
+    "cli": (("gridmill.sdk.bad", "gridmill.cli.app"), ("gridmill.embedded.bad", "gridmill.cli.up")),
+    "sdk": (("gridmill.embedded.bad", "gridmill.sdk.client"), ("gridmill.api.bad", "gridmill.sdk.runs")),
+    "node": (
+        ("gridmill.cli.bad", "gridmill.embedded.process"),
+        ("gridmill.sdk.bad", "gridmill.embedded.process"),
+    ),
     "bootstrap": (("gridmill.cli.bad", "gridmill.bootstrap"), ("gridmill.sdk.bad", "gridmill.bootstrap")),
     "api": (("gridmill.cli.bad", "gridmill.api.app"), ("gridmill.sdk.bad", "gridmill.api.routes")),
     "report": (
@@ -91,7 +94,7 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     ),
     "testing": (
         ("gridmill.control.bad", "gridmill.testing.faults"),
-        ("gridmill.cli.bad", "gridmill.testing.grid"),
+        ("gridmill.cli.bad", "gridmill.testing.fake_grid"),
     ),
     "control": (
         ("gridmill.cli.bad", "gridmill.control.node"),
@@ -99,14 +102,14 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.api.bad", "gridmill.control.ledger"),
     ),
     "pod": (("gridmill.sites.bad", "gridmill.pod.agent"), ("gridmill.control.bad", "gridmill.pod.journal")),
-    "farm": (("gridmill.cli.bad", "gridmill.farm.app"), ("gridmill.sites.cluster.bad", "gridmill.farm.app")),
+    "farm": (("gridmill.cli.bad", "gridmill.farm.app"), ("gridmill.sites.farm.bad", "gridmill.farm.app")),
     "declarations": (
         ("gridmill.control.bad", "gridmill.declarations.read"),
         ("gridmill.jobs.bad", "gridmill.declarations.read"),
     ),
     "calls": (
-        ("gridmill.cli.bad", "gridmill.calls.server"),
-        ("gridmill.control.bad", "gridmill.calls.server"),
+        ("gridmill.cli.bad", "gridmill.rpc.server"),
+        ("gridmill.control.bad", "gridmill.rpc.server"),
     ),
     "sites": (
         ("gridmill.control.bad", "gridmill.sites.local"),
@@ -117,45 +120,48 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.cli.bad", "gridmill.stores.sql"),
         ("gridmill.control.bad", "gridmill.stores.memory"),
     ),
-    "links": (("gridmill.control.bad", "gridmill.links.server"), ("gridmill.cli.bad", "gridmill.links.tls")),
+    "links": (
+        ("gridmill.control.bad", "gridmill.transport.server"),
+        ("gridmill.cli.bad", "gridmill.transport.tls"),
+    ),
     "storage": (
         ("gridmill.control.bad", "gridmill.storage.root"),
         ("gridmill.cli.bad", "gridmill.storage.root"),
     ),
     "staging": (
-        ("gridmill.control.bad", "gridmill.staging.carry"),
-        ("gridmill.links.bad", "gridmill.staging.carry"),
+        ("gridmill.control.bad", "gridmill.transfer.engine"),
+        ("gridmill.transport.bad", "gridmill.transfer.engine"),
     ),
     "http": (("gridmill.control.bad", "gridmill.http.server"), ("gridmill.cli.bad", "gridmill.http.server")),
     "planning": (
-        ("gridmill.sdk.bad", "gridmill.planning.plan"),
-        ("gridmill.cli.bad", "gridmill.planning.plan"),
-        ("gridmill.api.bad", "gridmill.planning.plan"),
+        ("gridmill.sdk.bad", "gridmill.scheduler.plan"),
+        ("gridmill.cli.bad", "gridmill.scheduler.plan"),
+        ("gridmill.api.bad", "gridmill.scheduler.plan"),
     ),
     "ports": (
-        ("gridmill.planning.bad", "gridmill.ports.store"),
+        ("gridmill.scheduler.bad", "gridmill.ports.store"),
         ("gridmill.report.bad", "gridmill.ports.grid"),
     ),
-    "registry": (("gridmill.cli.bad", "gridmill.registry"), ("gridmill.sdk.bad", "gridmill.registry")),
+    "registry": (("gridmill.cli.bad", "gridmill.plugins"), ("gridmill.sdk.bad", "gridmill.plugins")),
     "settings": (("gridmill.control.bad", "gridmill.settings"), ("gridmill.stores.bad", "gridmill.settings")),
-    "jobs": (("gridmill.sites.bad", "gridmill.jobs.context"), ("gridmill.control.bad", "gridmill.jobs.look")),
+    "jobs": (("gridmill.sites.bad", "gridmill.jobs.context"), ("gridmill.control.bad", "gridmill.jobs.peek")),
 }
 """By contract, imports that it forbids."""
 
 IN_FILES: dict[str, Import] = {
-    "layers": ("gridmill.model.bad", "gridmill.control.node"),
+    "layers": ("gridmill.domain.bad", "gridmill.control.node"),
     "kinds-of-sites": ("gridmill.sites.ray.bad", "gridmill.sites.slurm.site"),
-    "pure": ("gridmill.planning.worse", "random"),
+    "pure": ("gridmill.scheduler.worse", "random"),
     "stores": ("gridmill.api.bad", "gridmill.stores.sql"),
     "codec": ("gridmill.report.bad", "msgspec"),
 }
 """Those that are also tried as files, through the command that `make check` calls."""
 
 OPEN_TO_ALL = {
-    "gridmill.model",
+    "gridmill.domain",
     "gridmill.errors",
     "gridmill.codec",
-    "gridmill.quiet",
+    "gridmill.telemetry",
     "gridmill.private_files",
     "gridmill.__main__",
 }

@@ -2,27 +2,27 @@
 
 from tests.house.contracts import Contracts, named_modules
 
-PLUG_INS = {"gridmill.registry", "gridmill"}
+PLUG_INS = {"gridmill.plugins", "gridmill"}
 """The table of plug-ins, and the public names of the package, which load on first use."""
 
 HEAVY = {"light", "start-up"}
 """Contracts of what loads at start: a module that is loaded by name on first use does not break them."""
 
 PROCESSES = {
-    ("gridmill.sdk.starting", "gridmill.node"),
-    ("gridmill.sites.ahead", "gridmill.pod.waiting"),
+    ("gridmill.sdk.embedded_node", "gridmill.embedded"),
+    ("gridmill.sites.preload", "gridmill.pod.standby"),
     ("gridmill.sites.machine", "gridmill.pod"),
     ("gridmill.sites.processes", "gridmill.pod"),
-    ("gridmill.sites.processes", "gridmill.pod.sweep"),
-    ("gridmill.storage.look", "gridmill.jobs.look"),
+    ("gridmill.sites.processes", "gridmill.pod.cleanup"),
+    ("gridmill.storage.peek", "gridmill.jobs.peek"),
     ("gridmill.storage.preflight", "gridmill.jobs.preflight"),
 }
 """Started, or looked for, as a process of its own (`python -m`): nothing is imported."""
 
 BREACHES = {
     ("gridmill.cli.validate", "gridmill.storage.preflight"),
-    ("gridmill.sdk.dial", "gridmill.bootstrap"),
-    ("gridmill.sdk.loaded", "gridmill.jobs.training.graph"),
+    ("gridmill.sdk.discovery", "gridmill.bootstrap"),
+    ("gridmill.sdk.loaded", "gridmill.jobs.training.onnx_graph"),
 }
 """What is known and is to go: nothing is added here."""
 

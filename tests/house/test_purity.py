@@ -9,7 +9,7 @@ import pytest
 
 from tests.house.contracts import source_files
 
-PURE = ("gridmill.model", "gridmill.planning")
+PURE = ("gridmill.domain", "gridmill.scheduler")
 BUILT_IN = {"open", "input", "print", "eval", "__import__", "breakpoint", "hash", "id"}
 """Built-in functions that read or write outside, or whose result differs between processes."""
 
@@ -26,7 +26,7 @@ SYSTEM = {
 }
 """Methods of paths and functions of the system's modules that read or change the machine."""
 
-LOADED = {"zoneinfo", "gridmill.planning.cron"}
+LOADED = {"zoneinfo", "gridmill.scheduler.cron"}
 """What these packages load on first use: the rules of time zones, and the reader of cron lines."""
 
 

@@ -20,11 +20,11 @@ import pymysql
 import pytest
 from deltalake.exceptions import TableNotFoundError
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import ConflictError, DataError, UnavailableError
 from gridmill.jobs.sink.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source, SqlSource
 from tests.oracles.database_cursors import CURSORS, POSTGRESQL_MADE, Cursor
 from tests.oracles.database_places import Database, database
 from tests.oracles.database_values_cases import values_case

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import DataError
 from gridmill.jobs.sink.run import run
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source, SqlSource
 from tests.oracles.database_places import Database
 from tests.oracles.database_values import MARIADB, POSTGRESQL, POSTGRESQL_MADE, SQLITE, Kind
 from tests.oracles.databases import shown

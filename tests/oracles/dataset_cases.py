@@ -19,15 +19,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from gridmill.domain.artifact import Artifact, Input, Output
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.pod_protocol import Part
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset import beside, chunks, ordering, writing
+from gridmill.jobs.dataset import key_order, window_engine, window_kernels, write
 from gridmill.jobs.dataset.labels import NO_LABEL
 from gridmill.jobs.dataset.run import KEYLESS, run
 from gridmill.jobs.dataset.splits import AFTER, APART, GAP, MISSING, REACHES, UNSEEN
 from gridmill.jobs.tables import plain_schema
-from gridmill.model.artifact import Artifact, Input, Output
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.part import Part
 from tests.oracles.dataset_draws import KINDS, Drawn, draw_case
 from tests.oracles.dataset_encoders import encode
 from tests.oracles.dataset_splits import split_rows
@@ -263,10 +263,10 @@ def rows_at_a_time(rows: int) -> Iterator[None]:
     """Chunks, pieces, batches and slices of so many rows, so that entities are cut in time."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("CHUNK_ROWS", "BATCH_ROWS", "PIECE_ROWS", "CHUNK_VALUES"):
-            patch.setattr(chunks, name, rows)
-        patch.setattr(ordering, "BATCH_ROWS", rows)
-        patch.setattr(beside, "SLICE_ROWS", rows)
-        patch.setattr(writing, "MOST_VALUES", 0)
+            patch.setattr(window_engine, name, rows)
+        patch.setattr(key_order, "BATCH_ROWS", rows)
+        patch.setattr(window_kernels, "SLICE_ROWS", rows)
+        patch.setattr(write, "MOST_VALUES", 0)
         yield
 
 

@@ -11,21 +11,22 @@ from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any
 
-from gridmill.errors import InputError
-from gridmill.model.dataset import (
+from gridmill.domain.dataset import (
     Aggregate,
     AsOfJoin,
     Basis,
     DatasetSpec,
+    Encoder,
     Join,
     Label,
     Lag,
+    Method,
     Outcome,
     Split,
     SplitBy,
     Window,
 )
-from gridmill.model.encoder import Encoder, Method
+from gridmill.errors import InputError
 from tests.oracles.dataset_values import Near, Row, comparable
 from tests.oracles.datasets import Expression, Tables
 

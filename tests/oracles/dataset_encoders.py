@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.encoder import SCALERS, Encoder, Method
+from gridmill.domain.dataset import SCALERS, DatasetSpec, Encoder, Method
 from tests.oracles.dataset_values import Near, is_missing, total
 from tests.oracles.datasets import Made
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gridmill.model.dataset import Aggregate, DatasetSpec, Lag, SplitBy, Window
-from gridmill.model.encoder import Method
+from gridmill.domain.dataset import Aggregate, DatasetSpec, Lag, Method, SplitBy, Window
 
 Fits = Callable[[DatasetSpec], bool]
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from hashlib import md5
 from typing import Any
 
-from gridmill.model.dataset import DatasetSpec, Split, SplitBy
+from gridmill.domain.dataset import DatasetSpec, Split, SplitBy
 from tests.oracles.datasets import Made
 
 

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from itertools import combinations
 from typing import Any
 
-from gridmill.model.dataset import Aggregate, Outcome
+from gridmill.domain.dataset import Aggregate, Outcome
 
 Row = dict[str, Any]
 Group = tuple[datetime, list[Row]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
+from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
 from tests.oracles.dataset_values import (
     Group,
     Row,

@@ -11,8 +11,8 @@ from functools import cache
 from multiprocessing.context import ForkServerContext
 from types import FrameType
 
+from gridmill.domain.sink import SinkSpec
 from gridmill.jobs.sink.run import run
-from gridmill.model.sink import SinkSpec
 from tests.redisserver import PASSWORD
 from tests.unit.sink_case import SinkCase
 

@@ -16,12 +16,11 @@ from typing import Any, Protocol
 
 from deltalake import DeltaTable
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import ColumnType, Constraint, OnMisfit, SinkSpec
+from gridmill.domain.source import Source
 from gridmill.errors import GridmillError
 from gridmill.jobs.sink.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.constraint import Constraint
-from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
-from gridmill.model.source import Source
 from tests.oracles.file_history import History
 from tests.oracles.files import Declared, Loaded, Problem, Reject, Rule, SourceFile, Table
 from tests.oracles.kills import Kill, killed

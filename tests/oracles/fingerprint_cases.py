@@ -8,13 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gridmill.control.listings import NOTHING, list_sources
-from gridmill.control.provenance import provenance_of
+from gridmill.control.steps.provenance import provenance_of
+from gridmill.control.steps.source_listing import NOTHING, list_sources
 from gridmill.declarations import read_pipeline
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.provenance import Provenance
-from gridmill.model.run import JobRun, Run
-from gridmill.model.state import JobState, RunState
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.provenance import Provenance
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.states import JobState, RunState
 from gridmill.storage.bundle import make_bundle
 from gridmill.storage.root import Root
 from tests.sim.test_races import simulation

@@ -14,8 +14,8 @@ from io import StringIO
 from pathlib import Path
 from random import Random
 
+from gridmill.domain.sink import ColumnType, OnMisfit
 from gridmill.errors import DataError
-from gridmill.model.sink import ColumnType, OnMisfit
 from tests.oracles.values import exact
 from tests.unit.sink_case import SinkCase
 

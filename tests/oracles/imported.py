@@ -13,6 +13,6 @@ import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite
 
 import gridmill.jobs.sink.redis_stream
-import gridmill.jobs.sink.sql.arrive
+import gridmill.jobs.sink.sql
 
 __all__ = ["deltalake", "duckdb", "gridmill", "psycopg", "pyarrow", "pymysql", "redis", "sqlalchemy"]

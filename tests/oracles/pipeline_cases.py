@@ -6,21 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from gridmill.control.service import Identity, Service
+from gridmill.control.usecases.service import Identity, Service
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import Job, When
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.site import Node
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, RunState
 from gridmill.errors import InputError
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact
-from gridmill.model.command import CommandSpec
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
-from gridmill.model.site import Node
-from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, RunState
-from gridmill.model.when import When
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 from tests.oracles.pipelines import DONE, Attempted, Declared, Seen, SeenRun, Version, latest, problems
 

@@ -14,10 +14,10 @@ import pytest
 import redis
 from deltalake.exceptions import TableNotFoundError
 
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source, StreamSource
 from gridmill.errors import DataError, UnavailableError
 from gridmill.jobs.sink.run import run
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source, StreamSource
 from tests.oracles.database_places import redis_place
 from tests.oracles.databases import Entry, Id, StreamTable, entry_row, shown
 from tests.oracles.dying import STEPS, at_step, load_and_die

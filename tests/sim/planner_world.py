@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count
 
-from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.deployment import Deployment, Pod
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.plan import BringUp, Plan, Refuse, Release, StartJob
-from gridmill.model.resource import Resource, Sizing, keep_of
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.state import (
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.plan import BringUp, Plan, Refuse, Release, StartJob
+from gridmill.domain.resource import Resource, Sizing, keep_of
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import (
     FINISHED_JOBS,
     AttemptState,
     Cause,
@@ -21,11 +21,11 @@ from gridmill.model.state import (
     PodState,
     RunState,
 )
-from gridmill.planning.plan import plan
-from gridmill.planning.progress import ready, run_state, settle, skipped
-from gridmill.planning.room import most_jobs
-from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.why import why_waiting
+from gridmill.scheduler.capacity import most_jobs
+from gridmill.scheduler.explain import why_waiting
+from gridmill.scheduler.outcomes import ready, run_state, settle, skipped
+from gridmill.scheduler.plan import plan
+from gridmill.scheduler.snapshot import Snapshot
 
 START_SECONDS, END_SECONDS = 2.0, 0.5
 

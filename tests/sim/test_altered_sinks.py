@@ -2,19 +2,17 @@
 
 import pytest
 
-from gridmill.control.service import Identity, Service
+from gridmill.control.usecases.service import Identity, Service
+from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.sink import ColumnType, Constraint, Outage, SinkSpec
+from gridmill.domain.sink_overrides import AlterVerb, Change
+from gridmill.domain.source import Source
 from gridmill.errors import InputError
-from gridmill.model.alteration import AlterVerb, Change
-from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.model.constraint import Constraint
-from gridmill.model.job import Job
-from gridmill.model.outage import Outage
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source
-from gridmill.sdk.sinks import change_of
+from gridmill.sdk.client import change_of
 from gridmill.stores import memory
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 ADD = AlterVerb.ADD

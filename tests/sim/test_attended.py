@@ -2,11 +2,11 @@
 
 from tests.sim.test_races import command, finish, job_of, run_of, service, simulation
 
-from gridmill.control.attended import AttendedRuns
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Asked
-from gridmill.model.state import JobState, RunState
-from gridmill.testing.behaviour import Behaviour
+from gridmill.control.client_runs import AttendedRuns
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import Asked
+from gridmill.domain.states import JobState, RunState
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 TWO = Pipeline(name="p", jobs=(command("a"), command("b", needs=("a",))))

@@ -5,20 +5,19 @@ from dataclasses import replace
 import pytest
 from tests.sim.test_races import command, simulation
 
-from gridmill.control.backfilling import BackfillCases
+from gridmill.control.usecases.backfills import BackfillCases
+from gridmill.domain.backfill import Backfill, BackfillView, Chunk, ChunkState, spans
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import Run
+from gridmill.domain.schedule import Overlap, ScheduleSpec
+from gridmill.domain.sink import Outage, SinkSpec
+from gridmill.domain.source import Source
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, RunState
 from gridmill.errors import ConflictError, InputError, NotFoundError, PipelineError, UnavailableError
-from gridmill.model.backfill import Backfill, BackfillView, Chunk, ChunkState, spans
-from gridmill.model.job import Job
-from gridmill.model.outage import Outage
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Run
-from gridmill.model.schedule import Overlap, ScheduleSpec
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, RunState
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation, kill
 
 WEEK = 7 * 86_400.0

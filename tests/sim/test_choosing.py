@@ -8,24 +8,24 @@ import pytest
 from tests.sim.test_parts import swarm as swarm_of
 from tests.sim.test_races import command, finish, job_of, service, simulation
 
-from gridmill.control import choosing
-from gridmill.control.settle import settle_attempt
 from gridmill.control.state import BRING_UPS
+from gridmill.control.steps.settle import settle_attempt
+from gridmill.control.ticks import site_choice
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Outcome
+from gridmill.domain.resource import Measurement, Resource, Use
+from gridmill.domain.route import Carriage, Crossing, Way
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.sink import SinkSpec, Source
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.states import AttemptState, DeploymentState, JobState, RunState
 from gridmill.errors import ConflictError, PipelineError
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.artifact import Artifact
-from gridmill.model.deployment import Deployment
-from gridmill.model.farm import FarmLook
-from gridmill.model.job import Job, JobKind, JobSize
-from gridmill.model.message import Outcome
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Measurement, Resource, Use
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.sink import SinkSpec, Source
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import AttemptState, DeploymentState, JobState, RunState
-from gridmill.model.way import Carriage, Crossing, Way
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 FARM = Site(
@@ -233,7 +233,7 @@ def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytes
     def broken(*args: object) -> None:
         raise KeyError("broken")
 
-    monkeypatch.setattr(choosing, "made_before", broken)
+    monkeypatch.setattr(site_choice, "made_before", broken)
     for _ in range(3):
         one.node.control.next_choice = 0.0
         one.node.tick()
@@ -298,21 +298,21 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
         looked.append(job_run.job.name)
         return False
 
-    monkeypatch.setattr(choosing, "move", look)
-    monkeypatch.setattr(choosing, "LOOKS_PER_TICK", 2)
+    monkeypatch.setattr(site_choice, "move", look)
+    monkeypatch.setattr(site_choice, "LOOKS_PER_TICK", 2)
     control.looking, pauses = [], []
     for _ in range(3):
         control.next_choice = 0.0
-        pauses.append(choosing.look_elsewhere(control))
+        pauses.append(site_choice.look_elsewhere(control))
     assert looked == ["j4", "j3", "j2", "j1", "j0"]
-    assert pauses == [choosing.PAUSE_SECONDS] * 2 + [choosing.LOOK_AGAIN_SECONDS]
-    assert choosing.look_elsewhere(control) > 0.0
+    assert pauses == [site_choice.PAUSE_SECONDS] * 2 + [site_choice.LOOK_AGAIN_SECONDS]
+    assert site_choice.look_elsewhere(control) > 0.0
     assert len(looked) == len(jobs)  # not yet again
     one.node.control.sites["farm"] = one.world
     finish(one, run)
     control.next_choice = 0.0
-    choosing.look_elsewhere(control)
-    assert choosing.look_elsewhere(control) == float("inf")  # nobody is left
+    site_choice.look_elsewhere(control)
+    assert site_choice.look_elsewhere(control) == float("inf")  # nobody is left
 
 
 def test_what_a_file_is_refused_for_is_refused_of_all() -> None:

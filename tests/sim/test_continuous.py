@@ -5,19 +5,19 @@ from dataclasses import replace
 from tests.sim.test_faults import never_two_at_once
 from tests.sim.test_races import command, simulation
 
-from gridmill.control.pipelines import PipelineCases
-from gridmill.model.job import Job, JobKind
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.run import Run
-from gridmill.model.schedule import Continuous, Schedule, ScheduleSpec
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.model.state import FINISHED_RUNS, AttemptState, RunState
+from gridmill.control.usecases.pipelines import PipelineCases
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import Run
+from gridmill.domain.schedule import Continuous, Schedule, ScheduleSpec
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, RunState
 from gridmill.ports.storage import FileStat
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation, kill
 
 

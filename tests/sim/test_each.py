@@ -6,16 +6,16 @@ import pytest
 from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import finish
 
-from gridmill.cli.words import node_rows
-from gridmill.model.amounts import GIB, MIB
-from gridmill.model.each import Each
-from gridmill.model.failures import at_fault, reason, telling
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun
-from gridmill.model.site import Site
-from gridmill.model.state import AttemptState, Cause, JobState, RunState
-from gridmill.testing.behaviour import Behaviour
+from gridmill.cli.format import node_rows
+from gridmill.domain.amounts import GIB, MIB
+from gridmill.domain.command import Each
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun
+from gridmill.domain.run_failures import at_fault, reason, telling
+from gridmill.domain.site import Site
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
+from gridmill.testing.simulated_site import Behaviour
 
 
 def patch(**wanted) -> Pipeline:

@@ -7,19 +7,19 @@ from random import Random
 import pytest
 
 from gridmill.control.state import Limits
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Node
+from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.errors import StorageError
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.message import Order
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node
-from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, AttemptState, JobState, RunState
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour, pick
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour, pick
 from gridmill.testing.simulation import Simulation, kill, random_pipeline
 
 GROUP = 50

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.deployment import Deployment
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node
-from gridmill.model.state import (
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Node
+from gridmill.domain.states import (
     FINISHED_RUNS,
     LIVE_ATTEMPTS,
     AttemptState,
@@ -20,7 +20,7 @@ from gridmill.model.state import (
     RunState,
 )
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 NODES = tuple(Node(name=f"n{k}", capacity=Amounts(cpus=2, memory_bytes=8 * GIB)) for k in range(2))

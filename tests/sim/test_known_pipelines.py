@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from test_races import command, finish, service, simulation
 
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.states import RunState
 from gridmill.errors import NotFoundError
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.schedule import ScheduleSpec
-from gridmill.model.state import RunState
 from gridmill.testing.simulation import Simulation
 
 

@@ -3,17 +3,17 @@
 import pytest
 from test_races import command, finish, job_of, run_of, service, simulation
 
-from gridmill.control.begin import begin_run
+from gridmill.control.steps.begin import begin_run
+from gridmill.domain.artifact import Alias
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.errors import InputError, PipelineError
-from gridmill.model.alias import Alias
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.model.state import AttemptState, Cause, JobState, RunState
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from test_races import command, finish, job_of, service, simulation
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.manifest import FileTrouble, Trouble
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import Attempt
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.errors import StorageError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Attempt
-from gridmill.model.state import AttemptState, Cause, JobState, RunState
-from gridmill.model.stored import FileTrouble, Trouble
 from gridmill.ports.store import Put
-from gridmill.storage.house import HouseFolder
+from gridmill.storage.disk_usage import HouseFolder
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 
 

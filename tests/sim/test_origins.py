@@ -6,12 +6,11 @@ from itertools import pairwise
 import pytest
 from test_races import command, finish, service, simulation
 
+from gridmill.domain.backfill import Backfill, Chunk, ChunkState
+from gridmill.domain.pipeline import Origin, Pipeline
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.states import RunState
 from gridmill.errors import ConflictError
-from gridmill.model.backfill import Backfill, Chunk, ChunkState
-from gridmill.model.origin import Origin
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.schedule import ScheduleSpec
-from gridmill.model.state import RunState
 from gridmill.testing.simulation import Simulation
 
 

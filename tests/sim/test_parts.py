@@ -6,25 +6,24 @@ from dataclasses import replace
 
 from tests.sim.test_races import command, finish, service
 
-from gridmill.control.advising import advice_on, advice_with
-from gridmill.control.runs import RunCases
-from gridmill.control.views import attempts_of, run_view
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.artifact import Artifact
-from gridmill.model.dataset import Basis, DatasetSpec
-from gridmill.model.job import Job, JobKind
-from gridmill.model.message import Order
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.resource import Resource
-from gridmill.model.run import JobRun
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import AttemptState, Cause, JobState, RunState
+from gridmill.control.usecases.advice import advice_on, advice_with
+from gridmill.control.usecases.runs import RunCases
+from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.dataset import Basis, DatasetSpec
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import JobRun
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.advising import parallel_attempt
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.fake_nouns import parallel_attempt
 from gridmill.testing.faults import FaultScript, FaultyStore
-from gridmill.testing.simulated_pod import Execution
+from gridmill.testing.simulated_site import Behaviour, Execution
 from gridmill.testing.simulation import Simulation
 
 NODES = tuple(Node(name=name, capacity=Amounts(cpus=2, memory_bytes=8 * GIB)) for name in ("a", "b", "c"))

@@ -7,13 +7,13 @@ from tests.sim.test_faults import Story, command, nothing_is_left, nouns, stoppe
 from tests.sim.test_parts import NODES
 
 from gridmill.control.state import Limits
-from gridmill.model.artifact import Artifact
-from gridmill.model.each import Each
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, AttemptState
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.command import Each
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, AttemptState
 from gridmill.testing.simulation import Simulation
 
 GROUP = 20

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from planner_world import Work, World
 
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.job import JobKind
-from gridmill.model.plan import Plan
-from gridmill.model.resource import Resource
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import Cause, JobState
-from gridmill.planning.plan import plan
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.job import JobKind
+from gridmill.domain.plan import Plan
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.states import Cause, JobState
+from gridmill.scheduler.plan import plan
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 COMMAND = JobKind.COMMAND

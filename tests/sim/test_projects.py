@@ -12,18 +12,18 @@ from test_races import command, finish, service, simulation
 from test_versions import alias, model
 
 from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.command import CommandSpec
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
 from gridmill.ports.store import Put
-from gridmill.staging.contents import list_contents
 from gridmill.storage import archive as archives
 from gridmill.storage.archive import Manifest
 from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.storage.root import Root
 from gridmill.testing.simulation import Simulation
+from gridmill.transfer.contents import list_contents
 
 NAMES = st.sampled_from(["a", "b.parquet", "deep/c", "deep/_delta_log/0.json"])
 CONTENTS = st.dictionaries(NAMES, st.binary(max_size=50), min_size=1, max_size=4)

@@ -6,21 +6,21 @@ from random import Random
 
 import pytest
 
-from gridmill.control.sharing import ShareCases
 from gridmill.control.state import Limits
-from gridmill.control.views import attempts_of, run_view
+from gridmill.control.usecases.projects import ShareCases
+from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.project import Project
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Node
+from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
 from gridmill.errors import PipelineError
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Order
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.project import Project
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node
-from gridmill.model.state import FINISHED_RUNS, JobState, RunState
-from gridmill.planning.waits import Waits
+from gridmill.scheduler.wait_estimate import Waits
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 SECONDS = {"hold": 30.0, "also": 30.0, "long": 100.0, "short": 5.0}

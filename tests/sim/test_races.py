@@ -4,25 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.control.service import Identity, Service
 from gridmill.control.state import Limits
-from gridmill.control.views import attempts_of, run_view
+from gridmill.control.usecases.service import Identity, Service
+from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.domain.amounts import Amounts, devices_of
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Node, Site
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import ConflictError, InputError, PipelineError, StorageError
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.deployment import Deployment
-from gridmill.model.gpus import devices_of
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node, Site
-from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
-from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation, kill
 
 GIB = 2**30

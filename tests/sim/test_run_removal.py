@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from test_races import command, failing, finish, service, simulation
 
+from gridmill.domain.backfill import Backfill, Chunk
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.errors import ConflictError, NotFoundError
-from gridmill.model.backfill import Backfill, Chunk
-from gridmill.model.event import Event
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.storage.house import HouseFolder
+from gridmill.storage.disk_usage import HouseFolder
 from gridmill.testing.simulation import Simulation
 
 

@@ -9,18 +9,18 @@ import pytest
 from tests.sim.test_faults import Fates, never_two_at_once
 from tests.sim.test_races import command, simulation
 
-from gridmill.control.pipelines import PipelineCases
-from gridmill.control.runs import RunCases
+from gridmill.control.usecases.pipelines import PipelineCases
+from gridmill.control.usecases.runs import RunCases
 from gridmill.declarations import parse_declarations
+from gridmill.domain.manifest import FileTrouble, Trouble
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
+from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
 from gridmill.errors import NotFoundError, PipelineError
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
-from gridmill.model.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
-from gridmill.model.state import FINISHED_RUNS, JobState, RunState
-from gridmill.model.stored import FileTrouble, Trouble
 from gridmill.stores.memory import make as make_memory
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation, kill
 
 HOUR = 3600.0

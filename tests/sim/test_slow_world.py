@@ -11,19 +11,19 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.control.aside import Beside
+from gridmill.control.background import Beside
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.schedule import Continuous, ScheduleSpec
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.site import Site
+from gridmill.domain.source import Source
+from gridmill.domain.states import DeploymentState, JobState, PodState, RunState
 from gridmill.errors import StorageError, UnavailableError
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
-from gridmill.model.schedule import Continuous, ScheduleSpec
-from gridmill.model.sink import SinkSpec
-from gridmill.model.site import Site
-from gridmill.model.source import Source
-from gridmill.model.state import DeploymentState, JobState, PodState, RunState
 from gridmill.ports.storage import FileStat
 from gridmill.stores import memory
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 from gridmill.testing.store_samples import a_deployment
 

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.control.aside import Beside
-from gridmill.control.service import Identity, Service
-from gridmill.control.survey import PROBE_SECONDS, Surveyor
-from gridmill.control.troubles import trouble_at
+from gridmill.control.background import Beside
+from gridmill.control.site_monitor import PROBE_SECONDS, Surveyor
+from gridmill.control.steps.problems import trouble_at
+from gridmill.control.usecases.service import Identity, Service
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.route import Pace, Way
+from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.errors import AwayError, ConflictError, UnavailableError
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.artifact import Artifact
-from gridmill.model.farm import FarmLook
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.way import Pace, Way
 from gridmill.stores import memory
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 SMALL = Node(name="small", capacity=Amounts(cpus=2.0, memory_bytes=4 * GIB))

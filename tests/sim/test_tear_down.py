@@ -1,9 +1,9 @@
 """Ending pods takes seconds: nobody waits for it, and what could not be ended is tried again."""
 
+from gridmill.domain.states import DeploymentState
 from gridmill.errors import UnavailableError
-from gridmill.model.state import DeploymentState
 from gridmill.stores import memory
-from gridmill.testing.simulated_pod import SimulatedPod
+from gridmill.testing.simulated_site import SimulatedPod
 from gridmill.testing.simulation import Simulation
 from gridmill.testing.store_samples import a_deployment
 

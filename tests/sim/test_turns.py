@@ -7,17 +7,17 @@ from pathlib import Path
 
 from tests.sim.test_races import command, finish, job_of, run_of, service, simulation
 
-from gridmill.model.artifact import Artifact
-from gridmill.model.command import CommandSpec
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.model.state import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
-from gridmill.planning.why import why_waiting
-from gridmill.storage.house import HouseFolder
-from gridmill.testing.behaviour import Behaviour
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
+from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
+from gridmill.scheduler.explain import why_waiting
+from gridmill.storage.disk_usage import HouseFolder
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 
 

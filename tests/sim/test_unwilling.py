@@ -3,10 +3,10 @@
 from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import command, finish, job_of
 
-from gridmill.control.unfit import UNFIT_SECONDS
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.state import RunState
-from gridmill.testing.behaviour import Behaviour
+from gridmill.control.steps.problems import UNFIT_SECONDS
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.states import RunState
+from gridmill.testing.simulated_site import Behaviour
 
 
 def lacking(*nodes: str):

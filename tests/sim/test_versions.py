@@ -8,27 +8,25 @@ from pathlib import Path
 import pytest
 from test_races import command, finish, service, simulation
 
-from gridmill.control.forgetting import History, forget, lineage, versions_to_forget
-from gridmill.control.service import Service
-from gridmill.control.waste import Records
+from gridmill.control.garbage import History, Records, forget, lineage, versions_to_forget
+from gridmill.control.usecases.service import Service
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Measurement
+from gridmill.domain.retention import RUNS_KEPT, Retention
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source, SqlSource
+from gridmill.domain.states import JobState, RunState
+from gridmill.domain.usage import Waste
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
-from gridmill.model.alias import Alias
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.resource import Measurement
-from gridmill.model.retention import RUNS_KEPT, Retention
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source, SqlSource
-from gridmill.model.space import Waste
-from gridmill.model.state import JobState, RunState
-from gridmill.planning.history import PER_JOB
 from gridmill.ports.store import Put
-from gridmill.storage.house import HouseFolder
+from gridmill.scheduler.history import PER_JOB
+from gridmill.storage.disk_usage import HouseFolder
 from gridmill.storage.root import Root
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 from gridmill.testing.store_samples import a_job_run, a_run
 

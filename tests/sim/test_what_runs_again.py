@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 from test_races import command, finish, job_of, service, simulation
 
-from gridmill.control.provenance import find_provenance
-from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.command import CommandSpec
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.provenance import CodeFile, CodeList, Provenance
-from gridmill.model.run import JobRun, Run
-from gridmill.model.schedule import ScheduleSpec
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source, SqlSource
-from gridmill.model.state import JobState
-from gridmill.model.stored import FileTrouble, Trouble
+from gridmill.control.steps.provenance import find_provenance
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import Job
+from gridmill.domain.manifest import FileTrouble, Trouble
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.provenance import CodeFile, CodeList, Provenance
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source, SqlSource
+from gridmill.domain.states import JobState
 from gridmill.ports.storage import FileStat
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 
 SALES = Job(name="sales", sink=SinkSpec(source=Source(path="data/*.csv")), memory_bytes=2**30)

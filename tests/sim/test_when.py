@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 from test_races import command, finish, job_of, service, simulation
 
+from gridmill.domain.job import Job, When
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import Run
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.errors import InputError
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Run
-from gridmill.model.schedule import ScheduleSpec
-from gridmill.model.state import AttemptState, Cause, JobState, RunState
-from gridmill.model.when import When
-from gridmill.testing.behaviour import Behaviour
+from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 FAILED = Behaviour(seconds=1.0, outcome=AttemptState.FAILED, cause=Cause.EXIT)

@@ -17,7 +17,7 @@ import gridmill.jobs.prediction.run
 import gridmill.jobs.training.run
 from gridmill.errors import GridmillError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.registry import MODEL_PREIMPORTS, PREIMPORTS
+from gridmill.plugins import MODEL_PREIMPORTS, PREIMPORTS
 
 Run = Callable[[JobContext], JobResult]
 

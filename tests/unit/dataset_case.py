@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.run import run
 from gridmill.jobs.tables import columns_of, open_table, plain_schema
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.job import Job
-from gridmill.model.message import Order
 
 
 @dataclass

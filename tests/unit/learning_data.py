@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.context import JobContext
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.job import Job
-from gridmill.model.message import Order
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.training import ModelKind, TrainingSpec
 
 ENTITIES = ("a", "b", "c")
 

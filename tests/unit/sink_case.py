@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.artifact import Input, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.run import run
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.artifact import Input, Output
-from gridmill.model.job import Job
-from gridmill.model.message import Order
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
 
 TABLE = "sinks/p/s/table"
 

@@ -2,10 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.cli.sinks import read_change
-from gridmill.declarations.part import read_constraint, read_outage
-from gridmill.errors import InputError, NotFoundError
-from gridmill.model.alteration import (
+from gridmill.cli.configure import read_change
+from gridmill.declarations.read import read_constraint, read_outage
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.sink import Constraint, Outage, SinkSpec
+from gridmill.domain.sink_overrides import (
     Alterations,
     AlterVerb,
     Change,
@@ -14,14 +16,10 @@ from gridmill.model.alteration import (
     altered_pipeline,
     with_change,
 )
-from gridmill.model.constraint import Constraint
-from gridmill.model.job import Job
-from gridmill.model.outage import Outage
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.sdk.sinks import change_of
-from gridmill.testing.grid import FakeGrid
+from gridmill.domain.source import Source
+from gridmill.errors import InputError, NotFoundError
+from gridmill.sdk.client import change_of
+from gridmill.testing.fake_grid import FakeGrid
 
 ADD, REMOVE = AlterVerb.ADD, AlterVerb.REMOVE
 PRICE = Constraint(column="price", min=0)

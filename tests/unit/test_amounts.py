@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gridmill.declarations import parse_declarations
-from gridmill.errors import GridmillError, InputError
-from gridmill.model.amounts import (
+from gridmill.domain.amounts import (
     Months,
     parse_bytes,
     parse_count,
@@ -16,8 +15,9 @@ from gridmill.model.amounts import (
     show_number,
     show_period,
 )
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.sink import Retain
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.sink import Retain
+from gridmill.errors import GridmillError, InputError
 
 
 @pytest.mark.parametrize(

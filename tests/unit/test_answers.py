@@ -11,9 +11,8 @@ from learning_data import artifact_of, prediction_context, series, training_cont
 from onnx import TensorProto, helper
 
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.answers import check_probabilities
 from gridmill.jobs.context import CODE, JobContext
-from gridmill.jobs.models import EnsemblePredictor, load_graph, load_model
+from gridmill.jobs.model_files import EnsemblePredictor, check_probabilities, load_graph, load_model
 from gridmill.jobs.training.run import run
 
 ROWS = np.arange(100, 103)

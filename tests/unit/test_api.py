@@ -10,15 +10,14 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from gridmill.api.app import make_app
-from gridmill.api.guard import BODY_BYTES
+from gridmill.api.app import BODY_BYTES, make_app
 from gridmill.codec import encode
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.views import ControlView
 from gridmill.errors import InputError, UnavailableError
 from gridmill.http.server import Server, serve
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.view import ControlView
-from gridmill.testing.grid import FakeGrid
+from gridmill.testing.fake_grid import FakeGrid
 
 PIPELINE = Pipeline(name="p", jobs=(Job(name="a", command=CommandSpec(run="true")),))
 

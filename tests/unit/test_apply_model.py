@@ -17,9 +17,9 @@ from clean_process import train as train_clean
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 from test_answers import by_code
 
+from gridmill.domain.artifact import Artifact, Input
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.training.run import run as train
-from gridmill.model.artifact import Artifact, Input
 from gridmill.sdk.loaded import Version
 
 pandas = pytest.importorskip("pandas")
@@ -284,7 +284,7 @@ def test_neither_torch_nor_what_trains_is_loaded(tmp_path: Path):
     _, artifact = trained(tmp_path, "mlp")
     program = (
         "import sys, pyarrow.parquet as pq\n"
-        "from gridmill.model.artifact import Artifact, ArtifactKind, Output\n"
+        "from gridmill.domain.artifact import Artifact, ArtifactKind, Output\n"
         "from gridmill.sdk.loaded import Version\n"
         f"output = Output(kind=ArtifactKind.MODEL, uri={artifact.output.uri!r})\n"
         "artifact = Artifact(id='p/m@1', name='p/m', number=1, output=output, fingerprint='f')\n"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from gridmill.domain.metrics import judge
 from gridmill.jobs.metrics import calibration
-from gridmill.model.calibration import judge
 
 ROWS = 20_000
 

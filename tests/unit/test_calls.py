@@ -14,20 +14,17 @@ from pathlib import Path
 import pytest
 
 from gridmill import __version__
-from gridmill.calls import server
-from gridmill.calls.client import SOCKET, Link, connect_to, give_way
-from gridmill.calls.differences import differences
-from gridmill.calls.frames import REQUEST_BYTES, BrokenFrameError, receive_frame, send_frame
-from gridmill.calls.messages import Hello
-from gridmill.calls.server import peer_pid
-from gridmill.calls.table import case
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.states import RunState
 from gridmill.errors import InputError, NotFoundError, UnavailableError, UnreachedError
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.state import RunState
+from gridmill.rpc import server
+from gridmill.rpc.client import SOCKET, Link, connect_to, differences, give_way
+from gridmill.rpc.protocol import REQUEST_BYTES, BrokenFrameError, Hello, case, receive_frame, send_frame
+from gridmill.rpc.server import peer_pid
 from gridmill.settings import as_variables, chosen_variables, read_settings
-from gridmill.testing.calls import Served
-from gridmill.testing.grid import Act, FakeGrid
+from gridmill.testing.fake_grid import Act, FakeGrid
+from gridmill.testing.local_calls import Served
 
 DEMO = Pipeline(name="demo", jobs=(Job(name="first", command=CommandSpec(run="true")),))
 HELLO = Hello(command="gridmill run demo.yaml", environment={"TZ": "Etc/here"})
@@ -233,8 +230,8 @@ def test_a_child_that_a_client_forked_does_not_keep_it_here(served: Served, tmp_
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from gridmill.calls.client import connect_to\n"
-        "from gridmill.calls.messages import Hello\n"
+        "from gridmill.rpc.client import connect_to\n"
+        "from gridmill.rpc.protocol import Hello\n"
         "link = connect_to(Path(sys.argv[1]), Hello(), print)\n"
         "if os.fork() == 0: time.sleep(600)\n"
         "print('forked', flush=True); time.sleep(600)\n"
@@ -266,8 +263,8 @@ def test_a_client_that_ends_before_it_is_looked_at_is_gone_whoever_holds_its_con
     monkeypatch.setattr(server, "peer_pid", slow_pid)
     script = (
         "import os, socket, sys, time\n"
-        "from gridmill.calls.frames import send_frame\n"
-        "from gridmill.calls.messages import Hello\n"
+        "from gridmill.rpc.protocol import send_frame\n"
+        "from gridmill.rpc.protocol import Hello\n"
         "from gridmill.codec import encode\n"
         "sock = socket.socket(socket.AF_UNIX)\n"
         "sock.connect(sys.argv[1])\n"

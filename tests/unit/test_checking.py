@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.manifest import FileTrouble
 from gridmill.errors import DataError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.stored import FileTrouble
-from gridmill.staging import checking
-from gridmill.staging.checking import check_inputs, find_troubles, seal
-from gridmill.staging.contents import list_contents
 from gridmill.storage.manifests import new_manifest, write_manifest
+from gridmill.transfer import verify
+from gridmill.transfer.contents import list_contents
+from gridmill.transfer.verify import check_inputs, find_troubles, seal
 
 URI = "files/p/j/p-1.j.1"
 
@@ -107,7 +107,7 @@ def test_many_troubles_are_counted(tmp_path: Path, folder: Path):
 def test_large_versions_are_read_only_where_a_time_has_changed(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(checking, "SMALL_BYTES", 0)
+    monkeypatch.setattr(verify, "SMALL_BYTES", 0)
     keeping_times(folder / "a", "54321")
     assert find_troubles(tmp_path, version()) == ()
     assert [one.told for one in find_troubles(tmp_path, version(), read_all=True)] == ["a was changed"]

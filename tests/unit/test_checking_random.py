@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.stored import Trouble
-from gridmill.staging import checking
-from gridmill.staging.checking import find_troubles, seal, verify
-from gridmill.staging.contents import list_contents
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.manifest import Trouble
 from gridmill.storage.manifests import new_manifest, write_manifest
+from gridmill.transfer import verify as checking
+from gridmill.transfer.contents import list_contents
+from gridmill.transfer.verify import find_troubles, seal, verify
 
 NAMES = ("a", "b.parquet", "deep/c", "deep/er/d", "e é", "%41", b"\xff".decode(errors="surrogateescape"))
 

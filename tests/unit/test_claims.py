@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import ConflictError, UnavailableError
-from gridmill.storage.claims import claim
+from gridmill.storage.root import claim
 
 
 def test_the_first_has_it_for_good_and_the_second_is_told_who(tmp_path: Path):

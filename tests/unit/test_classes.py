@@ -12,12 +12,12 @@ from clean_process import predict
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 from onnx import TensorProto, helper
 
+from gridmill.domain.training import Objective
 from gridmill.errors import DataError
 from gridmill.jobs.classes import Classes, find_classes
 from gridmill.jobs.context import CODE
-from gridmill.jobs.models import CARD, load_card
+from gridmill.jobs.model_files import CARD, load_card
 from gridmill.jobs.training.run import run
-from gridmill.model.training import Objective
 
 CLASSES = Objective.CLASSIFICATION
 

@@ -12,13 +12,13 @@ import pytest
 
 from gridmill import __main__ as program
 from gridmill.cli.app import COMMANDS, load
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.pod_protocol import EventType
+from gridmill.domain.views import RunView
 from gridmill.errors import InputError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.event import EventType
-from gridmill.model.view import RunView
 from gridmill.sdk.client import Client
-from gridmill.sdk.dial import Dialled, home_settings
-from gridmill.testing.grid import Act, FakeGrid
+from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.testing.fake_grid import Act, FakeGrid
 
 FILE = """\
 pipeline: demo

@@ -7,10 +7,10 @@ import pytest
 from tests.farms import farm, open_folder
 from tests.unit.test_cli import Cli
 
-from gridmill.farm.joining import invite
-from gridmill.farm.source import Source
-from gridmill.farm.start import Running
-from gridmill.model.site import Site, SiteKind
+from gridmill.domain.site import Site, SiteKind
+from gridmill.farm.join import invite
+from gridmill.farm.main import Running
+from gridmill.farm.tenant import Source
 
 
 @pytest.fixture

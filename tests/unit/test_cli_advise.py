@@ -7,18 +7,18 @@ import pytest
 from tests.unit.test_cli import Cli
 
 from gridmill.api.app import make_app
+from gridmill.domain.advice import Advice
+from gridmill.domain.run import Run
+from gridmill.domain.states import RunState
+from gridmill.domain.views import RunView
 from gridmill.errors import ConflictError, JobError, NotFoundError
 from gridmill.http.server import serve
-from gridmill.model.advice import Advice
-from gridmill.model.run import Run
-from gridmill.model.state import RunState
-from gridmill.model.view import RunView
-from gridmill.planning.advice import advise as advised
+from gridmill.scheduler.advice import advise as advised
 from gridmill.sdk.client import Client
-from gridmill.sdk.dial import Dialled, home_settings
-from gridmill.sdk.http import over_tcp
-from gridmill.testing.advising import ADVISED, known_of, parallel_attempt
-from gridmill.testing.grid import FakeGrid
+from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.sdk.grid_http import over_tcp
+from gridmill.testing.fake_grid import FakeGrid
+from gridmill.testing.fake_nouns import ADVISED, known_of, parallel_attempt
 
 
 class Learning(FakeGrid):

@@ -6,13 +6,13 @@ import pytest
 from tests.unit.test_cli import Cli
 
 from gridmill.codec import decode
-from gridmill.control.chunking import chunks_of
+from gridmill.control.ticks.backfills import chunks_of
+from gridmill.domain.backfill import Backfill
+from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import PipelineError
-from gridmill.model.backfill import Backfill
-from gridmill.model.pipeline import Pipeline
 from gridmill.sdk.client import Client
-from gridmill.sdk.dial import Dialled, home_settings
-from gridmill.testing.grid import FakeGrid
+from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.testing.fake_grid import FakeGrid
 
 FILE = """\
 pipeline: weekly

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from test_cli import Cli
 
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.state import JobState, RunState
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import JobState, RunState
+from gridmill.plugins import find
 from gridmill.ports.store import Put
-from gridmill.registry import find
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """What is said of a farm in a line."""
 
-from gridmill.cli.farms import carriage_words, farm_line, seat_words
+from gridmill.cli.farm_status import carriage_words, farm_line, seat_words
 from gridmill.cli.sites import _gpu_words
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.farm import FarmLook, Queued
-from gridmill.model.node import Gpu, NodeLook, Seat
-from gridmill.model.site import Node
-from gridmill.model.view import FarmView
-from gridmill.model.way import Carriage, Crossing, Pace, Way
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.farm_protocol import FarmLook, Queued
+from gridmill.domain.route import Carriage, Crossing, Pace, Way
+from gridmill.domain.site import Gpu, Node, NodeLook, Seat
+from gridmill.domain.views import FarmView
 
 SEATS = (Seat(gpu=0, taken=True, deployment="trainer-1"), Seat(gpu=1), Seat(gpu=2, taken=True))
 SEEN = NodeLook(busy_cpus=3.6, owner_cpus=0.0, used_bytes=0, seats=SEATS)

@@ -7,8 +7,8 @@ from test_cli import Cli
 
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
-from gridmill.sdk.dial import Dialled, home_settings
-from gridmill.testing.grid import Act
+from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.testing.fake_grid import Act
 
 
 @pytest.fixture

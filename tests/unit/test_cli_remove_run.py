@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from test_cli import Cli
 
-from gridmill.model.state import JobState
-from gridmill.testing.grid import Act
+from gridmill.domain.states import JobState
+from gridmill.testing.fake_grid import Act
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gridmill.model.metric import headline
+from gridmill.domain.metrics import headline
 
 LEARNED = {"train_loss": 0.17, "data_wait_share": 0.03, "validation_rmse": 3.5, "validation_skill": 0.5}
 

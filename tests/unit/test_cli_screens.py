@@ -8,18 +8,18 @@ import pytest
 from rich.console import Console, RenderableType
 from tests.report_views import a_model
 
-from gridmill.cli.nouns import list_table
+from gridmill.cli.format import reason_lines
 from gridmill.cli.render import run_table
 from gridmill.cli.session import _folded
+from gridmill.cli.show import list_table
 from gridmill.cli.summary import _LEFT_OUT, HEAD, _row
 from gridmill.cli.tables import FittedTable, fitted, table
-from gridmill.cli.words import reason_lines
-from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.metric import headline
-from gridmill.model.provenance import FIRST, SAME
-from gridmill.model.resource import Use
-from gridmill.model.state import JobState
-from gridmill.model.view import JobView, RunView
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.metrics import headline
+from gridmill.domain.provenance import FIRST, SAME
+from gridmill.domain.resource import Use
+from gridmill.domain.states import JobState
+from gridmill.domain.views import JobView, RunView
 from gridmill.testing.store_samples import a_job_run, a_run, an_attempt
 
 REASON = "needs 512 MiB for `other`; box on node-1 has 300 MiB left, free in about 60 s: " + "b " * 100

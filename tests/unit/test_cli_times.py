@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cli import Cli
 
-from gridmill import model
-from gridmill.cli.pipelines import Known
-from gridmill.cli.times import TIMES, with_times, written
+from gridmill import domain as model
+from gridmill.cli.session import TIMES, with_times, written
+from gridmill.cli.show import Known
 from gridmill.codec import encode
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import JobRun, Run
-from gridmill.model.schedule import Schedule, ScheduleSpec
-from gridmill.model.state import JobState, RunState
-from gridmill.model.view import JobView, RunView, ScheduleView
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.schedule import Schedule, ScheduleSpec
+from gridmill.domain.states import JobState, RunState
+from gridmill.domain.views import JobView, RunView, ScheduleView
 
 NAMES = frozenset().union(*TIMES.values())
 NOT_SHOWN = {"AliasMove", "CodeList", "Heartbeat", "Measurement", "Plan", "PodEvent", "Provenance"}
@@ -42,7 +42,7 @@ def test_each_field_that_is_a_time_is_known() -> None:
     found = {
         (name, field)
         for module in iter_modules(model.__path__)
-        for name, one in vars(import_module(f"gridmill.model.{module.name}")).items()
+        for name, one in vars(import_module(f"gridmill.domain.{module.name}")).items()
         if isinstance(one, type) and is_dataclass(one) and name not in NOT_SHOWN
         for field, kind in get_type_hints(one).items()
         if "float" in str(kind) and (field in NAMES or field.endswith(("_at", "_since")))

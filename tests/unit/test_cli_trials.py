@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from test_cli import Cli
 
-from gridmill.cli.words import job_row
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.metric import headline
-from gridmill.model.state import JobState
+from gridmill.cli.format import job_row
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.metrics import headline
+from gridmill.domain.states import JobState
 
 
 @pytest.fixture

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.control.wishes import check_wishes
+from gridmill.control.steps.begin import check_wishes
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource
+from gridmill.domain.route import Staging
+from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
-from gridmill.model.job import JobKind
-from gridmill.model.resource import Resource
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.staging import Staging
-from gridmill.sdk.resources import make_resource
-from gridmill.sites.cluster.carriers import Carriers, check
-from gridmill.sites.cluster.carrying import HomeCarrying
-from gridmill.sites.cluster.holds import HOLDS
-from gridmill.sites.cluster.lots import Lot
+from gridmill.sdk.client import make_resource
+from gridmill.sites.farm.bucket_gc import HOLDS, Lot
+from gridmill.sites.farm.buckets import Carriers, check
+from gridmill.sites.farm.staging import HomeCarrying
 
 
 def cluster(**settings: str) -> Site:

@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 from gridmill.codec import from_builtins, to_builtins
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.farm_protocol import FarmLook, Manifest, Place
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Events, EventType, Order, Outcome, PodEvent
+from gridmill.domain.route import Staging
+from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import (
     InputError,
     InterruptedRunError,
@@ -17,22 +24,13 @@ from gridmill.errors import (
     UnavailableError,
     UnsafePathError,
 )
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.event import EventType, PodEvent
-from gridmill.model.farm import FarmLook, Manifest, Place
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Events, Order, Outcome
-from gridmill.model.staging import Staging
-from gridmill.model.state import AttemptState, Cause
-from gridmill.sites.cluster.carrying import HomeCarrying
-from gridmill.sites.cluster.leases import Leases
-from gridmill.sites.cluster.refusal import ThereError
-from gridmill.sites.cluster.site import ClusterSite
+from gridmill.sites.farm.errors import ThereError
+from gridmill.sites.farm.site import ClusterSite, Leases
+from gridmill.sites.farm.staging import HomeCarrying
 from gridmill.sites.processes import _is_locked, _pid
-from gridmill.staging.carry import Tree
-from gridmill.staging.manifest import scan
-from gridmill.staging.refused import RefusedError
+from gridmill.transfer.engine import Tree
+from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.manifest import scan
 
 URI = "files/p/j/p-1.j.1"
 

@@ -7,11 +7,11 @@ from threading import Lock
 import pytest
 from tests.unit.test_cluster_carrying import Elsewhere, ended, home, order, outcome
 
+from gridmill.domain.farm_protocol import Manifest
+from gridmill.domain.states import AttemptState
 from gridmill.errors import UnavailableError
-from gridmill.model.farm import Manifest
-from gridmill.model.state import AttemptState
-from gridmill.sites.cluster.carrying import HomeCarrying
-from gridmill.staging.refused import RefusedError
+from gridmill.sites.farm.staging import HomeCarrying
+from gridmill.transfer.errors import RefusedError
 
 URI = "checkpoints/p/j"
 POD = "d.0"

@@ -8,14 +8,14 @@ import pytest
 from tests.farms import farm, open_folder
 from tests.ports import free_port
 
-from gridmill.cli.cluster_checks import look_at_clusters, look_at_dates
-from gridmill.farm.joining import invite
-from gridmill.farm.start import Running
+from gridmill.cli.doctor import look_at_clusters, look_at_dates
+from gridmill.farm.join import invite
+from gridmill.farm.main import Running
 from gridmill.settings import Settings
-from gridmill.sites.cluster.credentials import keeping
-from gridmill.sites.cluster.farm import Farm
-from gridmill.sites.cluster.joining import become_source
-from gridmill.sites.cluster.signing import holds
+from gridmill.sites.farm.client import Farm
+from gridmill.sites.farm.credentials import keeping
+from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.signing import holds
 
 
 @pytest.fixture

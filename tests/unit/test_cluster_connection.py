@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.farm.authority import Authority
-from gridmill.sites.cluster.connection import Connection
-from gridmill.sites.cluster.credentials import Credentials
-from gridmill.sites.cluster.refusal import ThereError, refusal
+from gridmill.farm.certificates import Authority
+from gridmill.sites.farm.client import Connection
+from gridmill.sites.farm.credentials import Credentials
+from gridmill.sites.farm.errors import ThereError, refusal
 
 
 def test_one_that_is_cut_is_read_no_further_and_never_without_tls(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from cryptography import x509
 from tests.ports import free_port
 
 from gridmill.errors import AwayError, ConflictError, InputError
-from gridmill.sites.cluster.credentials import Credentials, keeping
-from gridmill.sites.cluster.joining import become_source, read_controller, read_line, source_name
+from gridmill.sites.farm.credentials import Credentials, keeping
+from gridmill.sites.farm.join import become_source, read_controller, read_line, source_name
 
 FINGERPRINT = "ab" * 32
 SECRET = "one-time-secret-of-a-farm"

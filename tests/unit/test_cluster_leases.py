@@ -8,19 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.farm_protocol import Deploy, FarmLook
+from gridmill.domain.pod_protocol import Events, EventType, PodEvent, PodOrder
 from gridmill.errors import UnavailableError
-from gridmill.farm.leases import expired, silent
-from gridmill.farm.lodging import Lodging, LodgingState
-from gridmill.model.amounts import Amounts
-from gridmill.model.event import EventType, PodEvent
-from gridmill.model.farm import Deploy, FarmLook
-from gridmill.model.message import Events, PodOrder
+from gridmill.farm.deployment import Lodging, LodgingState, expired, silent
 from gridmill.pod.agent import is_given_up
-from gridmill.ports.farm import Sights
-from gridmill.ports.site import PodSight, Sight
-from gridmill.sites.cluster.carrying import HomeCarrying
-from gridmill.sites.cluster.leases import Leases, is_over
-from gridmill.sites.cluster.site import ClusterSite
+from gridmill.ports.site import PodSight, Sight, Sights
+from gridmill.sites.farm.site import ClusterSite, Leases, is_over
+from gridmill.sites.farm.staging import HomeCarrying
 
 LATE = 60.0
 """Seconds that a farm has, beside the lease."""

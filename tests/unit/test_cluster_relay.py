@@ -8,12 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gridmill.codec import decode_passed, encode_passed
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Ack, Events, EventType, FromPod, Order, PodEvent, Start, Stop
 from gridmill.errors import GridmillError, InputError, UnavailableError
-from gridmill.model.amounts import Amounts
-from gridmill.model.event import EventType, PodEvent
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Ack, Events, FromPod, Order, Start, Stop
-from gridmill.sites.cluster.relay import _Far, _Session
+from gridmill.sites.farm.relay import _Far, _Session
 
 
 class Older:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
-from gridmill.model.site import Site, SiteKind
-from gridmill.sites.cluster.settings import check_site, read
+from gridmill.sites.farm.settings import check_site, read
 
 
 def cluster(**settings: str) -> Site:

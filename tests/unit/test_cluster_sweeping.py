@@ -9,12 +9,10 @@ import pytest
 from tests.little_bucket import LittleBucket, little_bucket
 
 from gridmill.errors import UnavailableError
-from gridmill.sites.cluster.holds import HOLDS
-from gridmill.sites.cluster.lots import Lot, Lots
-from gridmill.sites.cluster.sweeping import LATE_SECONDS, LIVE, Sweeper
-from gridmill.staging.export import Export, Uses
-from gridmill.staging.frames import Chunk, hash_of
-from gridmill.staging.kept import Kept
+from gridmill.sites.farm.bucket_gc import HOLDS, LATE_SECONDS, LIVE, Lot, Lots, Sweeper
+from gridmill.transfer.bucket_cache import Kept
+from gridmill.transfer.bucket_exchange import Export, Uses
+from gridmill.transfer.stream import Chunk, hash_of
 
 URL = "s3://exchange/me/far"
 

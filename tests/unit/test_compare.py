@@ -6,11 +6,11 @@ from io import StringIO
 import pytest
 from rich.console import Console, Group
 
-from gridmill.cli.compare import _told
+from gridmill.cli.artifacts import _comparison_text
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.comparison import check_models, references_of, side_by_side
+from gridmill.domain.views import VersionView
 from gridmill.errors import InputError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.side_by_side import check_models, references_of, side_by_side
-from gridmill.model.view import VersionView
 
 
 def model(number: int, metrics: dict[str, float], name: str = "w/m", **details: object) -> Artifact:
@@ -98,7 +98,9 @@ def test_it_reads_as_a_table() -> None:
     one = model(1, {"validation_rmse": 1.5, "rows_per_second": 3.0}, features=features)
     two = model(2, {"validation_rmse": 1.25}, features=[*features, "extra"], dataset="w/data@2")
     out = StringIO()
-    Console(file=out, width=150).print(Group(*_told(side_by_side(views(one, two), {"w/m@2": 61.0}))))
+    Console(file=out, width=150).print(
+        Group(*_comparison_text(side_by_side(views(one, two), {"w/m@2": 61.0})))
+    )
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     for line in (
         "@1 @2",

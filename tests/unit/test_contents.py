@@ -10,17 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.manifest import Contents, VersionManifest, contents_uri, manifest_uri
 from gridmill.errors import NotFoundError, StorageError, UnsafePathError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.stored import Contents, VersionManifest, contents_uri, manifest_uri
-from gridmill.staging.contents import (
-    list_contents,
-    place_of,
-    read_contents,
-    read_manifest,
-    write_contents,
-)
 from gridmill.storage.manifests import keep_manifest
+from gridmill.transfer.contents import list_contents, place_of, read_contents, read_manifest, write_contents
 
 VERSION = Artifact(
     id="p/j@3",

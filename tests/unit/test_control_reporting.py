@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from tests.report_views import a_job, a_run, curve, logs
 
-from gridmill.control import reporting
-from gridmill.control.reporting import events_to_show, run_before
-from gridmill.model.building import BEGUN
-from gridmill.model.event import Event, EventType
-from gridmill.model.state import JobState, RunState
+from gridmill.control.usecases import views
+from gridmill.control.usecases.views import events_to_show, run_before
+from gridmill.domain.environment_build import BEGUN
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.states import JobState, RunState
 
 FAILED = a_run(a_job("good"), a_job("bad", state=JobState.FAILED), state=RunState.FAILED)
 
@@ -28,7 +28,7 @@ def texts(events: tuple[Event, ...]) -> list[str]:
 
 
 def test_the_end_of_a_failed_jobs_log_is_there_however_much_was_logged(monkeypatch):
-    monkeypatch.setattr(reporting, "LOGS_PER_JOB", 5)
+    monkeypatch.setattr(views, "LOGS_PER_JOB", 5)
     chatter = [event for n in range(60) for event in (*logs("good", f"good {n}"), *logs("bad", f"bad {n}"))]
     assert texts(shown(chatter)) == [f"bad {n}" for n in range(55, 60)]
 

@@ -7,10 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from dataset_case import DatasetCase
 
-from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.compile import Bounds, compile_dataset
-from gridmill.jobs.expressions import expression_columns
-from gridmill.model.dataset import (
+from gridmill.domain.dataset import (
     Aggregate,
     AsOfJoin,
     Basis,
@@ -22,6 +19,9 @@ from gridmill.model.dataset import (
     SplitBy,
     Window,
 )
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset.compile import Bounds, compile_dataset
+from gridmill.jobs.expressions import expression_columns
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="obs", time="t", entity=("e",))

@@ -12,11 +12,10 @@ from dataset_case import DatasetCase
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from gridmill.domain.dataset import Basis, DatasetSpec, Encoder, Label, Method, Split, SplitBy
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.encode import load_encoders
 from gridmill.jobs.dataset.encoders import apply
-from gridmill.model.dataset import Basis, DatasetSpec, Label, Split, SplitBy
-from gridmill.model.encoder import Encoder, Method
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="obs", time="t", entity=("e",))

@@ -13,13 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.unit.dataset_case import DatasetCase
 
-from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.epochs import shows, shows_sql
-from gridmill.jobs.dataset.run import run
-from gridmill.jobs.sink.forms import Form
-from gridmill.jobs.sink.moments import Moments
-from gridmill.model.artifact import Artifact, Input, Output
-from gridmill.model.dataset import (
+from gridmill.domain.artifact import Artifact, Input, Output
+from gridmill.domain.dataset import (
     Aggregate,
     AsOfJoin,
     Basis,
@@ -31,7 +26,12 @@ from gridmill.model.dataset import (
     Split,
     Window,
 )
-from gridmill.model.remarks import REMARKS
+from gridmill.domain.remarks import REMARKS
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset.epochs import shows, shows_sql
+from gridmill.jobs.dataset.run import run
+from gridmill.jobs.sink.dates import Moments
+from gridmill.jobs.sink.value_forms import Form
 
 EPOCH = datetime(1970, 1, 1)
 UNITS: Mapping[str, Callable[[datetime], int]] = {

@@ -14,18 +14,8 @@ from dataset_case import DatasetCase
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Outcome, Window
 from gridmill.errors import DataError, InputError
-from gridmill.model.dataset import (
-    Aggregate,
-    AsOfJoin,
-    Basis,
-    DatasetSpec,
-    Join,
-    Label,
-    Lag,
-    Outcome,
-    Window,
-)
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 Row = Mapping[str, Any]

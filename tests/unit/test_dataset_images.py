@@ -11,10 +11,10 @@ import pytest
 from dataset_case import DatasetCase
 from PIL import Image
 
+from gridmill.domain.dataset import DatasetSpec, Label
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.arrays import spread
 from gridmill.jobs.dataset.images import grey
-from gridmill.model.dataset import DatasetSpec, Label
+from gridmill.jobs.dataset.prepare import spread
 
 PGM = b"P5\n2 2\n16\n\x00\x04\x08\x10"
 NOON = datetime(2026, 1, 1, 12)

@@ -10,11 +10,8 @@ import pyarrow as pa
 import pytest
 from dataset_case import DatasetCase
 
-from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.run import run
-from gridmill.jobs.dataset.suspects import suspect_lines, suspects
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.dataset import (
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.dataset import (
     Aggregate,
     AsOfJoin,
     Basis,
@@ -27,7 +24,10 @@ from gridmill.model.dataset import (
     SplitBy,
     Window,
 )
-from gridmill.model.remarks import remarks_of
+from gridmill.domain.remarks import remarks_of
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset.leakage import suspect_lines, suspects
+from gridmill.jobs.dataset.run import run
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="tx", time="t", entity=("e",))

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_dataset_parts import in_parts
 
-from gridmill.jobs.dataset import chunks
-from gridmill.model.artifact import Output
-from gridmill.model.dataset import Aggregate, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.domain.artifact import Output
+from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.jobs.dataset import window_engine
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 DELAY = 600.0
@@ -138,8 +138,8 @@ def test_each_row_sees_the_labels_of_all_entities(
     case = DatasetCase(tmp_path)
     rows = fill(case, [n * 61 % 4001 for n in range(120)])
     for name in ("CHUNK_ROWS", "BATCH_ROWS", "PIECE_ROWS"):
-        monkeypatch.setattr(chunks, name, rows_at_a_time)
-    monkeypatch.setattr(chunks, "CHUNK_VALUES", rows_at_a_time)
+        monkeypatch.setattr(window_engine, name, rows_at_a_time)
+    monkeypatch.setattr(window_engine, "CHUNK_VALUES", rows_at_a_time)
     check(case, case.make(spec, cpus=2), rows, spec)
     check(case, in_parts(case, spec, 3), rows, spec)
 
@@ -158,7 +158,7 @@ def test_any_rows(
     rows = fill(case, seconds, seed)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("CHUNK_ROWS", "BATCH_ROWS", "PIECE_ROWS", "CHUNK_VALUES"):
-            patch.setattr(chunks, name, size)
+            patch.setattr(window_engine, name, size)
         if known_labels(rows, spec):
             check(case, case.make(spec), rows, spec)
 

@@ -8,21 +8,22 @@ from pathlib import Path
 import pytest
 from dataset_case import DatasetCase
 
-from gridmill.errors import DataError, InputError
-from gridmill.model.dataset import (
+from gridmill.domain.dataset import (
     Aggregate,
     AsOfJoin,
     Basis,
     DatasetSpec,
+    Encoder,
     Join,
     Label,
     Lag,
+    Method,
     Outcome,
     Split,
     SplitBy,
     Window,
 )
-from gridmill.model.encoder import Encoder, Method
+from gridmill.errors import DataError, InputError
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="obs", time="t", entity=("e",))

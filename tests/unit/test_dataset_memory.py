@@ -9,15 +9,21 @@ import pyarrow as pa
 import pytest
 from tests.unit.dataset_case import DatasetCase
 
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Window
 from gridmill.errors import StorageError
-from gridmill.jobs import engine
+from gridmill.jobs import duckdb_engine
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.dataset.chunks import held_beside
 from gridmill.jobs.dataset.run import run
-from gridmill.jobs.engine import BASE_BYTES, LEAST_MEMORY_BYTES, MEMORY_SHARE, SMALL_SHARE, engine_bytes
+from gridmill.jobs.dataset.window_engine import held_beside
+from gridmill.jobs.duckdb_engine import (
+    BASE_BYTES,
+    LEAST_MEMORY_BYTES,
+    MEMORY_SHARE,
+    SMALL_SHARE,
+    engine_bytes,
+)
 from gridmill.jobs.parquet import storage_errors
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.dataset import Aggregate, Basis, DatasetSpec, Window
 
 BASIS = Basis(table="rows", time="time", entity=("user",))
 SPEC = DatasetSpec(
@@ -86,7 +92,9 @@ def test_an_engine_that_runs_out_beside_chunks_has_their_memory_too(
         },
     )
     expected = case.table(case.make(SPEC))
-    monkeypatch.setattr(engine, "LEAST_MEMORY_BYTES", MIB)  # rows by the million would take the test minutes
+    monkeypatch.setattr(
+        duckdb_engine, "LEAST_MEMORY_BYTES", MIB
+    )  # rows by the million would take the test minutes
     capsys.readouterr()
     scarce = with_memory(case.context(SPEC, "scarce", cpus=2), BASE_BYTES + 80 * MIB)
     made = run(scarce).outputs[0]

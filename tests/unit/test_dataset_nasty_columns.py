@@ -17,18 +17,18 @@ from rich.console import Console
 from tests.fuzz.nasty_columns import case
 
 from gridmill.cli.describe import describe
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.column_statistics import column_lines, columns_left_out
+from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Label, Window
+from gridmill.domain.views import VersionView
 from gridmill.errors import GridmillError
-from gridmill.jobs.dataset.statistics import BINS, Sample, statistics
-from gridmill.jobs.facts import Moments
+from gridmill.jobs.column_stats import Moments
+from gridmill.jobs.dataset.describe import BINS, Sample, statistics
 from gridmill.jobs.metrics import regression
 from gridmill.jobs.prediction.finish import _moment
-from gridmill.jobs.sink.drift import drifts, histograms
-from gridmill.jobs.sink.facts import merged
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.dataset import Aggregate, Basis, DatasetSpec, Label, Window
-from gridmill.model.distribution import column_lines, columns_left_out
-from gridmill.model.view import VersionView
-from gridmill.report.charts import Series, line_chart, ticks
+from gridmill.jobs.sink.column_stats import merged
+from gridmill.jobs.sink.metrics import drifts, histograms
+from gridmill.report.svg import Series, line_chart, ticks
 
 COLUMNS = {
     "constant": "19.99::DOUBLE",
@@ -179,7 +179,7 @@ def test_a_column_that_cannot_be_described_says_so(monkeypatch):
     def fail(values: object) -> dict[str, object]:
         raise ValueError("no bins\nmore")
 
-    monkeypatch.setattr("gridmill.jobs.dataset.statistics._distribution", fail)
+    monkeypatch.setattr("gridmill.jobs.dataset.describe._distribution", fail)
     found = statistics_of([1.0, 2.0])
     assert found["columns"]["x"]["problem"] == "no bins"
     details = {"statistics": found}

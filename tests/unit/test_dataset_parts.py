@@ -7,11 +7,11 @@ import pytest
 from dataset_case import DatasetCase
 from test_dataset_ways import GONE, SPEC, case  # noqa: F401  the fixture
 
-from gridmill.jobs.dataset import chunks, ordering
+from gridmill.domain.artifact import Output
+from gridmill.domain.dataset import Aggregate, DatasetSpec, Label, Lag, Window
+from gridmill.domain.pod_protocol import Part
+from gridmill.jobs.dataset import key_order, window_engine
 from gridmill.jobs.dataset.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.dataset import Aggregate, DatasetSpec, Label, Lag, Window
-from gridmill.model.part import Part
 
 OF_EVENTS = replace(
     SPEC,
@@ -70,8 +70,8 @@ def test_parts_in_which_entities_are_cut_in_time_make_it_too(
 ) -> None:
     expected = case.table(case.make(spec))
     for name in ("CHUNK_ROWS", "BATCH_ROWS", "CHUNK_VALUES"):
-        monkeypatch.setattr(chunks, name, 300)
-    monkeypatch.setattr(ordering, "BATCH_ROWS", 200)
+        monkeypatch.setattr(window_engine, name, 300)
+    monkeypatch.setattr(key_order, "BATCH_ROWS", 200)
     parted = in_parts(case, spec, 3)
     assert len(files(case, parted)) > 7  # of 7 entities
     assert case.table(parted).equals(expected)

@@ -11,12 +11,12 @@ from clean_process import predict
 from dataset_case import DatasetCase
 from learning_data import prediction_context, series, training_context
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Split
+from gridmill.domain.training import FoldsBy
 from gridmill.errors import InputError
 from gridmill.jobs.tables import columns_of
 from gridmill.jobs.training.run import run as train
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Split
-from gridmill.model.training import FoldsBy
 
 HOUR = np.timedelta64(1, "h")
 DAY = np.datetime64("2024-01-01T00", "us")

@@ -14,8 +14,8 @@ from dataset_case import DatasetCase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
 from gridmill.errors import DataError
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 Row = Mapping[str, Any]

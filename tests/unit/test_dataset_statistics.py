@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from gridmill.jobs.dataset.statistics import BLOCK_ROWS, Sample, statistics
+from gridmill.jobs.dataset.describe import BLOCK_ROWS, Sample, statistics
 
 ROWS = 3 * BLOCK_ROWS + 5
 

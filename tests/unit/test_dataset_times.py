@@ -3,7 +3,7 @@
 import pytest
 
 from gridmill.errors import InputError
-from gridmill.jobs.dataset.names import check_time
+from gridmill.jobs.dataset.columns import check_time
 
 
 def test_numbers_are_declared_times_in_the_sink():

@@ -6,11 +6,11 @@ from datetime import datetime
 import pytest
 from dataset_case import DatasetCase
 
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.dataset import Basis, DatasetSpec
+from gridmill.domain.remarks import remarks_of
+from gridmill.jobs.dataset.leakage import volatile_calls
 from gridmill.jobs.dataset.run import run
-from gridmill.jobs.dataset.volatile import volatile_calls
-from gridmill.model.artifact import Artifact
-from gridmill.model.dataset import Basis, DatasetSpec
-from gridmill.model.remarks import remarks_of
 
 
 @pytest.mark.parametrize(

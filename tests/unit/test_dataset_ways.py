@@ -12,23 +12,24 @@ import pytest
 from dataset_case import DatasetCase
 from deltalake import DeltaTable, write_deltalake
 
-from gridmill.errors import InputError
-from gridmill.jobs.dataset.run import run
-from gridmill.jobs.tables import plain_schema
-from gridmill.model.artifact import Artifact, Input, Output
-from gridmill.model.dataset import (
+from gridmill.domain.artifact import Artifact, Input, Output
+from gridmill.domain.dataset import (
     UNTIL_BASIS,
     Aggregate,
     AsOfJoin,
     Basis,
     DatasetSpec,
+    Encoder,
     Label,
+    Method,
     Outcome,
     Split,
     SplitBy,
     Window,
 )
-from gridmill.model.encoder import Encoder, Method
+from gridmill.errors import InputError
+from gridmill.jobs.dataset.run import run
+from gridmill.jobs.tables import plain_schema
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 HOURS = 24 * 40

@@ -11,18 +11,17 @@ import pytest
 from dataset_case import DatasetCase
 from tests.data import DATA, needs
 
-from gridmill.cli.words import progress
+from gridmill.cli.format import progress
+from gridmill.domain.dataset import Basis, DatasetSpec, Encoder, Label, Method, Split
+from gridmill.domain.job import Job
+from gridmill.domain.run import JobRun
+from gridmill.domain.states import JobState
+from gridmill.domain.views import JobView
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.encoders import Fitted, apply
-from gridmill.jobs.dataset.raw import open_raw, write_raw
+from gridmill.jobs.dataset.raw_rows import open_raw, write_raw
 from gridmill.jobs.dataset.run import run
-from gridmill.model.dataset import Basis, DatasetSpec, Label, Split
-from gridmill.model.encoder import Encoder, Method
-from gridmill.model.job import Job
-from gridmill.model.run import JobRun
-from gridmill.model.state import JobState
-from gridmill.model.view import JobView
 
 ETT = DATA / "ett" / "ETTh1.csv"
 

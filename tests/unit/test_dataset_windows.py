@@ -12,16 +12,7 @@ import pyarrow as pa
 import pytest
 from dataset_case import DatasetCase
 
-from gridmill.errors import DataError
-from gridmill.jobs.dataset import beside, chunks, ordering, writing
-from gridmill.jobs.dataset.aggregates import Floats, Values, counts, extremes, newest, squares, sums
-from gridmill.jobs.dataset.checks import known_span
-from gridmill.jobs.dataset.distinct import distinct
-from gridmill.jobs.dataset.frames import NOWHERE, Frames, Known, Own, own_rows
-from gridmill.jobs.dataset.ranks import rank
-from gridmill.jobs.dataset.run import run
-from gridmill.jobs.tables import open_table
-from gridmill.model.dataset import (
+from gridmill.domain.dataset import (
     Aggregate,
     AsOfJoin,
     Basis,
@@ -33,6 +24,14 @@ from gridmill.model.dataset import (
     Split,
     Window,
 )
+from gridmill.errors import DataError
+from gridmill.jobs.dataset import key_order, window_engine, window_kernels, write
+from gridmill.jobs.dataset.checks import known_span
+from gridmill.jobs.dataset.run import run
+from gridmill.jobs.dataset.window_kernels import distinct, rank
+from gridmill.jobs.dataset.window_ranges import NOWHERE, Frames, Known, Own, own_rows
+from gridmill.jobs.dataset.window_sums import Floats, Values, counts, extremes, newest, squares, sums
+from gridmill.jobs.tables import open_table
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
@@ -257,10 +256,10 @@ SPECS = {
 def cut_small(patch: pytest.MonkeyPatch, rows: int) -> None:
     """So few rows at a time that entities are cut in time; other tables are in files."""
     for name in ("CHUNK_ROWS", "PIECE_ROWS", "BATCH_ROWS", "CHUNK_VALUES"):
-        patch.setattr(chunks, name, rows)
-    patch.setattr(ordering, "BATCH_ROWS", rows - 3)
-    patch.setattr(beside, "SLICE_ROWS", 2 * rows)
-    patch.setattr(writing, "MOST_VALUES", 0)
+        patch.setattr(window_engine, name, rows)
+    patch.setattr(key_order, "BATCH_ROWS", rows - 3)
+    patch.setattr(window_kernels, "SLICE_ROWS", 2 * rows)
+    patch.setattr(write, "MOST_VALUES", 0)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +307,7 @@ def test_the_past_of_an_entity_that_is_too_long_to_hold_is_refused(
     case = DatasetCase(tmp_path)
     fill(case, 400)
     cut_small(monkeypatch, 53)
-    monkeypatch.setattr(writing, "LEAST_HISTORY_BYTES", 0)
+    monkeypatch.setattr(write, "LEAST_HISTORY_BYTES", 0)
     context = case.context(replace(SPECS["no entity"], label=None, windows=SPEC.windows[:2]))
     given = replace(context.order.given, memory_bytes=0)
     with pytest.raises(

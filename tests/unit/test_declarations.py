@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gridmill.declarations import external_resources, parse_declarations, read_declarations, read_pipeline
-from gridmill.model.dataset import Aggregate, Lag
-from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.sink import SinkSpec
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.source import Format, Source
-from gridmill.model.training import ModelKind
+from gridmill.domain.dataset import Aggregate, Lag
+from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.source import Format, Source
+from gridmill.domain.training import ModelKind
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))
 

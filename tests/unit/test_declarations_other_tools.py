@@ -7,10 +7,9 @@ import pytest
 
 from gridmill.declarations import parse_declarations, read_again, read_pipeline
 from gridmill.declarations.other_tools import FIELDS, VALUES
-from gridmill.declarations.shapes import parts
+from gridmill.declarations.schema import parts
+from gridmill.domain.pipeline import Lines, Pipeline, place_message, with_lines
 from gridmill.errors import InputError, PipelineError
-from gridmill.model.lines import Lines, place_message, with_lines
-from gridmill.model.pipeline import Pipeline
 
 TABLES = "pipeline: p\njobs:\n  s: {sink: {source: a.csv}}\n  d: {dataset: {basis: {table: s, time: t}}}\n"
 

@@ -9,8 +9,8 @@ import jsonschema_rs
 import pytest
 
 from gridmill.declarations import json_schema
-from gridmill.declarations.nodes import parse_documents
-from gridmill.declarations.published import schema_text
+from gridmill.declarations.schema_export import schema_text
+from gridmill.declarations.yaml import parse_documents
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))

@@ -5,10 +5,9 @@ from io import StringIO
 from rich.console import Console
 
 from gridmill.cli.describe import describe
-from gridmill.model.alias import Alias
-from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.model.schedule import Schedule, ScheduleSpec
-from gridmill.model.view import ScheduleView, VersionView
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Column, Output
+from gridmill.domain.schedule import Schedule, ScheduleSpec
+from gridmill.domain.views import ScheduleView, VersionView
 from gridmill.testing.store_samples import one_of_each
 
 

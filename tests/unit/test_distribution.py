@@ -1,5 +1,5 @@
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.distribution import column_lines
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.column_statistics import column_lines
 
 
 def version(details: dict[str, object]) -> Artifact:

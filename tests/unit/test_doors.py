@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.links.doors import HomeDoors
-from gridmill.links.server import Links
+from gridmill.transport.listeners import HomeDoors
+from gridmill.transport.server import Links
 
 pytest.importorskip("cryptography")
 

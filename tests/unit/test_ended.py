@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gridmill.sites.ended import KEPT_SECONDS, clear, clear_old
+from gridmill.sites.processes import KEPT_SECONDS, clear, clear_old
 
 NOW = 1_700_000_000.0
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
-from gridmill.jobs.facts import TOLD_AT_ONCE, describe
+from gridmill.jobs.column_stats import TOLD_AT_ONCE, describe
 
 MEASURED = """
 import sys

@@ -9,14 +9,14 @@ from tests.ports import free_port
 
 from gridmill.__main__ import main
 from gridmill.bootstrap import lock_home
+from gridmill.cli.doctor import look_at_farm, look_at_gpus
 from gridmill.cli.farm import Listening, join_line, listening, note_address, notes
-from gridmill.cli.farm_checks import look_at_farm, look_at_gpus
-from gridmill.cli.light import reachable, read_place
+from gridmill.cli.farm_up import reachable, read_place
 from gridmill.cli.up import check_light, with_bucket_hosts
+from gridmill.domain.site import SiteKind
 from gridmill.errors import HomeInUseError, InputError, NotFoundError
-from gridmill.farm.source import Source
-from gridmill.farm.start import open_records
-from gridmill.model.site import SiteKind
+from gridmill.farm.main import open_records
+from gridmill.farm.tenant import Source
 from gridmill.settings import Settings, is_farm
 
 KNOWN = Listening(name="lab", address="127.0.0.1:1", fingerprint="f" * 64)

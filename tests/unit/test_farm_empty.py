@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.unit.test_staging_manifest import tree
 
-from gridmill.farm.empty import remove_empty
+from gridmill.farm.files import remove_empty
 
 
 def below(root: Path) -> set[str]:

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.test_farm_rules import NODES, lodging, order
 
-from gridmill.farm.claims import admit
-from gridmill.farm.forecast import Forecast, forecast
-from gridmill.farm.lodging import Lodging, LodgingState
-from gridmill.model.farm import Opening
+from gridmill.domain.farm_protocol import Opening
+from gridmill.farm.admission import Forecast, admit, forecast
+from gridmill.farm.deployment import Lodging, LodgingState
 
 NOW = 1000.0
 ONE_NODE = NODES[:1]

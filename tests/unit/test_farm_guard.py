@@ -8,13 +8,13 @@ from pathlib import Path
 from anyio.to_thread import current_default_thread_limiter
 from starlette.types import Message, Receive, Scope, Send
 
-from gridmill.farm.authority import Authority
+from gridmill.domain.site import Site, SiteKind
+from gridmill.farm.auth import LANE, Guard
+from gridmill.farm.certificates import Authority
 from gridmill.farm.farm import Farm
-from gridmill.farm.guard import LANE, Guard
-from gridmill.farm.records import Records
-from gridmill.farm.source import Source, hash_of
+from gridmill.farm.store import Records
+from gridmill.farm.tenant import Source, hash_of
 from gridmill.http.server import CERTIFICATE
-from gridmill.model.site import Site, SiteKind
 from gridmill.settings import Settings
 
 

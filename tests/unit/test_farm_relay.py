@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from gridmill.codec import decode_passed, encode_passed
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Ack, FromPod, Goodbye, Hello, Message, Order, Start, ToPod
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.farm.relay import Relay
-from gridmill.model.amounts import Amounts
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Ack, FromPod, Goodbye, Hello, Message, Order, Start, ToPod
 from gridmill.ports.link import Received
 
 HELLO = Hello(pod_id="d.0", deployment_id="d", secret="s", protocol=1, version="1")

@@ -4,19 +4,26 @@ from dataclasses import replace
 
 import pytest
 
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.farm_protocol import FARM_PROTOCOL, Deploy, Queued, check_versions
+from gridmill.domain.pod_protocol import PodOrder
+from gridmill.domain.site import Node, Seat
 from gridmill.errors import CapacityError, ConflictError, InputError
-from gridmill.farm.claims import admit, check_size, free, queued, seats
-from gridmill.farm.joining import Tries
-from gridmill.farm.keeper import orders
-from gridmill.farm.leases import expired, forgotten, spoiled
-from gridmill.farm.lodging import Lodging, LodgingState, check_deploy, check_id
-from gridmill.farm.source import Invitation, Source, authorised, check_name, hash_of, invited
-from gridmill.farm.work import Work, left_behind
-from gridmill.model.amounts import Amounts
-from gridmill.model.farm import FARM_PROTOCOL, Deploy, Queued, check_versions
-from gridmill.model.message import PodOrder
-from gridmill.model.node import Seat
-from gridmill.model.site import Node
+from gridmill.farm.admission import admit, check_size, free, queued, seats
+from gridmill.farm.deployment import (
+    Lodging,
+    LodgingState,
+    Work,
+    check_deploy,
+    check_id,
+    expired,
+    forgotten,
+    left_behind,
+    spoiled,
+)
+from gridmill.farm.join import Tries
+from gridmill.farm.tenant import Invitation, Source, authorised, check_name, hash_of, invited
+from gridmill.farm.tick import orders
 
 NODES = (
     Node(name="a", capacity=Amounts(cpus=8, memory_bytes=80, gpus=2)),

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from gridmill import codec
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.farm_protocol import FileEntry, Manifest, Place
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Order
 from gridmill.errors import NotFoundError, UnavailableError
-from gridmill.farm.carried import Carried
-from gridmill.farm.records import Records
+from gridmill.farm.deployment import Work
+from gridmill.farm.files import Carried
 from gridmill.farm.scans import Scans
-from gridmill.farm.work import Work
-from gridmill.model.amounts import Amounts
-from gridmill.model.farm import FileEntry, Manifest, Place
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Order
-from gridmill.staging.frames import Chunk, hash_of
-from gridmill.staging.hashes import HASH, Kept, seen
-from gridmill.staging.manifest import CHUNK_BYTES
+from gridmill.farm.store import Records
+from gridmill.transfer.manifest import CHUNK_BYTES, HASH, Kept, seen
+from gridmill.transfer.stream import Chunk, hash_of
 
 
 @pytest.fixture

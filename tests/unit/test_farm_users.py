@@ -12,14 +12,15 @@ import pytest
 from tests.farms import LOCAL, open_folder
 from tests.unit.test_farm_rules import order
 
+from gridmill.domain.farm_protocol import Deploy
 from gridmill.errors import ConflictError, InputError, UnavailableError
-from gridmill.farm.authority import Authority
-from gridmill.farm.deploying import turn_out
+from gridmill.farm.certificates import Authority
+from gridmill.farm.deployment import Lodging, LodgingState
+from gridmill.farm.deployments import turn_out
 from gridmill.farm.farm import Farm
-from gridmill.farm.lodging import Lodging, LodgingState
-from gridmill.farm.records import Records
-from gridmill.farm.source import Source
-from gridmill.farm.users import (
+from gridmill.farm.store import Records
+from gridmill.farm.tenant import Source
+from gridmill.farm.unix_users import (
     FIRST_USER,
     Numbered,
     end_processes,
@@ -29,7 +30,6 @@ from gridmill.farm.users import (
     refuse_second,
     refuse_together,
 )
-from gridmill.model.farm import Deploy
 from gridmill.settings import Settings
 
 alone = pytest.mark.skipif(

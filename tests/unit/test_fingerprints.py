@@ -7,16 +7,15 @@ from random import Random
 import pytest
 from tests.oracles.fingerprint_cases import RELATED, UNRELATED, Project, case
 
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
+from gridmill.domain.provenance import CodeFile
 from gridmill.errors import InputError
-from gridmill.model.command import CommandSpec
-from gridmill.model.job import Job
-from gridmill.model.provenance import CodeFile
-from gridmill.planning.reads import files_read
 from gridmill.ports.storage import FileStat
-from gridmill.staging.hashes import SETTLED_NS
+from gridmill.scheduler.provenance import files_read
 from gridmill.storage.bundle import make_bundle
-from gridmill.storage.contents import Contents
-from gridmill.storage.listing import listing_path, read_listing
+from gridmill.storage.file_hashes import Contents, listing_path, read_listing
+from gridmill.transfer.manifest import SETTLED_NS
 
 
 @pytest.mark.parametrize("edit", [*UNRELATED, *RELATED], ids=lambda edit: edit.__name__)

@@ -9,10 +9,10 @@ import pytest
 from clean_process import predict
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 
+from gridmill.domain.training import FoldsBy, ModelKind, TrainingSpec
 from gridmill.errors import InputError
-from gridmill.jobs.held_out import load_held_out
+from gridmill.jobs.out_of_fold import load_held_out
 from gridmill.jobs.training.run import run as train
-from gridmill.model.training import FoldsBy, ModelKind, TrainingSpec
 
 OVERFIT = {
     "gbdt": {"trees": 100, "patience": 100, "residual": False},

@@ -8,23 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.gang import RANK_VARIABLES, Gang, Member
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Order, Outcome
+from gridmill.domain.resource import Use
+from gridmill.domain.run import Attempt
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.domain.tuning import Search
 from gridmill.errors import InputError
-from gridmill.jobs.gang import gang_environment
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.gang import RANK_VARIABLES, Gang, Member
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Order, Outcome
-from gridmill.model.resource import Use
-from gridmill.model.run import Attempt
-from gridmill.model.search import Search
-from gridmill.model.state import AttemptState, Cause
-from gridmill.model.training import ModelKind, TrainingSpec
-from gridmill.planning.rendezvous import PORTS, choose_ports, gang_of
-from gridmill.planning.together import together
-from gridmill.pod.address import interface_of
+from gridmill.jobs.rank_env import gang_environment
 from gridmill.pod.folders import PodFolder
+from gridmill.pod.network import interface_of
 from gridmill.pod.start import Starter
+from gridmill.scheduler.gang_results import PORTS, choose_ports, gang_of, together
 
 
 def an_attempt(rank=0, *, ranks=2, pod="a-1.0", address="10.0.0.1", outcome=None, **fields):

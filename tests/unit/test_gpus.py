@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 from tests.unit.test_farm_rules import lodging, order
 
+from gridmill.domain.amounts import Amounts, devices_of, pick, share_of
+from gridmill.domain.gang import Gang, Member
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.site import Node
 from gridmill.errors import CapacityError, InputError
-from gridmill.farm.claims import admit, check_size, free
-from gridmill.model.amounts import Amounts
-from gridmill.model.gang import Gang, Member
-from gridmill.model.gpus import devices_of, pick, share_of
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Order
-from gridmill.model.site import Node
+from gridmill.farm.admission import admit, check_size, free
 from gridmill.pod.commands import devices
 from gridmill.settings import read_settings
 

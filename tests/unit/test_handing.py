@@ -13,21 +13,20 @@ import pyarrow.dataset as ds
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
+from gridmill.domain.manifest import version_uri
+from gridmill.domain.sink import ColumnType, Outage
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.look import files_of
+from gridmill.jobs.peek import files_of
 from gridmill.jobs.sink.run import run
 from gridmill.jobs.tables import open_version
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.command import CommandSpec
-from gridmill.model.job import Job
-from gridmill.model.outage import Outage
-from gridmill.model.sink import ColumnType
-from gridmill.model.stored import version_uri
-from gridmill.pod.handing import MOST_FILES, hand_over, input_folders, take_back
-from gridmill.staging import handed as handed_module
-from gridmill.staging.contents import list_contents
-from gridmill.staging.handed import hand_tree
+from gridmill.pod.inputs import MOST_FILES, hand_over, input_folders, take_back
 from gridmill.storage.manifests import new_manifest, write_manifest
+from gridmill.transfer import checkout as handed_module
+from gridmill.transfer.checkout import hand_tree
+from gridmill.transfer.contents import list_contents
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
-from gridmill.http.alive import keep_alive
-from gridmill.http.answers import answer_errors, bounded
+from gridmill.http.errors import answer_errors, bounded
+from gridmill.http.server import keep_alive
 
 
 def piece(more: bool) -> Message:

@@ -11,19 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.model.node import Gpu, NodeLook
-from gridmill.sites import logind
-from gridmill.sites.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, spare_bytes, within
-from gridmill.sites.inputs import InputDevices, open_device
-from gridmill.sites.logind import read_sessions
-from gridmill.sites.machine import (
-    count_gpus,
-    look_at_machine,
-    owners_processes,
-    read_gpus,
-    read_process,
+from gridmill.domain.site import Gpu, NodeLook
+from gridmill.sites import idle as logind
+from gridmill.sites.idle import (
+    BUSY_CPUS,
+    IdleRules,
+    InputDevices,
+    Presence,
+    Watch,
+    is_idle,
+    note,
+    open_device,
+    read_sessions,
+    seconds_since_input,
+    spare_bytes,
+    within,
 )
-from gridmill.sites.terminals import Watch, seconds_since_input
+from gridmill.sites.machine import count_gpus, look_at_machine, owners_processes, read_gpus, read_process
 
 GIB = 2**30
 RULES = IdleRules(after_seconds=300.0)

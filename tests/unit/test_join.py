@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
-from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.join import Membership, Patience, _stay, head_address, read_memory
+from gridmill.cli.session import Interrupts
+from gridmill.domain.amounts import GIB, MIB
 from gridmill.errors import InputError, StorageError, UnavailableError
-from gridmill.model.amounts import GIB, MIB
-from gridmill.sites.ray.knock import speaks
-from gridmill.sites.ray.start import join, refusal, token_file, want_own
+from gridmill.sites.ray.cluster import join, refusal, token_file, want_own
+from gridmill.sites.ray.site import speaks
 
 LOG = Path("ray.log")
 DEADLINE = """

@@ -5,11 +5,9 @@ from typing import get_args
 
 import pytest
 
-from gridmill.model.state import AttemptState, DeploymentState, JobState, RunState
-from gridmill.ports.keys import is_live, key_of, parent_of
-from gridmill.ports.store import Delete, Noun, Put
-from gridmill.stores.counting import numbers_used
-from gridmill.stores.versions import rounds
+from gridmill.domain.states import AttemptState, DeploymentState, JobState, RunState
+from gridmill.ports.store import Delete, Noun, Put, is_live, key_of, parent_of
+from gridmill.stores.compare_and_set import numbers_used, rounds
 from gridmill.testing.store_samples import (
     a_deployment,
     a_job_run,

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.training import ModelKind, Objective
 from gridmill.errors import StorageError
-from gridmill.jobs.learned_rows import FILE, dataset_hashes, note_learned, row_hashes, seen_rows
-from gridmill.jobs.models import Card
-from gridmill.jobs.partitions import Partitions, open_partitions
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.training import ModelKind, Objective
+from gridmill.jobs.dataset_reader import Partitions, open_partitions
+from gridmill.jobs.model_files import Card
+from gridmill.jobs.training_rows import FILE, dataset_hashes, note_learned, row_hashes, seen_rows
 
 
 def card(**more: object) -> Card:

@@ -7,18 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.codec import decode_message, encode_message
+from gridmill.domain.pod_protocol import Ack, Heartbeat
 from gridmill.errors import InputError
-from gridmill.links import spool
-from gridmill.links.channel import SEND_LIMIT_BYTES, Channel
-from gridmill.links.exchange import Exchange
-from gridmill.links.framing import Lines
-from gridmill.links.liveness import for_spool, for_tls
-from gridmill.links.spool import SpoolFolder
-from gridmill.links.stream import StreamLink
-from gridmill.links.wire import SocketWire
-from gridmill.model.message import Ack, Heartbeat
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.link_suite import hello
+from gridmill.transport import spool
+from gridmill.transport.event_loop import Exchange
+from gridmill.transport.pod_side import StreamLink
+from gridmill.transport.socket import SocketWire
+from gridmill.transport.spool import SpoolFolder
+from gridmill.transport.transport import SEND_LIMIT_BYTES, Channel, Lines, for_spool, for_tls
 
 
 class TestSilence:

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError
-from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.sdk.loaded import Version
 
 pandas = pytest.importorskip("pandas")

@@ -11,13 +11,12 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console, Group
 
-from gridmill.cli.versions import _told
+from gridmill.cli.artifacts import _told
+from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.domain.comparison import Difference, Look, VersionDiff, differences, key_of_rows
 from gridmill.errors import InputError, StorageError
-from gridmill.jobs.look import compare_rows, preview
-from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.model.comparison import differences, key_of_rows
-from gridmill.model.look import Difference, Look, VersionDiff
-from gridmill.storage.look import ask
+from gridmill.jobs.peek import compare_rows, preview
+from gridmill.storage.peek import ask
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 

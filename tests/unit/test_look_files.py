@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.errors import StorageError
-from gridmill.jobs.look import files_of, log_files
-from gridmill.model.artifact import ArtifactKind, Output
+from gridmill.jobs.peek import files_of, log_files
 
 
 def sink(version: int) -> Output:

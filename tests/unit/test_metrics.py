@@ -8,14 +8,13 @@ from clean_process import predict
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 from sklearn import metrics as sk
 
+from gridmill.domain.metric_tables import breakdown_of
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.training import Objective
 from gridmill.jobs import metrics
-from gridmill.jobs.breakdown import OTHER, by_class
-from gridmill.jobs.decisions import best_threshold, decide
 from gridmill.jobs.features import has_all_values
+from gridmill.jobs.metrics import OTHER, best_threshold, by_class, decide
 from gridmill.jobs.training.run import run as train
-from gridmill.model.breakdown import breakdown_of
-from gridmill.model.remarks import remarks_of
-from gridmill.model.training import Objective
 
 
 def drawn(seed: int, classes: int, rows: int = 200, decimals: int = 1):

@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, field, fields, is_dataclass, replac
 import pytest
 
 from gridmill.codec import decode, encode
-from gridmill.model import noun
+from gridmill.domain import frozen
 
 
 def declared(dataclass) -> type:
@@ -30,20 +30,20 @@ def declared(dataclass) -> type:
     return Machine
 
 
-OURS, THEIRS = declared(noun.dataclass), declared(dataclasses.dataclass)
+OURS, THEIRS = declared(frozen.dataclass), declared(dataclasses.dataclass)
 
 
-@noun.dataclass(frozen=True, slots=True, kw_only=True)
+@frozen.dataclass(frozen=True, slots=True, kw_only=True)
 class Empty:
     pass
 
 
-@noun.dataclass(frozen=True, slots=True, kw_only=True)
+@frozen.dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     a: int = 1
 
 
-@noun.dataclass(frozen=True, slots=True, kw_only=True)
+@frozen.dataclass(frozen=True, slots=True, kw_only=True)
 class Derived(Base):
     b: int = 2
 

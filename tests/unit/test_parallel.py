@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from gridmill.codec import decode, encode
-from gridmill.jobs.prediction.cut import pieces_of
-from gridmill.jobs.prediction.parallel import ShardDone, Took, add_up
-from gridmill.jobs.spent import NOTHING, Spent, spent_so_far
-from gridmill.model.resource import Measurement
+from gridmill.domain.resource import Measurement
+from gridmill.jobs.prediction.shards import pieces_of
+from gridmill.jobs.prediction.swarm import ShardDone, Took, add_up
+from gridmill.jobs.workers import NOTHING, Spent, spent_so_far
 from gridmill.testing.store_samples import a_measurement
 
 np = pytest.importorskip("numpy")

@@ -8,9 +8,9 @@ import pytest
 
 from gridmill.declarations import parse_declarations
 from gridmill.declarations.shell import UnsafeError, fill_shell
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.source import SqlSource
 from gridmill.errors import PipelineError
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.source import SqlSource
 
 HOSTILE = (
     *("O'Brien", "x' or '1'='1", "a b", "$(echo pwned)", "`echo pwned`", ";echo pwned;", "a\nb", "EOF", "\\"),

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridmill.jobs.parquet import GROUP_ROWS, write_parquet
-from gridmill.jobs.sink.extremes import extremes
-from gridmill.jobs.sink.facts import Tally
+from gridmill.jobs.sink.column_stats import Tally, extremes
 
 
 def in_pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:

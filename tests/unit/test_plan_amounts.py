@@ -2,13 +2,13 @@
 
 import pytest
 
-from gridmill.cli.words import amounts
+from gridmill.cli.format import amounts
 from gridmill.declarations import parse_declarations
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.planning.dry_run import dry_run
-from gridmill.planning.snapshot import Snapshot
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.scheduler.dry_run import dry_run
+from gridmill.scheduler.snapshot import Snapshot
 
 TEXT = """\
 pipeline: p

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.model.advice import Advice, Bound, LawKind
-from gridmill.model.resource import Measurement, Use
-from gridmill.planning.advice import advise
-from gridmill.planning.history import PROBE
-from gridmill.testing.advising import known_of, parallel_attempt
+from gridmill.domain.advice import Advice, Bound, LawKind
+from gridmill.domain.resource import Measurement, Use
+from gridmill.scheduler.advice import advise
+from gridmill.scheduler.history import PROBE
+from gridmill.testing.fake_nouns import known_of, parallel_attempt
 
 
 def advice_on(*measured: Measurement, cpus: float = 8.0, shards: int | None = None) -> Advice:

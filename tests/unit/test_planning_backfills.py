@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridmill.domain.backfill import Backfill, Chunk, ChunkState, chunk_values, spans
+from gridmill.domain.job import Job
+from gridmill.domain.naming import read_moment
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import Run
+from gridmill.domain.sink import Outage, SinkSpec
+from gridmill.domain.source import Source
+from gridmill.domain.states import RunState
 from gridmill.errors import InputError
-from gridmill.model.backfill import Backfill, Chunk, ChunkState, chunk_values, spans
-from gridmill.model.job import Job
-from gridmill.model.moment import read_moment
-from gridmill.model.outage import Outage
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.run import Run
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.model.state import RunState
-from gridmill.planning.backfills import chunk_ids, next_chunk, outage_over, state_of, stays
+from gridmill.scheduler.due_times import chunk_ids, next_chunk, outage_over, state_of, stays
 
 DAY = 86_400.0
 

@@ -10,29 +10,24 @@ from tests.unit.test_planning_plan import NOW, a_deployment, a_job, a_run, a_sit
 from tests.unit.test_planning_plan import command as a_resource
 
 from gridmill.cli.plan import place_lines
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.choice import Alternative, Travel
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.farm import FarmLook, Line, Opening, line_at
-from gridmill.model.job import CommandSpec, Job, JobSize
-from gridmill.model.node import NodeLook, Seat
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Measurement, Use
-from gridmill.model.sink import SinkSpec, Source
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.staging import Staging
-from gridmill.model.state import DeploymentState, JobState
-from gridmill.model.way import Pace, Paces, Way
-from gridmill.planning import waits
-from gridmill.planning.choice import GAIN_SECONDS, GAIN_SHARE, choose
-from gridmill.planning.dry_run import Carrying, dry_run
-from gridmill.planning.forecast import expected_seconds, seconds_there
-from gridmill.planning.joining import Joining
-from gridmill.planning.queue import Demand, JobKind
-from gridmill.planning.rehearsal import Rehearsal
-from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.travel import Reading, travel
-from gridmill.planning.waits import MOST_BEFORE
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.farm_protocol import FarmLook, Line, Opening, line_at
+from gridmill.domain.job import CommandSpec, Job, JobSize
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Alternative, Measurement, Travel, Use
+from gridmill.domain.route import Pace, Paces, Staging, Way
+from gridmill.domain.sink import SinkSpec, Source
+from gridmill.domain.site import Node, NodeLook, Seat, Site, SiteKind
+from gridmill.domain.states import DeploymentState, JobState
+from gridmill.scheduler import wait_estimate
+from gridmill.scheduler.alternatives import Joining
+from gridmill.scheduler.dry_run import Carrying, dry_run
+from gridmill.scheduler.forecast import expected_seconds, seconds_there
+from gridmill.scheduler.queue import Demand, JobKind
+from gridmill.scheduler.site_choice import GAIN_SECONDS, GAIN_SHARE, Reading, choose, travel
+from gridmill.scheduler.snapshot import Snapshot
+from gridmill.scheduler.wait_estimate import MOST_BEFORE, Rehearsal
 
 QUICK = Pace(carried_bytes=10.0 * MIB, seconds=1.0, transfers=3)
 FARM = Site(
@@ -399,7 +394,7 @@ def test_many_who_ask_cost_as_much_as_a_few(monkeypatch: pytest.MonkeyPatch, cou
             rehearsed.append(places)
             super().__init__(places, *rest)
 
-    monkeypatch.setattr(waits, "Rehearsal", Counted)
+    monkeypatch.setattr(wait_estimate, "Rehearsal", Counted)
     waiting = [a_job(f"y{n}", GIB + n) for n in range(count)]
     known = [measured(one.job.name, "a", "local", 100.0) for one in waiting]
     joining = Joining(running(600.0, *waiting, *known), NOW)

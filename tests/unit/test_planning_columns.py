@@ -4,20 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.model.dataset import (
-    Aggregate,
-    AsOfJoin,
-    Basis,
-    DatasetSpec,
-    Join,
-    Label,
-    Lag,
-    Outcome,
-    Window,
-)
-from gridmill.model.job import Job
-from gridmill.model.training import ModelKind, TrainingSpec
-from gridmill.planning.columns import missing
+from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Outcome, Window
+from gridmill.domain.job import Job
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.scheduler.preflight import missing
 
 KNOWN = {"sales": ("shop", "day", "sold"), "shops": ("shop", "City"), "prices": ("shop", "since", "price")}
 BASIS = Basis(table="sales", time="day", entity=("shop",))

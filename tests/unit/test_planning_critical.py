@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.cli.words import critical_line
-from gridmill.model.amounts import Amounts
-from gridmill.model.resource import Sizing
-from gridmill.model.run import JobRun
-from gridmill.model.state import JobState
-from gridmill.model.view import JobView, RunView
-from gridmill.planning.critical import critical_path
+from gridmill.cli.format import critical_line
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.resource import Sizing
+from gridmill.domain.run import JobRun
+from gridmill.domain.states import JobState
+from gridmill.domain.views import JobView, RunView
 from gridmill.report.render import render
+from gridmill.scheduler.graph import critical_path
 from gridmill.testing.store_samples import a_job_run, a_run
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec
-from gridmill.model.job import CommandSpec, Job
-from gridmill.planning.emptiness import lacking_rows
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.scheduler.preflight import lacking_rows
 
 BASIS = Basis(table="sales", time="at", entity=("shop",))
 WEATHER = AsOfJoin(table="weather", on=("shop",), known_at="at")

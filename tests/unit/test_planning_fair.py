@@ -16,15 +16,15 @@ from tests.unit.test_planning_plan import (
     started,
 )
 
+from gridmill.domain.amounts import GIB
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.project import Project
+from gridmill.domain.states import JobState
 from gridmill.errors import InputError
-from gridmill.model.amounts import GIB
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.project import Project
-from gridmill.model.state import JobState
-from gridmill.planning.fair import HALF_LIFE_SECONDS, charged, decayed
-from gridmill.planning.plan import plan
-from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.why import why_waiting
+from gridmill.scheduler.explain import why_waiting
+from gridmill.scheduler.fair_share import HALF_LIFE_SECONDS, charged, decayed
+from gridmill.scheduler.plan import plan
+from gridmill.scheduler.snapshot import Snapshot
 
 WEEK = HALF_LIFE_SECONDS
 

@@ -2,19 +2,19 @@
 
 import pytest
 
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.command import Each
+from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Measurement, Resource, Use
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.source import Source
 from gridmill.errors import PipelineError
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.each import Each
-from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.resource import Measurement, Resource, Use
-from gridmill.model.sink import SinkSpec
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.source import Source
-from gridmill.planning.dry_run import dry_run
-from gridmill.planning.graph import order
-from gridmill.planning.snapshot import Snapshot
+from gridmill.scheduler.dry_run import dry_run
+from gridmill.scheduler.graph import order
+from gridmill.scheduler.snapshot import Snapshot
 
 
 def a_job(name, *needs, **fields):

@@ -13,18 +13,18 @@ from tests.unit.test_planning_plan import (
     started,
 )
 
-from gridmill.model.amounts import GIB
-from gridmill.model.interruption import Interruption
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Outcome
-from gridmill.model.project import Project
-from gridmill.model.state import AttemptState, Cause, JobState
-from gridmill.model.training import ModelKind, TrainingSpec
-from gridmill.planning.plan import plan
-from gridmill.planning.progress import settle
-from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.together import together
-from gridmill.planning.why import why_waiting
+from gridmill.domain.amounts import GIB
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Outcome
+from gridmill.domain.project import Project
+from gridmill.domain.run import Interruption
+from gridmill.domain.states import AttemptState, Cause, JobState
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.scheduler.explain import why_waiting
+from gridmill.scheduler.gang_results import together
+from gridmill.scheduler.outcomes import settle
+from gridmill.scheduler.plan import plan
+from gridmill.scheduler.snapshot import Snapshot
 
 LATE = NOW + 10_000.0
 

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.deployment import Deployment, Pod
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.resource import Resource, Sizing
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
-from gridmill.planning.draft import RESERVE_AFTER_SECONDS
-from gridmill.planning.plan import plan
-from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.why import why_waiting
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.states import AttemptState, DeploymentState, JobState, PodState, RunState
+from gridmill.scheduler.draft import RESERVE_AFTER_SECONDS
+from gridmill.scheduler.explain import why_waiting
+from gridmill.scheduler.plan import plan
+from gridmill.scheduler.snapshot import Snapshot
 
 NOW = 1000.0
 

@@ -4,21 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.resource import Sizing
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.errors import ConflictError
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.resource import Sizing
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import AttemptState, Cause, JobState, RunState
-from gridmill.planning.progress import (
-    MOST_LOSSES,
-    backoff_seconds,
-    ready,
-    run_state,
-    settle,
-    skipped,
-)
-from gridmill.planning.snapshot import Snapshot
+from gridmill.scheduler.outcomes import MOST_LOSSES, backoff_seconds, ready, run_state, settle, skipped
+from gridmill.scheduler.snapshot import Snapshot
 
 NOW = 1000.0
 RUN = Run(id="p-1", pipeline="p", order=1, state=RunState.ACTIVE, created=0.0)

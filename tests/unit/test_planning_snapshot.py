@@ -5,18 +5,18 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.deployment import Deployment, Pod
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.resource import Resource, Sizing
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
-from gridmill.planning.lane import Lane, Line
-from gridmill.planning.ordered import Ordered
-from gridmill.planning.queue import Demand, Queue
-from gridmill.planning.room import Pods, slot_of
-from gridmill.planning.snapshot import Snapshot
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.states import AttemptState, DeploymentState, JobState, PodState, RunState
+from gridmill.scheduler.capacity import Pods, slot_of
+from gridmill.scheduler.lane import Lane, Line
+from gridmill.scheduler.queue import Demand, Queue
+from gridmill.scheduler.snapshot import Snapshot
+from gridmill.scheduler.sorted_tuples import Ordered
 
 SITE = Site(
     name="local",

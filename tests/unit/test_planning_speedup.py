@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridmill.planning.speedup import LEVEL, Trial, fit, fit_coherent, invert, student
+from gridmill.scheduler.scaling_law import LEVEL, Trial, fit, fit_coherent, invert, student
 
 NUMBERS = (1, 2, 4, 8, 16, 32)
 

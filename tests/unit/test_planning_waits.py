@@ -14,17 +14,17 @@ from tests.unit.test_planning_plan import (
     started,
 )
 
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.job import CommandSpec, Job, JobSize
-from gridmill.model.project import Project
-from gridmill.model.resource import Measurement, Use
-from gridmill.model.state import JobState
-from gridmill.planning import waits
-from gridmill.planning.forecast import lasted
-from gridmill.planning.plan import plan
-from gridmill.planning.snapshot import Snapshot
-from gridmill.planning.waits import Waits
-from gridmill.planning.why import why_waiting
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.job import CommandSpec, Job, JobSize
+from gridmill.domain.project import Project
+from gridmill.domain.resource import Measurement, Use
+from gridmill.domain.states import JobState
+from gridmill.scheduler import wait_estimate
+from gridmill.scheduler.explain import why_waiting
+from gridmill.scheduler.forecast import lasted
+from gridmill.scheduler.plan import plan
+from gridmill.scheduler.snapshot import Snapshot
+from gridmill.scheduler.wait_estimate import Waits
 
 
 def measured(job: str, *seconds: float) -> list[Measurement]:
@@ -101,7 +101,7 @@ def test_of_many_resources_each_job_is_looked_up_once_and_waits_for_what_runs_th
         asked.append(job)
         return lasted(job, *rest)
 
-    monkeypatch.setattr(waits, "lasted", counted)
+    monkeypatch.setattr(wait_estimate, "lasted", counted)
     snapshot = Snapshot((a_site(share=1.0), a_run(), *([project] if project else [])))
     for number in range(20):
         resource = f"r{number:02}"

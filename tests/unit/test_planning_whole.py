@@ -6,19 +6,19 @@ from functools import partial
 import pytest
 from tests.unit.test_sizing import history_of, measured
 
-from gridmill.model.advice import Bound
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.dataset import Basis, DatasetSpec
-from gridmill.model.job import Job, JobSize
-from gridmill.model.part import Told
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.resource import Measurement, Use, default_resource
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.planning.advice import Known, advise
-from gridmill.planning.parts import cut_job
-from gridmill.planning.sizing import size_job
-from gridmill.planning.whole import parallel_of_swarm, parallel_of_whole, use_of_whole
-from gridmill.testing.advising import parallel_attempt
+from gridmill.domain.advice import Bound
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.dataset import Basis, DatasetSpec
+from gridmill.domain.job import Job, JobSize
+from gridmill.domain.pod_protocol import Told
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Measurement, Use, default_resource
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.scheduler.advice import Known, advise
+from gridmill.scheduler.gang_results import parallel_of_swarm, parallel_of_whole, use_of_whole
+from gridmill.scheduler.sizing import size_job
+from gridmill.scheduler.splitting import cut_job
+from gridmill.testing.fake_nouns import parallel_attempt
 
 JOB = Job(name="features", dataset=DatasetSpec(basis=Basis(table="rows", time="t", entity=("user",))))
 GATHERED = Use(wall_seconds=2.0, cpu_seconds=1.0, peak_memory_bytes=100 * MIB, disk_seconds=0.5)

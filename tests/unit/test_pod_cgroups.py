@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.model.amounts import MIB
-from gridmill.pod import outer
+from gridmill.domain.amounts import MIB
+from gridmill.pod import outcome
 from gridmill.pod.cgroups import AttemptGroup, _limit_memory, read_hierarchies
 from gridmill.pod.limits import Meter
-from gridmill.pod.verdict import Shortage
+from gridmill.pod.outcome import Shortage
 
 HYBRID_MOUNTS = """\
 30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
@@ -109,7 +109,7 @@ def test_a_process_lost_to_memory_ends_the_attempt_while_it_runs(tmp_path, files
 def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp_path, monkeypatch):
     counter = tmp_path / "memory.events"
     counter.write_text("oom 0\noom_kill 3\n")
-    monkeypatch.setattr(outer, "_counter", lambda: counter)
+    monkeypatch.setattr(outcome, "_counter", lambda: counter)
     mine, other, short = (Meter(2**40, None, 0.0) for _ in range(3))
     gone = 2**22 + 1
     assert not mine.sample([gone, gone + 1], 0.1)
@@ -124,8 +124,8 @@ def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp
 def test_without_any_counter_the_machines_tells_of_a_killed_job(tmp_path, monkeypatch):
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("oom_kill 3\n")
-    monkeypatch.setattr(outer, "_counter", lambda: None)
-    monkeypatch.setattr(outer, "_VMSTAT", vmstat)
+    monkeypatch.setattr(outcome, "_counter", lambda: None)
+    monkeypatch.setattr(outcome, "_VMSTAT", vmstat)
     by_itself, by_kernel = Meter(0, None, 0.0), Meter(0, None, 0.0)
     by_itself.ended(1, int(signal.SIGKILL))
     vmstat.write_text("oom_kill 4\n")

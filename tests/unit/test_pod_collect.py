@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.fuzz.left_outputs import case
 
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.pod.collect import Left, collect, look
-from gridmill.staging.contents import list_contents
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.pod.outputs import Left, collect, look
 from gridmill.storage.manifests import new_manifest, write_manifest
+from gridmill.transfer.contents import list_contents
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import os
 import selectors
 from pathlib import Path
 
-from gridmill.model.amounts import Amounts
-from gridmill.model.message import PodOrder, Stop, Welcome
-from gridmill.pod.courier import Courier
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.pod_protocol import PodOrder, Stop, Welcome
+from gridmill.pod.control_link import Courier
 from gridmill.pod.journal import Journal
 
 

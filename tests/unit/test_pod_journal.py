@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from gridmill.model.event import EventType
+from gridmill.domain.pod_protocol import EventType
 from gridmill.pod.journal import Journal, read_journal
 
 

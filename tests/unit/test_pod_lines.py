@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.model.event import EventType
-from gridmill.pod.lines import FLUSH_BYTES, FLUSH_SECONDS, LineBuffer, LogStream, parse_event
+from gridmill.domain.pod_protocol import EventType
+from gridmill.pod.attempt import FLUSH_BYTES, FLUSH_SECONDS, LineBuffer, LogStream, parse_event
 
 
 def test_lines_are_whole():

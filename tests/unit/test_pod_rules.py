@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.states import Cause
 from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.main import failed_outcome
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.message import Order
-from gridmill.model.state import Cause
 from gridmill.pod import processes, zygote
 from gridmill.pod.agent import is_given_up, should_end
 from gridmill.pod.commands import command_environment
+from gridmill.pod.launch import thread_environment
 from gridmill.pod.limits import Limits, proportional_bytes
-from gridmill.pod.threads import thread_environment
 
 
 def ends(idle, lonely, keep=300.0, taken=True):

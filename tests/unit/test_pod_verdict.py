@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.model.amounts import MIB
-from gridmill.model.message import Outcome
-from gridmill.model.resource import Use
-from gridmill.model.state import AttemptState, Cause
-from gridmill.pod.verdict import Ending, Shortage, judge
+from gridmill.domain.amounts import MIB
+from gridmill.domain.pod_protocol import Outcome
+from gridmill.domain.resource import Use
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.pod.outcome import Ending, Shortage, judge
 
 COMMAND = Ending(status=0, is_command=True, use=Use(wall_seconds=1.0))
 BUILT_IN = replace(COMMAND, is_command=False)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gridmill.registry import MODEL_PREIMPORTS
+from gridmill.plugins import MODEL_PREIMPORTS
 
 _SAYS = "print(*({'torch', 'sklearn'} & set(sys.modules)))"
 _PANDAS = "print('pandas' in sys.modules)"

@@ -11,14 +11,14 @@ import pytest
 from clean_process import predict
 from learning_data import artifact_of, events_of, prediction_context, series, training_context, write_dataset
 
+from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.training import Combine
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.partitions import fetch_piece, open_partitions
-from gridmill.jobs.prediction.cut import cut
+from gridmill.jobs.dataset_reader import fetch_piece, open_partitions
+from gridmill.jobs.prediction.shards import cut
 from gridmill.jobs.prediction.swarm import Shards
 from gridmill.jobs.training.run import run as train
-from gridmill.model.artifact import Artifact, Input
-from gridmill.model.training import Combine
-from gridmill.planning.shards import count_shards
+from gridmill.scheduler.footprint import count_shards
 
 OPTIONS = {
     "lstm": {"sequence": 12, "hidden": 8, "epochs": 2, "learning_rate": 0.01, "batch_size": 64},

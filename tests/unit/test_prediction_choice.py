@@ -10,12 +10,12 @@ from clean_process import predict
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 from sklearn.metrics import log_loss, mean_squared_error
 
+from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.comparison import best_models
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.training import Combine
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.training.run import run as train
-from gridmill.model.artifact import Artifact, Input
-from gridmill.model.comparison import best_models
-from gridmill.model.remarks import remarks_of
-from gridmill.model.training import Combine
 
 FEATURES = ["value", "humid", "wave", "slope"]
 

@@ -8,9 +8,9 @@ from clean_process import predict
 from learning_data import prediction_context
 from test_prediction import prepare
 
+from gridmill.domain.pod_protocol import Part
 from gridmill.errors import InternalError, JobError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.model.part import Part
 
 
 def of_part(context: JobContext, number: int, count: int, workers: int = 1) -> JobContext:

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridmill.declarations import read_pipeline
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.preflight import Checked
 from gridmill.errors import PipelineError, explained
 from gridmill.jobs.preflight import sinks
 from gridmill.jobs.preflight.run import check
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.preflight import Checked
-from gridmill.planning.preflight import preflight_question, show_finding
+from gridmill.scheduler.preflight import preflight_question, show_finding
 
 ROWS = 400
 BASE = """\

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from tests.unit.sink_case import SinkCase
 
+from gridmill.domain.artifact import Artifact, Output
+from gridmill.domain.job import Job
+from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.sink import ColumnType, OnMisfit, SinkSpec
+from gridmill.domain.source import Source
 from gridmill.jobs.preflight import sinks
 from gridmill.jobs.preflight.run import check
-from gridmill.model.artifact import Artifact, Output
-from gridmill.model.job import Job
-from gridmill.model.preflight import Checked, Question
-from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
-from gridmill.model.source import Source
 
 
 @pytest.fixture

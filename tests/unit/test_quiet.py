@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from gridmill.quiet import QUIET
+from gridmill.telemetry import QUIET
 
 SAY = f"import os; print({{name: os.environ.get(name) for name in {sorted(QUIET)}}})"
 SUPPRESSED_BY = ("CI", "ORT_RUNNING_UNIT_TESTS", "GITHUB_ACTIONS", "TF_BUILD")
@@ -21,7 +21,7 @@ def ran(code: str, folder, **more: str) -> str:
 
 
 def test_onnx_runtime_writes_no_identifier_and_no_session(tmp_path):
-    ran("import gridmill.jobs.models", tmp_path)
+    ran("import gridmill.jobs.model_files", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from gridmill.ports.site import Sight
-from gridmill.sites.ray.notes import Note, Notes
+from gridmill.sites.ray import bridge
+from gridmill.sites.ray.bridge import Note, Notes
 from gridmill.sites.ray.site import _ANSWER_SECONDS
 
 pytest.importorskip("ray", reason="no Ray here: pip install 'gridmill[ray]'")
-from gridmill.sites.ray import bridge
+
 
 NODE = "n1"
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import InputError
-from gridmill.sites.ray import claim as claims
-from gridmill.sites.ray.claim import claim_machine, runs, try_claim
+from gridmill.sites.ray import machine_lock as claims
+from gridmill.sites.ray.machine_lock import claim_machine, runs, try_claim
 
 RAY = "import time; print('up', flush=True); time.sleep(600)"
 JOIN = f"""
 import subprocess, sys
 from pathlib import Path
-from gridmill.sites.ray import claim
+from gridmill.sites.ray import machine_lock as claim
 claim._NAME = chr(0) + sys.argv[1]
 made = claim.claim_machine(Path(sys.argv[2]))
 ray = [sys.executable, "-c", {RAY!r}, "ray.scripts"]

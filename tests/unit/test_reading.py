@@ -2,16 +2,14 @@
 
 import pytest
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import CommandSpec, Job, check_kind
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.sink import Constraint, SinkSpec
+from gridmill.domain.source import Source
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import InputError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.constraint import Constraint
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.reading import check_kind
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
-from gridmill.model.training import ModelKind, TrainingSpec
 
 ENSEMBLE = Job(
     name="e", training=TrainingSpec(dataset="w/d", model=ModelKind.ENSEMBLE, models=("w/m@prod", "w/n"))

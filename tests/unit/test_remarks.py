@@ -8,14 +8,14 @@ from clean_process import predict
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 
 from gridmill.cli.describe import describe
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.states import JobState, RunState
+from gridmill.domain.views import JobView, RunView, VersionView
 from gridmill.jobs.training.run import run as train
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.command import CommandSpec
-from gridmill.model.job import Job
-from gridmill.model.remarks import remarks_of
-from gridmill.model.run import JobRun, Run
-from gridmill.model.state import JobState, RunState
-from gridmill.model.view import JobView, RunView, VersionView
 from gridmill.report.render import render
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.report_views import HOSTILE
 
-from gridmill.report.advice import advice_chart, is_worth_it
-from gridmill.testing.advising import ADVISED, FakeAdvising
+from gridmill.report.render import advice_chart, is_worth_it
+from gridmill.testing.fake_nouns import ADVISED, FakeAdvising
 
 
 def test_the_picture_has_the_law_its_band_and_every_attempt() -> None:

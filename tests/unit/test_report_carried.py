@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.job import CommandSpec, Job
-from gridmill.model.resource import Use
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import AttemptState, JobState, RunState
-from gridmill.model.view import JobView, RunView
-from gridmill.model.way import Carriage, Crossing
-from gridmill.report.carried import carried_lines, in_fact
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.resource import Use
+from gridmill.domain.route import Carriage, Crossing
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.states import AttemptState, JobState, RunState
+from gridmill.domain.views import JobView, RunView
 from gridmill.report.render import render
+from gridmill.report.transfers import carried_lines, in_fact
 
 ATTEMPT = Attempt(
     id="p-1.j.1",

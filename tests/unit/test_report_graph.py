@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.report.graph import Box, dag
+from gridmill.report.svg import Box, dag
 
 RECT = re.compile(r'<rect class="[^"]*" x="([^"]+)" y="([^"]+)" width="([^"]+)" height="([^"]+)"')
 PATH = re.compile(r'<path class="edge" d="([^"]+)"')

@@ -18,13 +18,23 @@ from tests.report_views import (
     logs,
 )
 
-from gridmill.model.building import BEGUN, ENDED
-from gridmill.model.event import Event, EventType
-from gridmill.model.state import JobState, RunState
-from gridmill.report.charts import Axes, Series, line_chart, tick_texts, ticks
-from gridmill.report.declared import declared
-from gridmill.report.graph import FOLDED_FROM, Box, dag, elided, folded
+from gridmill.domain.environment_build import BEGUN, ENDED
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.states import JobState, RunState
+from gridmill.report.jobs import declared
 from gridmill.report.render import render
+from gridmill.report.svg import (
+    FOLDED_FROM,
+    Axes,
+    Box,
+    Series,
+    dag,
+    elided,
+    folded,
+    line_chart,
+    tick_texts,
+    ticks,
+)
 
 MEGABYTE = 1_000_000
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.retention import DAY_SECONDS, Retention, beyond
 from gridmill.errors import InputError
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.retention import DAY_SECONDS, Retention, beyond
 
 NOW = 100 * DAY_SECONDS
 

@@ -12,6 +12,12 @@ import pytest
 
 import gridmill
 from gridmill.api.app import make_app
+from gridmill.domain.amounts import GIB
+from gridmill.domain.artifact import ArtifactKind
+from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource
+from gridmill.domain.states import RunState
 from gridmill.errors import (
     ConflictError,
     InputError,
@@ -21,19 +27,13 @@ from gridmill.errors import (
     UnavailableError,
 )
 from gridmill.http.server import serve
-from gridmill.model.amounts import GIB
-from gridmill.model.artifact import ArtifactKind
-from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.state import RunState
 from gridmill.sdk.client import Client, connect
-from gridmill.sdk.dial import Dialled, dial_home, home_settings
+from gridmill.sdk.discovery import Dialled, dial_home, home_settings
 from gridmill.sdk.lookup import Noun, read_noun
 from gridmill.sdk.notebook import plan_html, register, run_html
 from gridmill.sdk.runs import Tick
-from gridmill.testing.calls import Served
-from gridmill.testing.grid import Act, FakeGrid
+from gridmill.testing.fake_grid import Act, FakeGrid
+from gridmill.testing.local_calls import Served
 
 FILE = """\
 pipeline: demo

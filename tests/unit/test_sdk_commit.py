@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from gridmill.sdk.commit import commit_of
+from gridmill.sdk.project import commit_of
 
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
 

@@ -9,7 +9,7 @@ import pytest
 
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.connection import Connections, tcp_connections
-from gridmill.sdk.http import HttpGrid, over_tcp
+from gridmill.sdk.grid_http import HttpGrid, over_tcp
 
 
 class Server(ThreadingHTTPServer):

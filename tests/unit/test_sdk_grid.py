@@ -10,23 +10,22 @@ import httpx
 import pytest
 
 from gridmill.api.app import make_app
-from gridmill.calls.client import SOCKET, connect_to
-from gridmill.calls.messages import Hello
 from gridmill.declarations import parse_declarations
+from gridmill.domain.artifact import Alias, ArtifactKind
+from gridmill.domain.backfill import Backfill, Chunk, ChunkState, spans
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource
+from gridmill.domain.states import JobState, RunState
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import InputError, NotFoundError, PipelineError, StaleVersionError, UnavailableError
 from gridmill.http.server import serve
-from gridmill.model.alias import Alias
-from gridmill.model.artifact import ArtifactKind
-from gridmill.model.backfill import Backfill, Chunk, ChunkState, spans
-from gridmill.model.job import CommandSpec, Job, JobKind
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.state import JobState, RunState
-from gridmill.model.training import ModelKind, TrainingSpec
 from gridmill.ports.grid import Grid
-from gridmill.sdk.http import over_tcp
-from gridmill.testing.calls import Served
-from gridmill.testing.grid import Act, FakeGrid
+from gridmill.rpc.client import SOCKET, connect_to
+from gridmill.rpc.protocol import Hello
+from gridmill.sdk.grid_http import over_tcp
+from gridmill.testing.fake_grid import Act, FakeGrid
+from gridmill.testing.local_calls import Served
 
 MakeGrid = Callable[[FakeGrid], Grid]
 

@@ -14,13 +14,13 @@ import pytest
 import gridmill
 from gridmill.declarations import parse_declarations, read_pipeline
 from gridmill.declarations.construct import construct, validated, written
+from gridmill.domain import job as model
+from gridmill.domain.amounts import GIB
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.errors import GridmillError, InputError, PipelineError
-from gridmill.model import job as model
-from gridmill.model.amounts import GIB
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
 from gridmill.sdk.client import Client
-from gridmill.sdk.dial import Dialled, home_settings
-from gridmill.testing.grid import FakeGrid
+from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.testing.fake_grid import FakeGrid
 
 ROOT = Path(__file__).resolve().parents[2]
 ECHO = {"name": "a", "command": "echo"}

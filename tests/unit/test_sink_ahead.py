@@ -4,7 +4,7 @@ from threading import enumerate as living
 
 import pytest
 
-from gridmill.jobs.ahead import ahead
+from gridmill.jobs.parquet_reader import ahead
 
 
 def test_all_items_in_order_and_then_the_error() -> None:

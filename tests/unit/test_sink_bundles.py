@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.domain.source import Source
 from gridmill.errors import GridmillError
-from gridmill.jobs.sink import bundle, writing
-from gridmill.jobs.sink.bundle import Bundle, bundled
+from gridmill.jobs.sink import csv_batches, write
+from gridmill.jobs.sink.csv_batches import Bundle, bundled
 from gridmill.jobs.sink.files import find_files
-from gridmill.model.source import Source
 
 VALUES: tuple[Callable[[random.Random], str], ...] = (
     lambda r: str(r.randrange(100)),
@@ -62,7 +62,7 @@ def test_together_they_are_as_alone(tmp_path: Path, seed: int, monkeypatch: pyte
     files = [a_file(random_, kinds) for _ in range(12)]
     later = [a_file(random_, kinds) for _ in range(9)]
     together = loaded(tmp_path / "together", files, later)
-    monkeypatch.setattr(bundle, "is_small", lambda _: False)
+    monkeypatch.setattr(csv_batches, "is_small", lambda _: False)
     assert loaded(tmp_path / "alone", files, later) == together
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_changed_since_it_was_hashed_is_not_parsed(tmp_path: Path) -
 def test_compressed_files_share_data_files(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "HELD_BYTES", most)
+    monkeypatch.setattr(write, "HELD_BYTES", most)
     case = SinkCase(tmp_path)
     for number in range(12):
         case.write(f"{number:02}.csv.gz", f"a,b\n{number},x\n")

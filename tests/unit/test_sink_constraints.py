@@ -10,11 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sink_case import SinkCase
 
+from gridmill.domain.artifact import Artifact, Input, Output
+from gridmill.domain.sink import ColumnType, Constraint, OnMisfit
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.sink import bench, rejects, run, table
-from gridmill.model.artifact import Artifact, Input, Output
-from gridmill.model.constraint import Constraint
-from gridmill.model.sink import ColumnType, OnMisfit
+from gridmill.jobs.sink import load_job, rejects, run, table
 
 INTEGER, FLOAT, STRING = ColumnType.INTEGER, ColumnType.FLOAT, ColumnType.STRING
 
@@ -220,7 +219,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     if at == "after":
         monkeypatch.setattr(run, "_result", die)
     else:
-        monkeypatch.setattr(bench, at, die)
+        monkeypatch.setattr(load_job, at, die)
 
 
 ROW = st.tuples(st.integers(-2, 3), st.sampled_from(["", "x", "y", "long"]))

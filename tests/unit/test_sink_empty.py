@@ -8,12 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import ColumnType, Constraint, SinkSpec
+from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import ConflictError, DataError
 from gridmill.jobs.sink.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.constraint import Constraint
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source, SqlSource
 
 TYPES = {"a": ColumnType.INTEGER, "b": ColumnType.TIMESTAMP}
 

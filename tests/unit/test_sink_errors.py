@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.domain.sink import ColumnType
+from gridmill.domain.source import Compression
 from gridmill.errors import DataError, InputError
-from gridmill.model.sink import ColumnType
-from gridmill.model.source import Compression
 
 CSV = "a,b\n1,x\n2,y\n"
 

@@ -7,11 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.domain.sink import ColumnType, Constraint
 from gridmill.errors import DataError
-from gridmill.jobs.sink import bench
-from gridmill.jobs.sink.evolve import evolve
-from gridmill.model.constraint import Constraint
-from gridmill.model.sink import ColumnType
+from gridmill.jobs.sink import load_job
+from gridmill.jobs.sink.schema_evolution import evolve
 
 FORMATS = ("csv", "jsonl", "parquet")
 
@@ -120,13 +119,13 @@ def test_new_columns_and_wider_ones_together_after_a_kill(
     put(case, "2.csv", [{"a": 1, "b": 1}, {"a": 2, "b": 1}])
     for at in ("add_columns", "commit"):
         with monkeypatch.context() as patch:
-            patch.setattr(bench, at, die)
+            patch.setattr(load_job, at, die)
             with pytest.raises(KeyboardInterrupt):
                 case.load(constraints=unique)
     assert case.load(constraints=unique).rows == 2
     put(case, "3.csv", [{"a": 1.5, "b": 1.5, "c": "x"}, {"a": 2, "b": 0, "c": "y"}])
     with monkeypatch.context() as patch:
-        patch.setattr(bench, "commit", die)
+        patch.setattr(load_job, "commit", die)
         with pytest.raises(KeyboardInterrupt):
             case.load(constraints=unique)
     output = case.load(constraints=unique)
@@ -164,7 +163,7 @@ def test_a_load_that_dies_once_the_columns_are_there_refuses_no_file_later(
     put(case, "2.csv", [{"a": 2, "b": "x"}])
     put(case, "3.csv", [{"a": 3}])
     with monkeypatch.context() as patch:
-        patch.setattr(bench, "commit", _die)
+        patch.setattr(load_job, "commit", _die)
         with pytest.raises(KeyboardInterrupt):
             case.load()
     assert "b" in types(case)

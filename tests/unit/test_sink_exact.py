@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.remarks import REMARKS
+from gridmill.domain.sink import ColumnType, OnMisfit
 from gridmill.errors import DataError
-from gridmill.jobs.sink.zeros import Zeros
-from gridmill.model.artifact import Output
-from gridmill.model.remarks import REMARKS
-from gridmill.model.sink import ColumnType, OnMisfit
+from gridmill.jobs.sink.csv import Zeros
 
 LARGE = 2**53 + 1
 TIMES = [datetime(2024, 1, 2), datetime(2024, 1, 2, 6)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.sink_case import SinkCase
 
+from gridmill.domain.sink import ColumnType
 from gridmill.errors import DataError, InputError
-from gridmill.model.sink import ColumnType
 
 openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is not installed")
 

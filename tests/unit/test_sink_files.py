@@ -5,10 +5,10 @@ import pytest
 from sink_case import SinkCase
 from tests.unit.sink_case import TABLE
 
+from gridmill.domain.source import Format
 from gridmill.errors import ConflictError
 from gridmill.jobs.sink.blobs import POSITION, read_position
 from gridmill.jobs.sink.table import open_sink_table
-from gridmill.model.source import Format
 
 
 @pytest.fixture

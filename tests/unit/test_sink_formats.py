@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.domain.sink import ColumnType
 from gridmill.errors import DataError
-from gridmill.model.sink import ColumnType
 
 CSV = "a,b\n1,x\n2,y\n"
 ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]

@@ -8,9 +8,9 @@ import pytest
 from tests.oracles import form_cases
 from tests.unit.sink_case import SinkCase
 
+from gridmill.domain.sink import ColumnType, OnMisfit
+from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError
-from gridmill.model.sink import ColumnType, OnMisfit
-from gridmill.model.source import Source
 
 DAY = date(2024, 1, 5)
 TIME = datetime(2024, 1, 5, 15, 4, tzinfo=UTC)

@@ -8,11 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.sink import Constraint
 from gridmill.errors import InputError
-from gridmill.jobs.sink.drift import histograms
-from gridmill.jobs.sink.facts import merged
-from gridmill.jobs.sink.metrics import SAMPLE_ROWS, Sample
-from gridmill.model.constraint import Constraint
+from gridmill.jobs.sink.column_stats import merged
+from gridmill.jobs.sink.metrics import SAMPLE_ROWS, Sample, histograms
 
 
 @pytest.fixture

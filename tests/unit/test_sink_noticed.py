@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.source import Format, Source
 from gridmill.errors import UnavailableError
 from gridmill.jobs.sink.files import check_unchanged, find_files
-from gridmill.model.source import Format, Source
-from gridmill.storage.sources import describe_source
+from gridmill.storage.source_files import describe_source
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.domain.sink import ColumnType, Constraint, SinkSpec
+from gridmill.domain.source import Source
 from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import find_files
 from gridmill.jobs.sink.run import load_onto
 from gridmill.jobs.sink.table import LostRaceError, open_sink_table
-from gridmill.model.constraint import Constraint
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source
 
 CSV = "a,b\n1,x\n2,y\n"
 ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]

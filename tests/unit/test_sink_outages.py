@@ -5,10 +5,9 @@ import duckdb
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.domain.sink import Outage, Retain
 from gridmill.errors import InputError
 from gridmill.jobs.tables import open_table
-from gridmill.model.outage import Outage
-from gridmill.model.sink import Retain
 
 CSV = "t,a\n2024-01-01T00:00:00Z,1\n2024-01-02T00:00:00Z,2\n2024-01-02T23:59:59Z,3\n2024-01-03T00:00:00Z,4\n,5\n"  # noqa: E501  a file, line by line
 OUTAGE = Outage(time="t", begins="2024-01-02", ends="2024-01-03", reason="the sensor was off")

@@ -12,17 +12,16 @@ import pytest
 from sink_case import TABLE, SinkCase
 from test_sink_constraints import input_of
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Part
+from gridmill.domain.sink import ColumnType, Constraint, OnMisfit, SinkSpec
+from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.sink import bench
-from gridmill.jobs.sink.parts import share_out
+from gridmill.jobs.sink import load_job
 from gridmill.jobs.sink.run import run
-from gridmill.jobs.sink.writing import Writing
-from gridmill.model.artifact import Output
-from gridmill.model.constraint import Constraint
-from gridmill.model.job import Job
-from gridmill.model.part import Part
-from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
-from gridmill.model.source import Source
+from gridmill.jobs.sink.shards import share_out
+from gridmill.jobs.sink.write import Writing
 
 NUMBERS = range(1, 6)
 
@@ -218,7 +217,7 @@ def test_a_load_that_dies_in_its_commit_is_done_again_from_the_same_parts(
         case.write(f"f{number}.csv", text(number))
     uris = parts(case, spec_of())
     with monkeypatch.context() as patch:
-        patch.setattr(bench, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(load_job, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             gather(case, spec_of(), uris)
     monkeypatch.setattr(Writing, "write", never)
@@ -259,8 +258,8 @@ def test_too_many_rejects_over_all_parts_fail_the_load(case: SinkCase) -> None:
 def test_shares_are_of_about_the_same_size_and_hold_each_file_once(case: SinkCase) -> None:
     for number, rows in enumerate((50, 1, 1, 1, 30, 20)):
         case.write(f"f{number}.csv", "a\n" + "1\n" * rows)
-    files = bench.open_bench(
-        case.context(spec_of()), spec_of(), bench.SinkTable(path=case.folder, delta=None)
+    files = load_job.open_bench(
+        case.context(spec_of()), spec_of(), load_job.SinkTable(path=case.folder, delta=None)
     ).look(lambda stat, name: "")
     shares = share_out(files.files, 2)
     assert sorted(file.name for share in shares for file in share) == [f"f{n}.csv" for n in range(6)]

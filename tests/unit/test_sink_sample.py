@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Source
 from gridmill.jobs.sink.sample import read_sample
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Source
 
 
 def _spec(path: str | tuple[str, ...] = "*.csv", **more: object) -> SinkSpec:

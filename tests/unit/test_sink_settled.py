@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.artifact import Artifact, Output
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.source import Format, Source, SqlSource
 from gridmill.errors import InputError, UnavailableError
-from gridmill.model.artifact import Artifact, Output
-from gridmill.model.remarks import remarks_of
-from gridmill.model.source import Format, Source, SqlSource
 
 LONG, SHORT = 3600.0, 1e-6
 

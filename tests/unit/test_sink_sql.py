@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import ConflictError, DataError, InputError
 from gridmill.jobs.sink.run import run
-from gridmill.jobs.sink.sql.position import Position, edge_of, read_position
-from gridmill.model.artifact import Output
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source, SqlSource
+from gridmill.jobs.sink.sql_staging import Position, edge_of, read_position
 from gridmill.settings import fill_in_environment
 
 

@@ -9,12 +9,12 @@ from shutil import rmtree
 import pytest
 from sink_case import SinkCase
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import ConflictError, DataError, InputError
 from gridmill.jobs.sink.run import run
-from gridmill.jobs.sink.stretch import key_of, stretch_of
-from gridmill.model.artifact import Output
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source, SqlSource
+from gridmill.jobs.sink.time_ranges import key_of, stretch_of
 
 QUERY = "SELECT id, at, who FROM sales WHERE at >= '${from}' AND at < '${to}' AND who <> '${who}'"
 

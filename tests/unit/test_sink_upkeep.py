@@ -8,14 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from sink_case import TABLE, SinkCase
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.sink import Constraint, Retain
 from gridmill.errors import InputError
-from gridmill.jobs.sink import upkeep, writing
+from gridmill.jobs.sink import maintenance, write
+from gridmill.jobs.sink.maintenance import MOST_SMALL, SMALL_BYTES, remove_unused, small_groups
 from gridmill.jobs.sink.plan import Loaded
 from gridmill.jobs.sink.table import SinkTable, open_sink_table
-from gridmill.jobs.sink.upkeep import MOST_SMALL, SMALL_BYTES, remove_unused, small_groups
-from gridmill.model.artifact import Output
-from gridmill.model.constraint import Constraint
-from gridmill.model.sink import Retain
 
 DAY = 24 * 3600.0
 
@@ -64,7 +63,7 @@ def test_small_files_of_one_load_share_a_data_file_that_is_read_once(
 def test_many_small_files_are_put_together_and_still_known_apart(
     case: SinkCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "LEAST_TOGETHER", 1000)
+    monkeypatch.setattr(write, "LEAST_TOGETHER", 1000)
     many(case, number=MOST_SMALL - 1)
     before = case.load()
     assert len(used(case)) == MOST_SMALL - 1
@@ -171,7 +170,7 @@ def test_versions_are_not_opened_where_no_file_is_old(
         opened.append(version)
         return open_sink_table(path, version)
 
-    monkeypatch.setattr(upkeep, "open_sink_table", open_)
+    monkeypatch.setattr(maintenance, "open_sink_table", open_)
     folder, versions = case.folder / "root" / TABLE, (output.table_version or 0,)
     assert remove_unused(folder, versions, time.time()) == 0
     assert opened == []

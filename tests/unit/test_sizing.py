@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
-from gridmill.model.job import CommandSpec, Job, JobKind, JobSize
-from gridmill.model.parallel import Parallel
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.resource import Measurement, Resource, Use, default_resource
-from gridmill.model.search import Range, Search
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Format, Source
-from gridmill.model.training import ModelKind, TrainingSpec
-from gridmill.planning.footprint import footprint_of
-from gridmill.planning.history import PER_JOB, History
-from gridmill.planning.sizing import after_memory_kill, size_job, size_resource, subject_of
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Measurement, Resource, Use, default_resource
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Format, Source
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.domain.tuning import Range, Search
+from gridmill.domain.usage import Parallel
+from gridmill.scheduler.footprint import footprint_of
+from gridmill.scheduler.history import PER_JOB, History
+from gridmill.scheduler.sizing import after_memory_kill, size_job, size_resource, subject_of
 
 LARGEST = Amounts(cpus=4.0, memory_bytes=16 * GIB)
 

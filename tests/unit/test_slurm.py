@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from tests.contract.test_site_ray import NoDoors
 
-from gridmill.control.wishes import check_wishes
+from gridmill.control.steps.begin import check_wishes
+from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.states import Cause
 from gridmill.errors import InputError, UnavailableError
-from gridmill.model.amounts import GIB, MIB, Amounts
-from gridmill.model.job import JobKind
-from gridmill.model.resource import Resource
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import Cause
 from gridmill.ports.site import Sight
 from gridmill.settings import read_settings
-from gridmill.sites.slurm.listing import (
+from gridmill.sites.slurm.commands import Done, LocalShell
+from gridmill.sites.slurm.parse import (
     Listed,
     clock_ahead,
     count_gres,
@@ -26,12 +27,11 @@ from gridmill.sites.slurm.listing import (
     parse_sinfo,
     parse_squeue,
 )
+from gridmill.sites.slurm.pod_state import Evidence, is_unexplained, sight_of, with_log
 from gridmill.sites.slurm.script import Batch, batch_script, pod_script
-from gridmill.sites.slurm.shell import Done, LocalShell
-from gridmill.sites.slurm.sights import Evidence, is_unexplained, sight_of, with_log
+from gridmill.sites.slurm.settings import wishes_for, wishes_of
 from gridmill.sites.slurm.site import SlurmSite, read_end
 from gridmill.sites.slurm.states import STATES, Phase, never_starts, state_of
-from gridmill.sites.slurm.wishes import wishes_for, wishes_of
 from gridmill.testing.hosts import why_no_hosts
 
 GOLDEN = Path(__file__).parent.parent / "golden"

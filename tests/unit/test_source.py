@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Source
 from gridmill.errors import InputError
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
 
 URL = "https://example.org/a.csv"
 

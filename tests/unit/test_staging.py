@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gridmill.ports.house import Place
-from gridmill.storage.house import HouseFolder
-from gridmill.storage.staging import STAGING, is_left, staging
+from gridmill.ports.disk import Place
+from gridmill.storage.archive import STAGING, is_left, staging
+from gridmill.storage.disk_usage import HouseFolder
 
 
 def test_one_is_in_use_until_its_end_and_then_gone(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from gridmill.errors import (
     StorageError,
     UnavailableError,
 )
-from gridmill.staging.carry import BATCH_BYTES, Terms, batches, carry, pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.frames import Chunk
-from gridmill.staging.manifest import scan
-from gridmill.staging.place import Placer
-from gridmill.staging.progress import LATELY_SECONDS, Progress
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.engine import BATCH_BYTES, Terms, batches, carry, pull, push
+from gridmill.transfer.manifest import scan
+from gridmill.transfer.progress import LATELY_SECONDS, Progress
+from gridmill.transfer.stream import Chunk
 
 AT_ONCE = Terms(wait_seconds=0.0)
 FILES = {f"f{at}": bytes([at]) * (at + 1) for at in range(9)} | {"big": bytes(range(97))}
@@ -137,8 +137,8 @@ def test_it_can_be_stopped(tmp_path):
 
 
 def test_one_thread_that_fails_ends_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("gridmill.staging.carry.BATCH_BYTES", 10)
-    monkeypatch.setattr("gridmill.staging.streams._THIN_BYTES_PER_SECOND", 1e-9)
+    monkeypatch.setattr("gridmill.transfer.engine.BATCH_BYTES", 10)
+    monkeypatch.setattr("gridmill.transfer.engine._THIN_BYTES_PER_SECOND", 1e-9)
 
     class Split(Faulty):
         def send(self, chunks):
@@ -224,9 +224,9 @@ class Meeting(Faulty):
 def test_over_a_thin_line_batches_are_small_over_a_quick_one_many_go_at_once(
     tmp_path, monkeypatch, thin_bytes_per_second, parties, sizes
 ):
-    monkeypatch.setattr("gridmill.staging.streams._THIN_BYTES_PER_SECOND", thin_bytes_per_second)
-    monkeypatch.setattr("gridmill.staging.carry._THIN_BATCH_BYTES", 5)
-    monkeypatch.setattr("gridmill.staging.carry.BATCH_BYTES", 10)
+    monkeypatch.setattr("gridmill.transfer.engine._THIN_BYTES_PER_SECOND", thin_bytes_per_second)
+    monkeypatch.setattr("gridmill.transfer.engine._THIN_BATCH_BYTES", 5)
+    monkeypatch.setattr("gridmill.transfer.engine.BATCH_BYTES", 10)
     root = tree(tmp_path / "from", {f"f{at}": bytes([at]) * 5 for at in range(9)})
     far = Meeting(ChunkStore(tmp_path / "far", 1000), parties)
     push(scan(root, chunk_bytes=10), root, far)
@@ -253,8 +253,8 @@ def test_it_stays_within_a_limit(tmp_path):
     far, root, manifest = case(tmp_path)
     stop = Waits()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gridmill.staging.carry.BATCH_BYTES", 10)
-        patch.setattr("gridmill.staging.carry._LOOK_SECONDS", 1000.0)
+        patch.setattr("gridmill.transfer.engine.BATCH_BYTES", 10)
+        patch.setattr("gridmill.transfer.engine._LOOK_SECONDS", 1000.0)
         push(manifest, root, far, stop=stop, terms=Terms(parallel=1, limit_bytes_per_second=1.0))
     assert stop.asked > 9.0
 

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.test_staging_manifest import named, tree
 
 from gridmill import codec
+from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import (
     CapacityError,
     ConflictError,
@@ -17,12 +18,11 @@ from gridmill.errors import (
     StorageError,
     UnsafePathError,
 )
-from gridmill.model.farm import FileEntry, Manifest
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import SEALED_NS
-from gridmill.staging.frames import Chunk
-from gridmill.staging.manifest import scan
-from gridmill.staging.place import Placer
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.durable import SEALED_NS
+from gridmill.transfer.manifest import scan
+from gridmill.transfer.stream import Chunk
 
 
 def chunk(data):
@@ -178,8 +178,8 @@ def test_a_chunk_that_somebody_took_away_is_missing(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.frames import Chunk, hash_of
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.stream import Chunk, hash_of
 store = ChunkStore(Path(sys.argv[1]), 1 << 40)
 print("on", flush=True)
 number = 0
@@ -212,10 +212,10 @@ FULL = """
 import os, subprocess, sys
 from pathlib import Path
 from gridmill.errors import StorageError
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.frames import Chunk, hash_of
-from gridmill.staging.place import Placer
-from gridmill.model.farm import FileEntry, Manifest
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.stream import Chunk, hash_of
+from gridmill.transfer.checkout import Placer
+from gridmill.domain.farm_protocol import FileEntry, Manifest
 where = Path(sys.argv[1])
 subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(where)), check=True)
 store = ChunkStore(where / "store", 1 << 30)
@@ -406,9 +406,9 @@ PLACED = """
 import sys
 from pathlib import Path
 from gridmill import codec
-from gridmill.model.farm import Manifest
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.place import Placer
+from gridmill.domain.farm_protocol import Manifest
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.checkout import Placer
 store = ChunkStore(Path(sys.argv[1]) / "store", 1 << 40)
 placer = Placer(Path(sys.argv[1]) / "root", store)
 manifests = [codec.decode(line, Manifest) for line in Path(sys.argv[2]).read_bytes().splitlines()]

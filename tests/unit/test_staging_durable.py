@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.staging import durable
-from gridmill.staging.carry import push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import put
-from gridmill.staging.manifest import scan
-from gridmill.staging.place import Placer
+from gridmill.transfer import durable
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.durable import put
+from gridmill.transfer.engine import push
+from gridmill.transfer.manifest import scan
 
 
 def folder_of(path: Path, content: str) -> Path:

@@ -9,21 +9,21 @@ from tests.little_bucket import SECRET, LittleBucket, little_bucket, moment
 from tests.unit.test_staging_chunks import contents
 from tests.unit.test_staging_manifest import tree
 
+from gridmill.domain.farm_protocol import Parcel, Place
 from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
-from gridmill.farm.carried import Carried
-from gridmill.farm.records import Records
-from gridmill.model.farm import Parcel, Place
-from gridmill.staging.carry import Metered, Terms, pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.export import Export, sweep
-from gridmill.staging.frames import Chunk, hash_of
-from gridmill.staging.kept import Kept, Shared
-from gridmill.staging.manifest import scan
-from gridmill.staging.parcels import check_bucket, is_refused, read, sliced, write
-from gridmill.staging.paths import chunk_sizes
-from gridmill.staging.place import Placer
-from gridmill.staging.progress import Progress
-from gridmill.staging.refused import RefusedError
+from gridmill.farm.files import Carried
+from gridmill.farm.store import Records
+from gridmill.transfer.bucket_cache import Kept, Shared
+from gridmill.transfer.bucket_exchange import Export, sweep
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.engine import Metered, Terms, pull, push
+from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.manifest import scan
+from gridmill.transfer.paths import chunk_sizes
+from gridmill.transfer.progress import Progress
+from gridmill.transfer.signed_urls import check_bucket, is_refused, read, sliced, write
+from gridmill.transfer.stream import Chunk, hash_of
 
 FILES = {f"d{at % 3}/f{at}": bytes([at]) * (at + 1) for at in range(40)} | {
     "big": bytes(9 << 20),
@@ -211,7 +211,7 @@ def test_the_machine_itself_is_opened_where_its_owner_says_so(bucket: LittleBuck
 def test_a_bucket_that_dribbles_is_waited_for_no_longer(
     bucket: LittleBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gridmill.staging.parcels.PARCEL_SECONDS", 0.0)
+    monkeypatch.setattr("gridmill.transfer.signed_urls.PARCEL_SECONDS", 0.0)
     bucket.put("a", b"one")
     with pytest.raises(UnavailableError, match="too slow"):
         list(read(Parcel(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)])), HERE))

@@ -11,16 +11,15 @@ from tests.unit.test_staging_chunks import chunk, contents
 from tests.unit.test_staging_export import HERE, PATIENT, There
 from tests.unit.test_staging_manifest import named, tree
 
+from gridmill.domain.farm_protocol import Manifest, Place
 from gridmill.errors import DataError, UnavailableError
-from gridmill.model.farm import Manifest, Place
-from gridmill.staging.carry import pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.frames import Chunk
-from gridmill.staging.kept import Kept, Shared
-from gridmill.staging.manifest import scan
-from gridmill.staging.packs import SMALL_BYTES, Part, pack, parts
-from gridmill.staging.parcels import read
-from gridmill.staging.paths import chunk_sizes
+from gridmill.transfer.bucket_cache import SMALL_BYTES, Kept, Part, Shared, pack, parts
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.engine import pull, push
+from gridmill.transfer.manifest import scan
+from gridmill.transfer.paths import chunk_sizes
+from gridmill.transfer.signed_urls import read
+from gridmill.transfer.stream import Chunk
 
 FILES = {f"d{at % 3}/f{at}": bytes([at]) * (at + 1) for at in range(100)} | {"big": bytes(SMALL_BYTES + 1)}
 LARGE = Chunk(hash=named(FILES["big"]), data=FILES["big"])

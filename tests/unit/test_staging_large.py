@@ -13,14 +13,14 @@ from tests.unit.test_staging_chunks import chunk, contents, placed
 from tests.unit.test_staging_manifest import named, tree
 
 from gridmill import codec
+from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import DataError, InputError, StorageError
-from gridmill.model.farm import FileEntry, Manifest
-from gridmill.staging.carry import Tree, pull, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.durable import seal
-from gridmill.staging.flow import Flow
-from gridmill.staging.manifest import scan
-from gridmill.staging.place import Placer
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.durable import seal
+from gridmill.transfer.engine import Tree, pull, push
+from gridmill.transfer.manifest import scan
+from gridmill.transfer.stream import Flow
 
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 FILES = {"large": LETTERS, "small": b"abcd", "none": b"", "again": LETTERS}
@@ -195,7 +195,7 @@ def test_room_is_made_of_what_flows(tmp_path):
 def test_one_that_cannot_be_put_on_the_disk_is_to_come_anew(tmp_path, monkeypatch):
     store, ask = expecting(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("gridmill.staging.large.seal", full_disk)
+        patch.setattr("gridmill.transfer.large_files.seal", full_disk)
         with pytest.raises(StorageError, match="No space left"):
             store.send(chunks(LETTERS))
     assert set(ask()) == {one.hash for one in chunks(LETTERS)}
@@ -327,10 +327,10 @@ KILLED = """
 import sys
 from pathlib import Path
 from gridmill import codec
-from gridmill.model.farm import Manifest
-from gridmill.staging.carry import Terms, push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.place import Placer
+from gridmill.domain.farm_protocol import Manifest
+from gridmill.transfer.engine import Terms, push
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.checkout import Placer
 where = Path(sys.argv[1])
 manifest = codec.decode((where / "manifest").read_bytes(), Manifest)
 store = ChunkStore(where / "store", 1 << 40)

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill import codec
+from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
-from gridmill.farm.acting import acting_as
-from gridmill.model.farm import FileEntry, Manifest
-from gridmill.staging.frames import Chunk, Decoder, decode, encode, hash_of, size_bytes
-from gridmill.staging.hashes import HashCache
-from gridmill.staging.manifest import CHUNK_BYTES, scan, scan_files
-from gridmill.staging.paths import check_manifest, check_path, chunk_sizes, file_below, folder_below
+from gridmill.farm.unix_users import acting_as
+from gridmill.transfer.manifest import CHUNK_BYTES, HashCache, scan, scan_files
+from gridmill.transfer.paths import check_manifest, check_path, chunk_sizes, file_below, folder_below
+from gridmill.transfer.stream import Chunk, Decoder, decode, encode, hash_of, size_bytes
 
 LATER = 4_000_000_000 * 1_000_000_000  # in 2096
 

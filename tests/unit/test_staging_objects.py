@@ -12,14 +12,13 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 from tests.little_bucket import little_bucket, moment
 
+from gridmill.domain.farm_protocol import Parcel
 from gridmill.errors import InputError, InterruptedRunError, NotFoundError, UnavailableError
-from gridmill.model.farm import Parcel
-from gridmill.staging import parcels
-from gridmill.staging.flow import Meter
-from gridmill.staging.frames import Chunk, hash_of
-from gridmill.staging.kept import Listed
-from gridmill.staging.objects import Objects, explained
-from gridmill.staging.refused import RefusedError
+from gridmill.transfer import signed_urls
+from gridmill.transfer.bucket import Objects, explained
+from gridmill.transfer.bucket_cache import Listed
+from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.stream import Chunk, Meter, hash_of
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -135,11 +134,13 @@ def test_a_farm_puts_over_a_thin_line_as_long_as_something_moves(
     slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A socket's timeout is that of all that is sent in one call."""
-    monkeypatch.setattr(parcels, "SILENCE_SECONDS", 4.0)  # what the kernel holds takes its time in the end
+    monkeypatch.setattr(
+        signed_urls, "SILENCE_SECONDS", 4.0
+    )  # what the kernel holds takes its time in the end
     content = bytes(12_000_000)
-    slices = parcels.sliced([(hash_of(content), len(content))])
+    slices = signed_urls.sliced([(hash_of(content), len(content))])
     began = time.monotonic()
-    parcels.write(
+    signed_urls.write(
         Parcel(url=f"{slow}/bucket/x", slices=slices),
         [Chunk(hash=hash_of(content), data=content)],
         allowed=["127.0.0.1"],

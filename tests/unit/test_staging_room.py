@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.farm_protocol import Manifest
 from gridmill.errors import CapacityError, UnavailableError
-from gridmill.model.farm import Manifest
-from gridmill.staging.carry import push
-from gridmill.staging.chunks import ChunkStore
-from gridmill.staging.manifest import scan
-from gridmill.staging.place import Placer
-from gridmill.staging.room import Room
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore, Room
+from gridmill.transfer.engine import push
+from gridmill.transfer.manifest import scan
 
 LONG_SECONDS = 120.0
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gridmill.staging.streams import Streams
+from gridmill.transfer.engine import Streams
 
 
 def used(line: Callable[[int], float], batches: int = 20, streams: Streams | None = None) -> list[int]:

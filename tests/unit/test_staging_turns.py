@@ -4,7 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from gridmill.staging.turns import Turns
+from gridmill.transfer.manifest import Turns
 
 LONG_SECONDS = 600.0
 

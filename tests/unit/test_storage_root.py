@@ -7,8 +7,8 @@ from shutil import rmtree
 
 import pytest
 
+from gridmill.domain.source import Source
 from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.model.source import Source
 from gridmill.storage.bundle import make_bundle
 from gridmill.storage.root import Root
 

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from gridmill.jobs.thrifty import Thrifty, thrifty
+from gridmill.jobs.parquet_reader import Thrifty, thrifty
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.float64())])
 FILTER = ds.field("a") > 3

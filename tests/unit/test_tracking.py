@@ -15,12 +15,12 @@ from learning_data import series, training_context, write_dataset
 from tests.mlflow import Books, mlflow_like
 from tests.ports import free_port
 
+from gridmill.domain.tuning import Range, Search
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.training import mlflow_server, tracking
-from gridmill.jobs.training.mlflow_server import Server
+from gridmill.jobs.training import mlflow
+from gridmill.jobs.training.mlflow import Server
 from gridmill.jobs.training.run import run
-from gridmill.model.search import Range, Search
 
 LSTM = {"sequence": 6, "hidden": 8, "epochs": 3, "batch_size": 64}
 
@@ -28,8 +28,8 @@ LSTM = {"sequence": 6, "hidden": 8, "epochs": 3, "batch_size": 64}
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EVERY_SECONDS", "AGAIN_SECONDS", "REST"):
-        monkeypatch.setattr(tracking, name, 0.0)
-    monkeypatch.setattr(mlflow_server, "TIMEOUT", 300.0)  # a busy machine makes no server fail
+        monkeypatch.setattr(mlflow, name, 0.0)
+    monkeypatch.setattr(mlflow, "TIMEOUT", 300.0)  # a busy machine makes no server fail
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def while_learning(
     context: JobContext, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]
 ) -> JobResult:
     """Train, and do something after the metrics of each epoch were told."""
-    tell = tracking.Tracker._tell
+    tell = mlflow.Tracker._tell
 
-    def told(tracker: tracking.Tracker, name: str, value: float, step: float | None) -> None:
+    def told(tracker: mlflow.Tracker, name: str, value: float, step: float | None) -> None:
         tell(tracker, name, value, step)
         if name == "validation_loss" and step is not None:
             act(int(step))
 
-    monkeypatch.setattr(tracking.Tracker, "_tell", told)
+    monkeypatch.setattr(mlflow.Tracker, "_tell", told)
     return run(context)
 
 
@@ -179,7 +179,7 @@ def test_the_attempt_after_a_killed_one_goes_on_with_its_run(tmp_path: Path, eve
     with mlflow_like(books, free_port()) as url:
         context = context_of(tmp_path, events, url)
         assert context.order.job.training is not None
-        killed = tracking.Tracker(context.order.job.training, context)
+        killed = mlflow.Tracker(context.order.job.training, context)
         killed.begin()
         for epoch in (1, 2):
             killed.context.metric("train_loss", 0.5, step=epoch)

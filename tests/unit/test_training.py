@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from learning_data import ENTITIES, events_of, series, training_context, write_dataset
 
+from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.features import encode, windows
-from gridmill.jobs.models import load_model, predict_rows
-from gridmill.jobs.training.checkpoint import NAME, read_checkpoint
+from gridmill.jobs.model_files import load_model, predict_rows
 from gridmill.jobs.training.run import run
-from gridmill.model.training import ModelKind, Objective, TrainingSpec
+from gridmill.jobs.training.train_loop import NAME, read_checkpoint
 
 FAST = {"sequence": 12, "hidden": 16, "epochs": 8, "learning_rate": 0.01, "batch_size": 64}
 MLP = {"hidden": 16, "epochs": 12, "learning_rate": 0.01, "batch_size": 64}

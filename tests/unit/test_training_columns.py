@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 
+from gridmill.domain.remarks import remarks_of
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.features import Encoding, count_unknown, encode
-from gridmill.jobs.models import load_card
+from gridmill.jobs.model_files import load_card
 from gridmill.jobs.prediction.run import run as predict
 from gridmill.jobs.training.columns import choose_encodings
 from gridmill.jobs.training.run import run
-from gridmill.model.remarks import remarks_of
 
 COUNTS = [400 - number for number in range(300)]
 """How often each of 300 categories occurs: the 31 most frequent ones are the first."""

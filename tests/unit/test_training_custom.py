@@ -11,21 +11,21 @@ from clean_process import train
 from learning_data import artifact_of, context_of, events_of, series, training_context, write_dataset
 from onnx import TensorProto, helper
 
+from gridmill.domain.artifact import Input
+from gridmill.domain.job import Job
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.tuning import EarlyStop, Range, Search
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.context import CODE, JobContext, PrunedError
-from gridmill.jobs.foreign import RUNNER
+from gridmill.jobs.subprocess_model import RUNNER
 from gridmill.jobs.training import custom
-from gridmill.jobs.training.frame import read_frame
+from gridmill.jobs.training.data import read_frame
 from gridmill.jobs.training.run import run
-from gridmill.model.artifact import Input
-from gridmill.model.job import Job
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.remarks import remarks_of
-from gridmill.model.search import EarlyStop, Range, Search
-from gridmill.pod.foreign import requirements_of
-from gridmill.staging import handed
-from gridmill.staging.contents import list_contents
+from gridmill.pod.commands import requirements_of
 from gridmill.storage.manifests import new_manifest, write_manifest
+from gridmill.transfer import checkout
+from gridmill.transfer.contents import list_contents
 
 CONSTANT = """
 import numpy as np
@@ -83,7 +83,7 @@ def test_what_a_script_does_to_the_datasets_files_happens_to_nobody_else(tmp_pat
 def test_a_script_that_changes_files_that_others_read_too_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(handed, "COPIED_BYTES", 0)
+    monkeypatch.setattr(checkout, "COPIED_BYTES", 0)
     made = by_function(tmp_path, TIDYING.replace('(folder / "cache.npy").touch()', ""))
     dataset = made.input("d")
     write_manifest(tmp_path, new_manifest(dataset, list_contents(tmp_path / dataset.output.uri)))

@@ -8,14 +8,14 @@ from clean_process import train as clean
 from learning_data import artifact_of, context_of, prediction_context, series, training_context, write_dataset
 from sklearn import metrics as sk
 
+from gridmill.domain.job import Job
+from gridmill.domain.training import FoldsBy, ModelKind, ThresholdBy, TrainingSpec
+from gridmill.domain.tuning import Range, Search
 from gridmill.errors import InputError
-from gridmill.jobs.held_out import load_held_out
 from gridmill.jobs.intervals import error_quantiles, measure_quantiles, quantile_columns, quantiles_of
-from gridmill.jobs.models import load_card
+from gridmill.jobs.model_files import load_card
+from gridmill.jobs.out_of_fold import load_held_out
 from gridmill.jobs.training.run import run as train
-from gridmill.model.job import Job
-from gridmill.model.search import Range, Search
-from gridmill.model.training import FoldsBy, ModelKind, ThresholdBy, TrainingSpec
 
 
 def rare(share: float = 0.15):

@@ -18,13 +18,13 @@ from sklearn.preprocessing import StandardScaler
 from tests.data import DATA
 from tests.unit.learning_data import artifact_of
 
+from gridmill.domain.artifact import Output
+from gridmill.domain.comparison import options_of
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import DataError
-from gridmill.jobs.training.course import Course, course_of
 from gridmill.jobs.training.run import run
-from gridmill.model.artifact import Output
-from gridmill.model.comparison import options_of
-from gridmill.model.remarks import remarks_of
-from gridmill.model.training import ModelKind, TrainingSpec
+from gridmill.jobs.training.train_loop import Course, course_of
 
 CLASSES, NUMBERS = ("breast_cancer", "digits", "wine"), ("diabetes",)
 PEERS = {

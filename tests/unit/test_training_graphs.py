@@ -7,16 +7,15 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
+from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.jobs.features import Encoding
 from gridmill.jobs.metrics import calibration, classification, regression
-from gridmill.jobs.models import Card, make_predictor
-from gridmill.jobs.training.drawing import perceptron_graph, recurrent_graph
-from gridmill.jobs.training.networks import Perceptron, Recurrent, Shape
-from gridmill.jobs.training.residual import Base
+from gridmill.jobs.model_files import Card, make_predictor
+from gridmill.jobs.training.gbdt import collect_trees, tree_graph
+from gridmill.jobs.training.label_scale import Units
+from gridmill.jobs.training.naive import Base
+from gridmill.jobs.training.networks import Perceptron, Recurrent, Shape, perceptron_graph, recurrent_graph
 from gridmill.jobs.training.scaling import fit_scaler
-from gridmill.jobs.training.trees import collect_trees, tree_graph
-from gridmill.jobs.training.units import Units
-from gridmill.model.training import ModelKind, Objective, TrainingSpec
 
 CARD = Card(
     kind=ModelKind.LSTM,

@@ -7,7 +7,7 @@ import pytest
 from learning_data import training_context, write_dataset
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from gridmill.jobs.models import load_model, predict_rows
+from gridmill.jobs.model_files import load_model, predict_rows
 from gridmill.jobs.training.run import run
 from gridmill.jobs.training.scaling import fit_scaler, fit_spread
 

@@ -12,13 +12,13 @@ from learning_data import series, training_context, write_dataset
 
 from gridmill.codec import decode, encode
 from gridmill.declarations import parse_declarations
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.training import ModelKind, Objective, TrainingSpec
+from gridmill.domain.tuning import EarlyStop, Range, Search
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.search import find_best
 from gridmill.jobs.training.study import INSTEAD_OF, JOURNAL, ask, is_whole, open_study
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.search import EarlyStop, Range, Search
-from gridmill.model.training import ModelKind, Objective, TrainingSpec
+from gridmill.jobs.training.tuning import find_best
 
 TREES = {"max_leaves": Range(between=(2, 40)), "learning_rate": Range(log=(0.01, 0.3))}
 

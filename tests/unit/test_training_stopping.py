@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from learning_data import artifact_of, prediction_context, series, training_context, write_dataset
 
+from gridmill.domain.training import FoldsBy, TrainingSpec
+from gridmill.domain.tuning import Range, Search
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.models import load_card
+from gridmill.jobs.model_files import load_card
 from gridmill.jobs.prediction.run import run as predict
-from gridmill.jobs.training.frame import read_frame
+from gridmill.jobs.training.data import read_frame
+from gridmill.jobs.training.early_stopping import with_stopping_rows
 from gridmill.jobs.training.run import run
-from gridmill.jobs.training.stopping import with_stopping_rows
-from gridmill.model.search import Range, Search
-from gridmill.model.training import FoldsBy, TrainingSpec
 
 SMALL = {"sequence": 12, "hidden": 16, "epochs": 8, "learning_rate": 0.01, "batch_size": 64}
 OPTIONS = {

@@ -13,20 +13,20 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from test_answers import by_code
 
 from gridmill.cli.describe import graph_words
+from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.training import Combine
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE, JobContext
+from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import encode, windows
-from gridmill.jobs.models import Card, GraphPredictor, load_model
-from gridmill.jobs.partitions import open_partitions
+from gridmill.jobs.model_files import Card, GraphPredictor, load_model
 from gridmill.jobs.training import gbdt, linear, mlp
-from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.frame import Frame, read_frame
+from gridmill.jobs.training.check_files import EXTREMES, check_stored, edge_rows, sample_rows
+from gridmill.jobs.training.data import Frame, read_frame
+from gridmill.jobs.training.gbdt import collect_trees, tree_graph
+from gridmill.jobs.training.label_scale import Units
+from gridmill.jobs.training.result import Fitted
 from gridmill.jobs.training.run import run
-from gridmill.jobs.training.stored import EXTREMES, check_stored, edge_rows, sample_rows
-from gridmill.jobs.training.trees import collect_trees, tree_graph
-from gridmill.jobs.training.units import Units
-from gridmill.model.artifact import Artifact, Input
-from gridmill.model.training import Combine
 
 OPTIONS = {
     "lstm": {"sequence": 5, "hidden": 8, "epochs": 2, "batch_size": 64},

@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.class_weight import compute_class_weight
 
+from gridmill.domain.training import ClassWeight, ModelKind, TrainingSpec
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.training.run import run as train
-from gridmill.model.training import ClassWeight, ModelKind, TrainingSpec
 
 FEATURES = ("value", "wave", "slope")
 

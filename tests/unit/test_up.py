@@ -12,9 +12,9 @@ from gridmill.__main__ import main
 from gridmill.bootstrap import lock_home
 from gridmill.cli.up import stays
 from gridmill.http.server import listen_at
-from gridmill.sdk.turn import asking
-from gridmill.testing.calls import Served
-from gridmill.testing.grid import FakeGrid
+from gridmill.sdk.home_lock import asking
+from gridmill.testing.fake_grid import FakeGrid
+from gridmill.testing.local_calls import Served
 
 
 @pytest.fixture

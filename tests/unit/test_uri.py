@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.storage_uri import below
 from gridmill.errors import UnsafePathError
-from gridmill.jobs.look import files_of, preview
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.uri import below
+from gridmill.jobs.peek import files_of, preview
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "gridmill"
 

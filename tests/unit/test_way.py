@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridmill.domain.route import Carriage, Crossing, Pace, Paces, Staging, Way
 from gridmill.errors import NotFoundError, UnavailableError
-from gridmill.model.staging import Staging
-from gridmill.model.way import Carriage, Crossing, Pace, Paces, Way
-from gridmill.planning.way import MOST_STAGED, crossing_seconds, learned
-from gridmill.sites.cluster.probing import probe
+from gridmill.scheduler.site_choice import MOST_STAGED, crossing_seconds, learned
+from gridmill.sites.farm.site import probe
 
 MIB = 2**20
 

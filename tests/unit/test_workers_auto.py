@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from gridmill.declarations import parse_declarations
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.job import Job, JobSize
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Sizing, default_resource
 from gridmill.errors import PipelineError
-from gridmill.model.amounts import GIB, Amounts
-from gridmill.model.job import Job, JobSize
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.resource import Sizing, default_resource
-from gridmill.planning.history import PROBE, History
-from gridmill.planning.sizing import size_job
-from gridmill.testing.advising import parallel_attempt
+from gridmill.scheduler.history import PROBE, History
+from gridmill.scheduler.sizing import size_job
+from gridmill.testing.fake_nouns import parallel_attempt
 
 TEXT = """
 pipeline: weather

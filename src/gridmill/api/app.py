@@ -1,22 +1,84 @@
-"""The REST API: routes under /v1, an offline docs page, and every error as the same typed body."""
+"""What stands before every route: token, Host, size of bodies, and the last stop for defects.
 
+The REST API: routes under /v1, an offline docs page, and every error as the same typed body.
+"""
+
+import hmac
+import logging
 from importlib.resources import files
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gridmill import __version__
-from gridmill.api.advising import router as advising
-from gridmill.api.alterations import router as alterations
-from gridmill.api.backfills import router as backfills
-from gridmill.api.guard import Guard
+from gridmill.api.routes import backfill_router as backfills
 from gridmill.api.routes import router
-from gridmill.api.schedules import router as schedules
-from gridmill.api.sharing import router as sharing
-from gridmill.api.versions import router as versions
-from gridmill.http.answers import answer_errors
+from gridmill.api.routes import router as advising
+from gridmill.api.routes import router as schedules
+from gridmill.api.routes import router as sharing
+from gridmill.api.routes import router as versions
+from gridmill.api.routes import sink_router as alterations
+from gridmill.domain.naming import LOOPBACK
+from gridmill.errors import InputError
+from gridmill.http.errors import answer_errors, bounded, declared_bytes, failure, pass_on, too_large
 from gridmill.ports.grid import Grid
+
+BODY_BYTES = 16 * 2**20
+"""Largest body: a pipeline of 100,000 jobs is below it."""
+BUNDLE_BYTES = 512 * 2**20
+"""Largest code bundle."""
+_log = logging.getLogger("gridmill.api")
+
+
+class Guard:
+    """ASGI middleware. `token` None admits everybody who can connect."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None = None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit and pass on, or answer."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return None
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            return await refusal(scope, receive, send)
+        body = bounded(receive, _limit(scope["path"]))
+        return await pass_on(self._app, scope, body, send, who="the control node", log=_log)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if declared_bytes(headers.get("content-length", "0")) > _limit(scope["path"]):
+            return failure(too_large(_limit(scope["path"])), 413)
+        if self._token is None:
+            return None
+        if _host(headers.get("host", "")) not in LOOPBACK:
+            return failure(InputError("this address serves its own machine only", place="Host"), 403)
+        if scope["path"].startswith("/v1") and not _same(headers.get("authorization", ""), self._token):
+            hint = "Send `Authorization: Bearer TOKEN`; the token is in control.json in the home folder."
+            return failure(InputError("the token is missing or wrong", place="Authorization", hint=hint), 401)
+        return None
+
+
+def _limit(path: str) -> int:
+    return BUNDLE_BYTES if path.startswith("/v1/bundles/") else BODY_BYTES
+
+
+def _host(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
+def _same(header: str, token: str) -> bool:
+    scheme, _, given = header.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), token.encode())
 
 
 def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:

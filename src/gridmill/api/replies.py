@@ -1,15 +1,126 @@
-"""What all routes share: the grid they ask, names in paths, and how they answer."""
+"""Requests with fields that a call does not have are refused: a misspelt one would be ignored in silence.
 
-from typing import Annotated
+What all routes share: the grid they ask, names in paths, and how they answer.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from json import JSONDecodeError
+from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, Depends, Path, Request
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from gridmill.api.known import refuse_unknown
 from gridmill.codec import encode
+from gridmill.declarations.problems import did_you_mean
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
-from gridmill.model.noun import dataclass
 from gridmill.ports.grid import Grid
+
+Hint: TypeAlias = Any  # a type expression; typing has no type for them
+Unknown: TypeAlias = tuple[tuple[str | int, ...], tuple[str, ...]]
+"""Where an unknown field is, and the names that are known there."""
+
+
+async def refuse_unknown(request: Request) -> None:
+    """Raise InputError, naming the field, for a query parameter or a field of the body that nothing reads."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return
+    takes = [parameter.alias for parameter in route.dependant.query_params]
+    for name in request.query_params:
+        if name not in takes:
+            raise _refusal(("query", name), tuple(takes))
+    body = _body_hint(route)
+    if body is not None:
+        for path, names in unknown_fields(await _json(request), body):
+            raise _refusal(("body", *path), names)
+
+
+def _refusal(path: tuple[str | int, ...], names: tuple[str, ...]) -> InputError:
+    *_, name = path
+    known = f"It takes {', '.join(names)}." if names else "It takes none."
+    return InputError(
+        f"there is no field {str(name)!r} here{did_you_mean(str(name), names)}",
+        place=".".join(map(str, path)),
+        hint=f"{known} See /docs.",
+    )
+
+
+async def _json(request: Request) -> object:
+    try:
+        return await request.json()
+    except (JSONDecodeError, UnicodeDecodeError, RecursionError):
+        return None  # FastAPI refuses it
+
+
+def _body_hint(route: APIRoute) -> Hint | None:
+    """The type of the whole body; a mapping of names to types where several make it up. None: no JSON."""
+    parts = {part.alias: part.field_info.annotation for part in route.dependant.body_params}
+    if not parts or bytes in parts.values():
+        return None
+    return parts if len(parts) > 1 else next(iter(parts.values()))
+
+
+def unknown_fields(value: object, hint: Hint) -> Iterator[Unknown]:
+    """Fields in JSON that its type does not have, in the order in which they stand."""
+    match value:
+        case dict():
+            yield from _in_object(value, hint)
+        case list():
+            for number, item in enumerate(value):
+                yield from _inside((number,), item, _item(hint))
+
+
+def _in_object(value: Mapping[str, object], hint: Hint) -> Iterator[Unknown]:
+    if isinstance(hint, Mapping):
+        yield from _of_fields(value, hint)
+    elif is_dataclass(hint):
+        yield from _of_fields(value, _fields(cast(type, hint)))
+    elif get_origin(hint) is not None and issubclass(_class(hint), Mapping):
+        for name, item in value.items():
+            yield from _inside((name,), item, get_args(hint)[1])
+    else:
+        yield from _fewest(value, get_args(hint))
+
+
+def _of_fields(value: Mapping[str, object], known: Mapping[str, Hint]) -> Iterator[Unknown]:
+    for name, item in value.items():
+        if name not in known:
+            yield (name,), tuple(known)
+        else:
+            yield from _inside((name,), item, known[name])
+
+
+def _fewest(value: Mapping[str, object], alternatives: Iterable[Hint]) -> list[Unknown]:
+    """Of a union: as the alternative reads it that knows most of the fields."""
+    objects = [one for one in alternatives if is_dataclass(one) or get_args(one)]
+    return min((list(_in_object(value, one)) for one in objects), key=len, default=[])
+
+
+def _inside(path: tuple[str | int, ...], item: object, hint: Hint) -> Iterator[Unknown]:
+    for inner, names in unknown_fields(item, hint):
+        yield (*path, *inner), names
+
+
+def _item(hint: Hint) -> Hint:
+    """What a list holds: the first argument of the first type that is not a mapping."""
+    if get_origin(hint) is not None and _class(hint) is tuple:
+        return get_args(hint)[0]
+    return next((_item(one) for one in get_args(hint) if get_args(one)), None)
+
+
+def _class(hint: Hint) -> type:
+    origin = get_origin(hint)
+    return origin if isinstance(origin, type) else object
+
+
+@cache
+def _fields(noun: type) -> Mapping[str, Hint]:
+    hints = get_type_hints(noun)
+    return {field.name: hints[field.name] for field in fields(noun)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,20 @@
-"""The routes: each is one call of the Grid; nouns travel as the codec writes them."""
+"""The routes: each is one call of the Grid; nouns travel as the codec writes them.
+
+The routes of versions and aliases.
+
+The routes of schedules.
+
+The routes of backfills.
+
+The routes of projects that share a grid.
+
+The routes of advice on workers.
+
+The routes of sinks: altering them, and how they stand.
+"""
 
 import time
+from dataclasses import replace
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
@@ -8,17 +22,36 @@ from fastapi import Body, Path, Query, Request
 from fastapi.responses import HTMLResponse
 from starlette.responses import Response
 
-from gridmill.api.replies import Name, TheGrid, check_name, done, make_router, reply
-from gridmill.model.deployment import Deployment
-from gridmill.model.event import Event
-from gridmill.model.node import NodeView
-from gridmill.model.noun import dataclass
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource, Sizing
-from gridmill.model.run import Run
-from gridmill.model.site import Site
-from gridmill.model.state import RunState
-from gridmill.model.view import ControlView, DryRun, FarmView, RunRemoval, RunView
+from gridmill.api.replies import Long, Name, TheGrid, check_name, done, make_router, reply
+from gridmill.domain.advice import Advice
+from gridmill.domain.archive import Moved
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
+from gridmill.domain.backfill import Backfill, BackfillView, Chunk
+from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.manifest import Verified
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.project import Project, ProjectView
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.run import Run
+from gridmill.domain.sink_overrides import Alterations, Change
+from gridmill.domain.sink_status import LoadTask
+from gridmill.domain.site import NodeView, Site
+from gridmill.domain.states import RunState
+from gridmill.domain.usage import HISTORY_DAYS, Usage, Waste
+from gridmill.domain.views import (
+    ControlView,
+    DryRun,
+    FarmView,
+    Removal,
+    RunRemoval,
+    RunView,
+    ScheduleView,
+    VersionView,
+)
+from gridmill.errors import InputError
 
 LONG_POLLS = 256
 """Followers served at once, in threads of their own, so that they never hold up other calls."""
@@ -248,3 +281,237 @@ def put_bundle(
     """Keep a code bundle (tar.gz)."""
     grid.put_bundle(bundle, data)
     return done()
+
+
+Former = Annotated[tuple[str, ...], Query()]
+
+
+@router.get("/artifacts", response_model=tuple[Artifact, ...], tags=["artifacts"])
+def list_artifacts(grid: TheGrid, kind: ArtifactKind | None = None, name: str | None = None) -> Response:
+    """Versions of sinks, datasets, models, predictions and files, newest first."""
+    return reply(grid.artifacts(kind=kind, name=name))
+
+
+@router.get("/artifacts/{artifact_id:path}", response_model=Artifact, tags=["artifacts"])
+def show_artifact(grid: TheGrid, artifact_id: Long) -> Response:
+    """A version (`pipeline/job@N` or `@ALIAS`) or the newest (`pipeline/job`)."""
+    return reply(grid.artifact(artifact_id))
+
+
+@router.delete("/artifacts/{artifact_id:path}", response_model=Removal, tags=["artifacts"])
+def remove_artifact(grid: TheGrid, artifact_id: Long, force: bool = False, dry_run: bool = False) -> Response:
+    """Delete the content of a version, or of all (`pipeline/job`)."""
+    return reply(grid.remove_artifact(artifact_id, force=force, dry_run=dry_run))
+
+
+@router.get("/versions/{artifact_id:path}", response_model=VersionView, tags=["artifacts"])
+def show_version(grid: TheGrid, artifact_id: Long) -> Response:
+    """A version with its names, what it was made from, and what was made from it."""
+    return reply(grid.version(artifact_id))
+
+
+@router.get("/previews/{artifact_id:path}", response_model=Preview, tags=["artifacts"])
+def preview(
+    grid: TheGrid, artifact_id: Long, rows: Annotated[int, Query(ge=1, le=10_000)] = 10, rejects: bool = False
+) -> Response:
+    """The first rows of a version (or of a sink's rejects), or its files."""
+    return reply(grid.preview(artifact_id, rows=rows, rejects=rejects))
+
+
+@router.get("/diffs", response_model=VersionDiff, tags=["artifacts"])
+def diff(grid: TheGrid, before: str, after: str, key: Annotated[tuple[str, ...], Query()] = ()) -> Response:
+    """How two versions differ; rows by the columns of `key`."""
+    return reply(grid.diff(before, after, key=key))
+
+
+@router.get("/comparisons/{name:path}", response_model=ModelComparison, tags=["artifacts"])
+def compare(grid: TheGrid, name: Long, version: Annotated[tuple[str, ...], Query()] = ()) -> Response:
+    """Versions of a model (numbers, aliases, other models) side by side; the last five when none is named."""
+    return reply(grid.compare(name, version))
+
+
+@router.post("/backup", response_model=Moved, tags=["projects"])
+def backup(grid: TheGrid, path: str, pipeline: Annotated[tuple[str, ...], Query(min_length=1)]) -> Response:
+    """Write pipelines with all they made into one archive on the control node's machine."""
+    return reply(grid.backup(pipeline, path))
+
+
+@router.post("/restore", response_model=Moved, tags=["projects"])
+def restore(grid: TheGrid, path: str) -> Response:
+    """Verify an archive on the control node's machine, then make all of it visible."""
+    return reply(grid.restore(path))
+
+
+@router.post("/projects/export", include_in_schema=False)
+def former_export(grid: TheGrid, path: str = "", pipeline: Former = ()) -> Response:
+    """Refuse the former name of `backup`."""
+    raise InputError("/v1/projects/export is now /v1/backup", hint="POST /v1/backup?pipeline=NAME&path=FILE")
+
+
+@router.post("/projects/import", include_in_schema=False)
+def former_import(grid: TheGrid, path: str = "") -> Response:
+    """Refuse the former name of `restore`."""
+    raise InputError("/v1/projects/import is now /v1/restore", hint="POST /v1/restore?path=FILE")
+
+
+@router.get("/usage", response_model=tuple[Usage, ...], tags=["housekeeping"])
+def usage(grid: TheGrid) -> Response:
+    """What takes space on the control node's disk."""
+    return reply(grid.usage())
+
+
+@router.post("/clean", response_model=tuple[Waste, ...], tags=["housekeeping"])
+def clean(
+    grid: TheGrid, days: Annotated[float, Query(gt=0)] = HISTORY_DAYS, dry_run: bool = False
+) -> Response:
+    """Take away what nobody needs, and history older than `days`; what that is."""
+    return reply(grid.clean(days=days, dry_run=dry_run))
+
+
+@router.post("/verify", response_model=tuple[Verified, ...], tags=["artifacts"])
+def verify(grid: TheGrid, reference: str = "") -> Response:
+    """Read all content of a version (`pipeline/job@N`), of all of a job or a pipeline, or of all there are,
+    and compare it with what it was when it was made."""
+    return reply(grid.verify(reference))
+
+
+@router.get("/aliases", response_model=tuple[Alias, ...], tags=["aliases"])
+def list_aliases(grid: TheGrid, name: str | None = None) -> Response:
+    """Names that were given to versions."""
+    return reply(grid.aliases(name=name))
+
+
+@router.put("/aliases/{alias_id:path}", response_model=Alias, tags=["aliases"])
+def set_alias(
+    grid: TheGrid, alias_id: Long, alias: Alias, expected: Annotated[int | None, Query(ge=0)] = None
+) -> Response:
+    """Set or move an alias; with `expected` only where it stands for that version now (0: not set)."""
+    if alias.id != alias_id:
+        raise InputError(f"the body's id is {alias.id!r}, the path's {alias_id!r}", place="body.id")
+    return reply(grid.set_alias(alias, expected=expected))
+
+
+@router.delete("/aliases/{alias_id:path}", status_code=204, response_class=Response, tags=["aliases"])
+def remove_alias(grid: TheGrid, alias_id: Long) -> Response:
+    """Forget an alias; its version stays."""
+    grid.remove_alias(alias_id)
+    return done()
+
+
+@router.get("/schedules", response_model=tuple[ScheduleView, ...], tags=["schedules"])
+def list_schedules(grid: TheGrid) -> Response:
+    """Schedules of kept pipelines, by name."""
+    return reply(grid.schedules())
+
+
+@router.get("/schedules/{name:path}", response_model=ScheduleView, tags=["schedules"])
+def show_schedule(grid: TheGrid, name: Name) -> Response:
+    """One schedule, with its next due times."""
+    return reply(grid.schedule(name))
+
+
+@router.post("/schedules/{name:path}/stop", response_model=ScheduleView, tags=["schedules"])
+def pause_schedule(grid: TheGrid, name: Name) -> Response:
+    """Start no further run of it until it is started again."""
+    return reply(grid.pause_schedule(name))
+
+
+@router.post("/schedules/{name:path}/start", response_model=ScheduleView, tags=["schedules"])
+def start_schedule(grid: TheGrid, name: Name) -> Response:
+    """Let a paused schedule go on, from now."""
+    return reply(grid.start_schedule(name))
+
+
+backfill_router = make_router("backfills")
+
+
+@backfill_router.get("/backfills", response_model=tuple[BackfillView, ...])
+def list_backfills(grid: TheGrid) -> Response:
+    """Backfills of pipelines, by name."""
+    return reply(grid.backfills())
+
+
+@backfill_router.get("/backfills/{name}", response_model=BackfillView)
+def show_backfill(grid: TheGrid, name: Name) -> Response:
+    """One backfill, with its chunks."""
+    return reply(grid.backfill(name))
+
+
+@backfill_router.post("/backfills", response_model=BackfillView)
+def start_backfill(grid: TheGrid, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> Response:
+    """Start a backfill, or the same one again: what is done stays, the rest is run."""
+    return reply(grid.start_backfill(backfill, chunks))
+
+
+@backfill_router.post("/pipelines/{name}/backfill", response_model=BackfillView)
+def backfill_pipeline(
+    grid: TheGrid, name: Name, backfill: Backfill, values: Annotated[dict[str, str] | None, Body()] = None
+) -> Response:
+    """Run a kept pipeline over a range, chunk by chunk: each has its bounds as the parameters `from` and
+    `to`; `values` are for the others.
+    """
+    return reply(grid.backfill_pipeline(replace(backfill, name=name), values or {}))
+
+
+@backfill_router.post("/backfills/{name}/stop", response_model=BackfillView)
+def stop_backfill(grid: TheGrid, name: Name) -> Response:
+    """Start no further chunk of it until it is started again."""
+    return reply(grid.stop_backfill(name))
+
+
+@router.get("/projects", response_model=tuple[ProjectView, ...], tags=["projects"])
+def list_projects(grid: TheGrid) -> Response:
+    """Projects as they stand, by name."""
+    return reply(grid.projects())
+
+
+@router.put("/projects/{name}", response_model=ProjectView, tags=["projects"])
+def configure_project(grid: TheGrid, name: Name, project: Project) -> Response:
+    """Create a project, or replace its share and quota; what it used stays."""
+    check_name(project.name, name)
+    return reply(grid.configure_project(project))
+
+
+@router.delete("/projects/{name}", status_code=204, response_class=Response, tags=["projects"])
+def remove_project(grid: TheGrid, name: Name) -> Response:
+    """Remove a project without active runs, and what it used."""
+    grid.remove_project(name)
+    return done()
+
+
+@router.get("/advice/{name:path}", response_model=Advice, tags=["advice"])
+def advise(grid: TheGrid, name: Name) -> Response:
+    """Advice on the workers of `pipeline/job`, from what its attempts measured."""
+    return reply(grid.advise(name))
+
+
+@router.post("/probes/{name:path}", response_model=RunView, tags=["advice"])
+def probe(
+    grid: TheGrid,
+    name: Name,
+    workers: Annotated[int, Query(ge=1, le=1024)],
+    share: Annotated[float, Query(gt=0, le=1)] = 0.1,
+) -> Response:
+    """Try that job with so many workers on a share of its data; answers at once, keeps no artifact."""
+    return reply(grid.probe(name, workers=workers, share=share))
+
+
+sink_router = make_router("sinks")
+
+
+@sink_router.get("/alterations", response_model=tuple[Alterations, ...])
+def list_alterations(grid: TheGrid, name: str | None = None) -> Response:
+    """What was altered of one sink (`pipeline/job`) or of all."""
+    return reply(grid.alterations(name=name))
+
+
+@sink_router.post("/alterations/{name:path}", response_model=Alterations)
+def alter_sink(grid: TheGrid, name: Long, change: Change) -> Response:
+    """Add or remove a source, constraint, metric or outage window."""
+    return reply(grid.alter_sink(name, change))
+
+
+@sink_router.get("/tasks", response_model=tuple[LoadTask, ...])
+def list_load_tasks(grid: TheGrid, name: str | None = None) -> Response:
+    """The sources of one sink (`pipeline/job`) or of all: last load, rows, rejects, position, next look."""
+    return reply(grid.load_tasks(name=name))

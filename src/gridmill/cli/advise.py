@@ -9,8 +9,8 @@ from rich.text import Text
 
 from gridmill.cli.session import Json, emit, say, session, show
 from gridmill.cli.tables import table
-from gridmill.model.advice import Advice, Forecast, LawKind, Measured
-from gridmill.model.amounts import show_factor, show_seconds
+from gridmill.domain.advice import Advice, Forecast, LawKind, Measured
+from gridmill.domain.amounts import show_factor, show_seconds
 
 _LAWS = {LawKind.AMDAHL: "Amdahl's law", LawKind.USL: "the Universal Scalability Law"}
 

@@ -1,38 +1,121 @@
-"""`show`: a noun for people, a few lines and tables; `--json` has all of it."""
+"""Schedules for people.
+
+What a sink rejected: how many rows, why, and the first of them.
+
+Backfills for people: a line each, and one with its chunks.
+
+`show`: a noun for people, a few lines and tables; `--json` has all of it.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from gridmill.cli.backfills import show_backfill
-from gridmill.cli.farms import carriage_words, way_words
+from gridmill.cli.backfill import told
+from gridmill.cli.farm_status import carriage_words, way_words
+from gridmill.cli.format import amounts, in_use, moment
 from gridmill.cli.render import details
-from gridmill.cli.schedules import schedule_facts
+from gridmill.cli.session import emit, show
 from gridmill.cli.tables import COLOURS, FittedTable, table
-from gridmill.cli.words import amounts, in_use, moment
-from gridmill.model.alias import Alias
-from gridmill.model.amounts import show_bytes, show_number, show_seconds
-from gridmill.model.artifact import Artifact, ArtifactKind, Column
-from gridmill.model.backfill import BackfillView
-from gridmill.model.breakdown import breakdown_of
-from gridmill.model.calibration import judge
-from gridmill.model.comparison import options_of
-from gridmill.model.deployment import Deployment
-from gridmill.model.distribution import ColumnLine, column_lines, columns_left_out
-from gridmill.model.metric import marked, metrics
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.project import DEFAULT, ProjectView
-from gridmill.model.remarks import remarks_of
-from gridmill.model.resource import Resource
-from gridmill.model.run import Attempt
-from gridmill.model.site import Site, SiteKind
-from gridmill.model.state import JobState
-from gridmill.model.statement import Given, worded
-from gridmill.model.view import ControlView, JobView, PartView, ScheduleView, VersionView
-from gridmill.model.when import When
+from gridmill.domain.amounts import show_bytes, show_number, show_period, show_seconds
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Column
+from gridmill.domain.backfill import Backfill, BackfillView, ChunkState
+from gridmill.domain.column_statistics import ColumnLine, column_lines, columns_left_out
+from gridmill.domain.comparison import options_of
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.job import When
+from gridmill.domain.metric_tables import breakdown_of
+from gridmill.domain.metrics import judge, marked, metrics
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import DEFAULT, ProjectView
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import Attempt
+from gridmill.domain.sink_status import rejects_line, rejects_of
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.sql_statement import Given, worded
+from gridmill.domain.states import JobState
+from gridmill.domain.views import ControlView, JobView, PartView, ScheduleView, VersionView
+from gridmill.errors import InputError
+
+
+def schedule_facts(view: ScheduleView) -> Sequence[tuple[str, object]]:
+    """When a pipeline runs by itself, and what came of it."""
+    one = view.schedule
+    return [
+        ("when", one.spec.text),
+        ("next", ", ".join(map(moment, view.next))),
+        ("counts from", moment(one.since)),
+        ("catch up", one.spec.catch_up),
+        ("overlap", one.spec.overlap),
+        ("runs", f"{one.runs}, unchanged {one.unchanged}, skipped {one.skipped}"),
+        ("last run", one.last_run),
+        ("why", view.why or one.message),
+    ]
+
+
+def show_rejects(found: object, *, as_json: bool) -> None:
+    """A sink's rejected rows. Raises InputError for what is no sink."""
+    if not isinstance(found, Artifact) or found.kind != ArtifactKind.SINK:
+        raise InputError("only sinks reject rows", hint="gridmill show sink PIPELINE/JOB --rejects")
+    rejects = rejects_of(found)
+    if as_json:
+        return emit(rejects)
+    print(rejects_line(found) or f"{found.id}: no row is rejected")
+    if rejects:
+        show(table("place", "reasons", "record", rows=[_row(row) for row in rejects["sample"]]))
+        rest = rejects["rows"] - len(rejects["sample"])
+        more = f"and {rest:,} more, " if rest else ""
+        print(f"{more}all in the Delta table {rejects['uri']} at version {rejects['table_version']}")
+    return None
+
+
+def _row(row: Mapping[str, Any]) -> tuple[object, ...]:
+    place = f"{row['source']}:{row['line']}" if row["line"] else f"{row['source']}: row {row['row']}"
+    return place, "; ".join(row["reasons"]), row["record"]
+
+
+HEAD = ("backfill", "from", "to", "every", "done", "left", "running", "failed", "skipped", "")
+
+
+def backfill_row(view: BackfillView) -> tuple[object, ...]:
+    """A backfill's cells."""
+    kept, counts = view.backfill, view.counts
+    states = (ChunkState.DONE, ChunkState.LEFT, ChunkState.RUNNING, ChunkState.FAILED, ChunkState.SKIPPED)
+    numbers = [counts.get(state, 0) for state in states]
+    numbers[3] += counts.get(ChunkState.STOPPED, 0)
+    why = "over" if view.over else "stopped" if kept.stopped else ""
+    return view.name, kept.begins, kept.ends, _length(kept), *numbers, why
+
+
+def _length(backfill: Backfill) -> str:
+    if backfill.every_seconds is None and backfill.every_months is None:
+        return "one chunk"
+    return show_period(backfill.every_seconds, backfill.every_months)
+
+
+def backfill_list(views: Sequence[BackfillView]) -> Table:
+    """Backfills as a table."""
+    return table(*HEAD, rows=[backfill_row(view) for view in views])
+
+
+def show_backfill(view: BackfillView) -> RenderableType:
+    """A backfill and its chunks."""
+    return Group(*_parts(view))
+
+
+def _parts(view: BackfillView) -> Iterator[RenderableType]:
+    kept = view.backfill
+    yield Text(f"{view.name}  {'stopped, ' if kept.stopped else ''}{told(view)}")
+    rows = [(chunk.begins, chunk.ends, chunk.state, chunk.run, chunk.message) for chunk in view.chunks]
+    yield table("from", "to", "state", "run", "", rows=rows)
+    if any(view.counts.get(state) for state in (ChunkState.FAILED, ChunkState.STOPPED)):
+        yield Text(f"`gridmill start backfill {view.name}` tries again what failed")
+
 
 _SPLITS = ("train", "folds", "validation", "test")
 _LISTED = 40

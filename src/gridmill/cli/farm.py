@@ -13,13 +13,13 @@ import typer
 from gridmill.cli.session import Json, console, emit, say, settings_of
 from gridmill.cli.tables import table
 from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import is_loopback, read_address
 from gridmill.errors import InputError, NotFoundError
-from gridmill.model.address import is_loopback, read_address
-from gridmill.model.noun import dataclass
 from gridmill.settings import Settings
 
 if TYPE_CHECKING:
-    from gridmill.farm.records import Records
+    from gridmill.farm.store import Records
 
 
 class Action(StrEnum):
@@ -70,7 +70,7 @@ def farm(
     settings = settings_of(context)
     known = listening(settings)
     _check_name(action, name)
-    from gridmill.farm.start import open_records
+    from gridmill.farm.main import open_records
 
     records = open_records(settings)
     try:
@@ -107,7 +107,7 @@ def _check_name(action: Action, name: str) -> None:
 
 
 def _act(records: "Records", action: Action, name: str, known: Listening, json: bool) -> None:
-    from gridmill.farm import joining
+    from gridmill.farm import join as joining
 
     if action == Action.SOURCES:
         return _list(records, json)
@@ -122,8 +122,8 @@ def _act(records: "Records", action: Action, name: str, known: Listening, json: 
 
 
 def _list(records: "Records", json: bool) -> None:
-    from gridmill.farm import lodging
-    from gridmill.farm import source as nouns
+    from gridmill.farm import deployment as lodging
+    from gridmill.farm import tenant as nouns
 
     heard = {one.source: one.time for one in records.all(nouns.Heard)}
     here = [one.source for one in records.all(lodging.Lodging) if one.state in lodging.HAS_ROOM]

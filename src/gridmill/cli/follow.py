@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.session import say
-from gridmill.cli.words import job_line
-from gridmill.model.building import is_building
-from gridmill.model.event import Event
-from gridmill.model.state import JobState
-from gridmill.model.view import JobView, RunView
+from gridmill.cli.format import job_line
+from gridmill.cli.session import Interrupts, say
+from gridmill.domain.environment_build import is_building
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.states import JobState
+from gridmill.domain.views import JobView, RunView
 from gridmill.sdk.client import Client
 from gridmill.sdk.runs import Tick
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.session import Json, emit
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import ConflictError, StorageError
-from gridmill.model.noun import dataclass
 
 PIPELINE, DATA = "pipeline.yaml", "data/rentals.csv"
 _DAYS = 240

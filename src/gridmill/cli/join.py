@@ -11,17 +11,15 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.session import Json, emit, say, settings_of
+from gridmill.cli.session import Interrupts, Json, emit, say, settings_of
+from gridmill.domain.amounts import MIB, parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
+from gridmill.domain.naming import read_address
 from gridmill.errors import GridmillError, InputError, UnavailableError
-from gridmill.model.address import read_address
-from gridmill.model.amounts import MIB, parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
-from gridmill.sites.idle import IdleRules, Presence, is_idle, note, spare_bytes
+from gridmill.sites.idle import BLIND, IdleRules, Presence, Watch, is_idle, note, spare_bytes
 from gridmill.sites.machine import look_at_machine, memory_of_machine, used_bytes
-from gridmill.sites.ray.claim import claim_machine
-from gridmill.sites.ray.start import PORT, RayNode, want_ray
-from gridmill.sites.ray.start import join as join_ray
-from gridmill.sites.terminals import BLIND, Watch
+from gridmill.sites.ray.cluster import PORT, RayNode, want_ray
+from gridmill.sites.ray.cluster import join as join_ray
+from gridmill.sites.ray.machine_lock import claim_machine
 
 _TOKEN = "GRIDMILL_TOKEN"
 _LOOK_SECONDS = 1.0

@@ -8,13 +8,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gridmill.cli.complete import complete_run_jobs, complete_runs
+from gridmill.cli.completion import complete_run_jobs, complete_runs
+from gridmill.cli.format import newest
 from gridmill.cli.session import Json, emit, say, session
-from gridmill.cli.words import newest
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.run_failures import reason
+from gridmill.domain.states import JobState
 from gridmill.errors import NotFoundError
-from gridmill.model.event import Event, EventType
-from gridmill.model.failures import reason
-from gridmill.model.state import JobState
 from gridmill.sdk.client import Client
 
 T = TypeVar("T")

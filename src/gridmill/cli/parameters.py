@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.complete import complete_files
+from gridmill.cli.completion import complete_files
 from gridmill.errors import InputError
 
 File = Annotated[

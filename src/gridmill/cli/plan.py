@@ -7,18 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from gridmill.cli.format import amounts, moment
 from gridmill.cli.parameters import Adopt, File, Set, read_set
 from gridmill.cli.session import Json, console, emit, say, session
 from gridmill.cli.tables import fitted
-from gridmill.cli.words import amounts, moment
+from gridmill.domain.amounts import show_bytes, show_count, show_seconds
+from gridmill.domain.job import REMARKS
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Alternative, Resource, told, travel_lines
+from gridmill.domain.site import Site
+from gridmill.domain.views import DryRun, PlannedJob, ScheduleView
 from gridmill.errors import TABLE, ConflictError, InputError
-from gridmill.model.amounts import show_bytes, show_count, show_seconds
-from gridmill.model.choice import Alternative, told, travel_lines
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.resource import Resource
-from gridmill.model.site import Site
-from gridmill.model.view import DryRun, PlannedJob, ScheduleView
-from gridmill.model.when import REMARKS
 from gridmill.sdk.runs import Kept
 
 _FOLDED = ("needs", "resource", "")

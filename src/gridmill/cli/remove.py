@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.complete import complete_names, complete_nouns
+from gridmill.cli.completion import complete_names, complete_nouns
 from gridmill.cli.session import Json, emit, session
+from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.domain.views import Removal
 from gridmill.errors import InputError
-from gridmill.model.amounts import show_bytes, show_count
-from gridmill.model.view import Removal
 from gridmill.sdk.lookup import ARTIFACTS, REMOVED, Noun, find_noun, read_noun, remove_noun
 
 Removed = Annotated[

@@ -10,20 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gridmill.cli.format import NODES, URGENCY, counts, critical_line, job_row, moment, node_rows, whose
 from gridmill.cli.tables import COLOURS, JobTable, table
-from gridmill.cli.words import (
-    NODES,
-    URGENCY,
-    counts,
-    critical_line,
-    job_row,
-    moment,
-    node_rows,
-    whose,
-)
-from gridmill.model.amounts import show_bytes, show_seconds
-from gridmill.model.state import RunState
-from gridmill.model.view import RunView
+from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.states import RunState
+from gridmill.domain.views import RunView
 
 
 def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:

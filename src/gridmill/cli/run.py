@@ -11,15 +11,14 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.backfilling import stop_backfill
-from gridmill.cli.complete import complete_jobs, complete_runs
+from gridmill.cli.backfill import stop_backfill
+from gridmill.cli.completion import complete_jobs, complete_runs
 from gridmill.cli.down import down
-from gridmill.cli.interrupts import Interrupts
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
-from gridmill.cli.session import Json, emit, say, session, want_one_that_stays
+from gridmill.cli.session import Interrupts, Json, emit, say, session, want_one_that_stays
+from gridmill.domain.states import RunState
+from gridmill.domain.views import RunView
 from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
-from gridmill.model.state import RunState
-from gridmill.model.view import RunView
 from gridmill.sdk.client import Client
 from gridmill.sdk.project import is_name
 

@@ -1,25 +1,119 @@
-"""What every command shares: the client it talks through, and how it speaks."""
+"""Ctrl-C, SIGTERM and a lost terminal ask for a clean stop; a second Ctrl-C quits at once.
 
+Times in JSON for people and scripts: ISO 8601 in UTC, where nouns have Unix times.
+
+What every command shares: the client it talks through, and how it speaks.
+"""
+
+import os
+import signal
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
+from datetime import UTC, datetime
 from importlib import import_module
+from math import isfinite
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from gridmill.cli.times import with_times
-from gridmill.cli.words import columns
+from gridmill.cli.format import columns
 from gridmill.codec import encode
 from gridmill.errors import UnavailableError
 from gridmill.sdk.client import Client, connect
-from gridmill.sdk.dial import home_settings
+from gridmill.sdk.discovery import home_settings
 from gridmill.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Within it, `asked` turns true at the first signal; the second raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._terminals = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._handle) for number in _ASKING}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self.lose_terminal()
+        elif self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def lose_terminal(self) -> None:
+        """The terminal is gone: writing to it fails, and the run must still be stopped in good order."""
+        self.asked = True
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        for terminal in self._terminals:
+            os.dup2(nobody, terminal)
+        os.close(nobody)
+
+
+TIMES: Mapping[str, frozenset[str]] = {
+    "Alias": frozenset({"changed"}),
+    "Alterations": frozenset({"changed"}),
+    "Artifact": frozenset({"created"}),
+    "Attempt": frozenset({"placed", "started", "ended"}),
+    "ComparedModel": frozenset({"created"}),
+    "ControlView": frozenset({"started"}),
+    "Deployment": frozenset({"created", "idle_since"}),
+    "Event": frozenset({"time"}),
+    "JobRun": frozenset({"not_before", "ready", "started", "ended"}),
+    "LoadTask": frozenset({"loaded", "looked", "following"}),
+    "Pod": frozenset({"began", "ends"}),
+    "Project": frozenset({"used_at"}),
+    "Run": frozenset({"created", "started", "ended", "due"}),
+    "Schedule": frozenset({"since", "done"}),
+    "ScheduleView": frozenset({"next"}),
+    "SourceLine": frozenset({"added", "heard"}),
+    "Told": frozenset({"began", "ended"}),
+}
+"""By the name of a noun's class, its fields that are Unix times. (Its class would have to be imported.)"""
+
+
+def with_times(value: Any) -> Any:  # noqa: ANN401  any part of a noun
+    """The value as dicts, lists and scalars, with its times as text; a time that is not known is null."""
+    if is_dataclass(value):
+        times = TIMES.get(type(value).__name__, frozenset())
+        found = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
+        return {name: _time(part) if name in times else with_times(part) for name, part in found}
+    if isinstance(value, Mapping):
+        return {key: with_times(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_times(part) for part in value]
+    return value
+
+
+def _time(value: Any) -> Any:  # noqa: ANN401  as with_times
+    if isinstance(value, list | tuple):
+        return [_time(part) for part in value]
+    return written(value) if isinstance(value, int | float) and value and isfinite(value) else None
+
+
+def written(seconds: float) -> str:
+    """`2026-11-25T18:54:10.123Z`: all have the same length, so texts are ordered as the times are."""
+    moment = datetime.fromtimestamp(round(seconds, 3), UTC)
+    return f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond // 1000:03}Z"
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 

@@ -6,17 +6,16 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.farms import seat_words
+from gridmill.cli.farm_status import seat_words
+from gridmill.cli.format import amounts
 from gridmill.cli.session import Json, console, emit, session, settings_of
 from gridmill.cli.session import say as tell
 from gridmill.cli.tables import table
-from gridmill.cli.words import amounts
+from gridmill.domain.amounts import GIB, Amounts, show_count
+from gridmill.domain.naming import check_name
+from gridmill.domain.site import NodeLook, NodeView, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
-from gridmill.model.amounts import GIB, Amounts, show_count
-from gridmill.model.name import check_name
-from gridmill.model.node import NodeLook, NodeView
-from gridmill.model.site import Site, SiteKind
-from gridmill.registry import find
+from gridmill.plugins import find
 from gridmill.sdk.client import Client
 from gridmill.settings import Settings
 
@@ -154,7 +153,7 @@ def _joined(settings: Settings, client: Client, site: Site, line: str) -> Site:
             hint="Take another name; `gridmill configure site NAME --address HOST:PORT` moves a cluster.",
         )
     told = sys.stdin.readline().strip() if line == "-" else line or settings.token
-    from gridmill.sites.cluster.joining import become_source
+    from gridmill.sites.farm.join import become_source
 
     become_source(settings.home, site.name, site.address or "", told)
     return site if known is None or site.settings else known

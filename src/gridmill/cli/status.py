@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.backfills import backfill_list
-from gridmill.cli.complete import complete_runs
-from gridmill.cli.farms import farm_line
+from gridmill.cli.completion import complete_runs
+from gridmill.cli.configure import status_sinks
+from gridmill.cli.describe import backfill_list
+from gridmill.cli.farm_status import farm_line
 from gridmill.cli.follow import display
-from gridmill.cli.nouns import run_list, schedule_list
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, emit, session, settings_of, show, tell
-from gridmill.cli.sinks import status_sinks
+from gridmill.cli.show import run_list, schedule_list
+from gridmill.domain.amounts import show_count
+from gridmill.domain.run import Run
+from gridmill.domain.states import FINISHED_RUNS
+from gridmill.domain.views import ClientView, RunView
 from gridmill.errors import InputError
-from gridmill.model.amounts import show_count
-from gridmill.model.run import Run
-from gridmill.model.state import FINISHED_RUNS
-from gridmill.model.view import ClientView, RunView
 from gridmill.sdk.client import Client
 from gridmill.settings import is_farm
 

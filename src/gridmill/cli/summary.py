@@ -4,16 +4,16 @@ from collections import deque
 
 import typer
 
+from gridmill.cli.format import NODES, counts, elapsed, newest, node_rows, reason_lines
 from gridmill.cli.session import say, show_table, tell
-from gridmill.cli.words import NODES, counts, elapsed, newest, node_rows, reason_lines
+from gridmill.domain.amounts import show_bytes, show_number, show_seconds
+from gridmill.domain.comparison import best_models
+from gridmill.domain.metrics import headline
+from gridmill.domain.remarks import remarks_of
+from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason, telling
+from gridmill.domain.states import RunState
+from gridmill.domain.views import JobView, RunView
 from gridmill.errors import GridmillError
-from gridmill.model.amounts import show_bytes, show_number, show_seconds
-from gridmill.model.comparison import best_models
-from gridmill.model.failures import at_fault, failed_jobs, next_step, reason, telling
-from gridmill.model.metric import headline
-from gridmill.model.remarks import remarks_of
-from gridmill.model.state import RunState
-from gridmill.model.view import JobView, RunView
 from gridmill.sdk.client import Client
 
 HEAD = ("job", "state", "attempts", "time", "cpu", "peak memory", "of", "metrics")

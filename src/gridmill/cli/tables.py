@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from gridmill.cli.words import JOBS
+from gridmill.cli.format import JOBS
 
 _NEVER_FOLDED = ("job", "node", "state")
 """Columns that are whole wherever there is room for them, as the first one of each table is."""

@@ -16,25 +16,22 @@ from typing import Annotated, Any
 
 import typer
 
-from gridmill.api.app import make_app
-from gridmill.api.guard import Guard
+from gridmill.api.app import Guard, make_app
 from gridmill.bootstrap import EmbeddedNode, warn
-from gridmill.calls.client import SOCKET, give_way
-from gridmill.calls.differences import differences
-from gridmill.calls.server import CallServer
-from gridmill.cli.interrupts import Interrupts
-from gridmill.cli.session import Json, emit, say, settings_of
+from gridmill.cli.session import Interrupts, Json, emit, say, settings_of
 from gridmill.cli.sites import read_settings
+from gridmill.domain.amounts import show_count
+from gridmill.domain.naming import is_loopback
+from gridmill.domain.naming import read_address as read_host
+from gridmill.domain.site import Site, SiteKind
+from gridmill.embedded.process import RETURN_SECONDS, attend
 from gridmill.errors import HomeInUseError, InputError, UnavailableError
 from gridmill.http.server import listen_at, serve
-from gridmill.model.address import is_loopback
-from gridmill.model.address import read_address as read_host
-from gridmill.model.amounts import show_count
-from gridmill.model.site import Site, SiteKind
-from gridmill.node.process import RETURN_SECONDS, attend
 from gridmill.ports.grid import Grid
-from gridmill.sdk.dial import answers
-from gridmill.sdk.turn import asking
+from gridmill.rpc.client import SOCKET, differences, give_way
+from gridmill.rpc.server import CallServer
+from gridmill.sdk.discovery import answers
+from gridmill.sdk.home_lock import asking
 from gridmill.settings import Settings, is_farm
 
 _LOOK_SECONDS = 0.2
@@ -118,7 +115,7 @@ def up(
     farms = (site != "local", set, bucket_host, (quota, retain, name) != (_QUOTA, _RETAIN, _NAME))
     check_light(light, control=(store, take_over, ray), farm=farms)
     if light:
-        from gridmill.cli import light as told
+        from gridmill.cli import farm_up as told
 
         settings = with_bucket_hosts(with_shares(settings_of(context), gpu_shares), bucket_host or ())
         words = read_settings(set or ())
@@ -150,7 +147,7 @@ def up(
 def _read_head(at: str) -> tuple[str, int]:
     """Where the head is to listen. Raises InputError where that is not on this machine, UnavailableError
     without Ray."""
-    from gridmill.sites.ray import start
+    from gridmill.sites.ray import cluster as start
 
     host, number = read_host(at, port=start.PORT, place="--ray")
     start.want_ray()
@@ -160,7 +157,7 @@ def _read_head(at: str) -> tuple[str, int]:
 
 def _gather(grid: Grid, settings: Settings, host: str, number: int) -> None:
     """The head and its site, and what to type on the other machines."""
-    from gridmill.sites.ray import start
+    from gridmill.sites.ray import cluster as start
 
     folder = settings.home / "ray"
     start.start_head(folder, host, number)

@@ -9,12 +9,12 @@ import typer
 
 from gridmill.cli.parameters import Set, read_set
 from gridmill.cli.session import Json, emit
+from gridmill.domain.amounts import show_count
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.preflight import Checked, Finding
 from gridmill.errors import TABLE, InputError, PipelineError, explained
-from gridmill.model.amounts import show_count
-from gridmill.model.noun import dataclass
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.preflight import Checked, Finding
-from gridmill.planning.preflight import preflight_question
+from gridmill.scheduler.preflight import preflight_question
 
 _MANY = " problems\n  "
 

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.complete import complete_versions
+from gridmill.cli.completion import complete_versions
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.tables import table
-from gridmill.model.amounts import show_bytes, show_count
-from gridmill.model.stored import Trouble, Verified
+from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.domain.manifest import Trouble, Verified
 
 _MOST_FILES = 20
 

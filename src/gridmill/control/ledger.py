@@ -3,22 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+from gridmill.domain.artifact import Alias, Artifact, Latest
+from gridmill.domain.backfill import Chunk
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.pipeline import Origin
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.provenance import CodeList, Provenance
+from gridmill.domain.resource import Measurement
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.sink_overrides import Alterations
+from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
 from gridmill.errors import NotFoundError
-from gridmill.model.alias import Alias
-from gridmill.model.alteration import Alterations
-from gridmill.model.artifact import Artifact
-from gridmill.model.backfill import Chunk
-from gridmill.model.deployment import Deployment
-from gridmill.model.event import Event
-from gridmill.model.latest import Latest
-from gridmill.model.origin import Origin
-from gridmill.model.provenance import CodeList, Provenance
-from gridmill.model.resource import Measurement
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.state import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
-from gridmill.planning.snapshot import Snapshot
-from gridmill.ports.keys import key_of
-from gridmill.ports.store import Delete, Noun, Put, Store
+from gridmill.ports.store import Delete, Noun, Put, Store, key_of
+from gridmill.scheduler.snapshot import Snapshot
 
 N = TypeVar("N")
 

@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from gridmill.control.advance import advance
-from gridmill.control.backfills import keep_backfills
-from gridmill.control.choosing import look_elsewhere
-from gridmill.control.dispatch import dispatch
 from gridmill.control.ledger import Transaction
-from gridmill.control.observe import observe
-from gridmill.control.reap import discard, reap, reap_now
-from gridmill.control.receive import receive
-from gridmill.control.schedules import keep_schedules
 from gridmill.control.state import Control
+from gridmill.control.ticks.advance import advance
+from gridmill.control.ticks.backfills import keep_backfills
+from gridmill.control.ticks.dispatch import dispatch
+from gridmill.control.ticks.observe import observe
+from gridmill.control.ticks.reap import discard, reap, reap_now
+from gridmill.control.ticks.receive import receive
+from gridmill.control.ticks.schedules import keep_schedules
+from gridmill.control.ticks.site_choice import look_elsewhere
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.states import DeploymentState, JobState
 from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained
-from gridmill.model.deployment import Deployment
-from gridmill.model.run import JobRun, Run
-from gridmill.model.state import DeploymentState, JobState
 
 LONGEST_WAIT_SECONDS = 60.0
 BACK_OFF_SECONDS = 1.0

@@ -8,19 +8,19 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, Generic, TypeVar
 
-from gridmill.control.aside import Aside, AtOnce
+from gridmill.control.background import Aside, AtOnce
 from gridmill.control.ledger import Ledger, Transaction
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.provenance import CodeFile, CodeList, Provenance
+from gridmill.domain.run import Asked
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.site import Site
+from gridmill.domain.states import JobState
 from gridmill.errors import UnavailableError
-from gridmill.model.artifact import Artifact
-from gridmill.model.farm import FarmLook
-from gridmill.model.noun import dataclass
-from gridmill.model.provenance import CodeFile, CodeList, Provenance
-from gridmill.model.run import Asked
-from gridmill.model.schedule import Schedule
-from gridmill.model.site import Site
-from gridmill.model.state import JobState
 from gridmill.ports.clock import Clock
-from gridmill.ports.house import House, NoHouse
+from gridmill.ports.disk import House, NoHouse
 from gridmill.ports.link import LinkServer
 from gridmill.ports.site import SitePort
 from gridmill.ports.storage import FileStat, Storage

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from gridmill.declarations.read import parse_declarations, read_again, read_declarations, read_pipeline
-from gridmill.declarations.semantics import external_resources
+from gridmill.declarations.validate import external_resources
 
 __all__ = [
     "external_resources",
@@ -18,5 +18,5 @@ __all__ = [
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of pipeline files."""
-    made: dict[str, Any] = import_module("gridmill.declarations.published").json_schema()
+    made: dict[str, Any] = import_module("gridmill.declarations.schema_export").json_schema()
     return made

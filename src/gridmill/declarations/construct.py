@@ -20,16 +20,15 @@ from typing import Any, TypeVar, cast, get_args
 
 from pydantic_core import SchemaValidator, ValidationError
 
-from gridmill.declarations import leaves
-from gridmill.declarations.code import check_code
-from gridmill.declarations.explain import explain
-from gridmill.declarations.nodes import Document, Fields, Items, Real, Whole
-from gridmill.declarations.problems import MOST, Path, Problem, show_path, show_value
-from gridmill.declarations.semantics import check
-from gridmill.declarations.shapes import Part, is_named, noun_schema, parts, shorthand
+from gridmill.declarations import scalars
+from gridmill.declarations.problems import MOST, FieldPath, Problem, show_path, show_value
+from gridmill.declarations.read import check_code, explain
+from gridmill.declarations.schema import Part, is_named, noun_schema, parts, shorthand
+from gridmill.declarations.validate import check
+from gridmill.declarations.yaml import Document, Fields, Items, Real, Whole
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import PipelineError
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
 
 T = TypeVar("T")
 _DEEPEST, _LARGEST = 50, 2**63
@@ -229,7 +228,7 @@ def _scalar(value: object) -> Any:  # noqa: ANN401  see _Given.put
     return bool(found) if isinstance(found, bool) else found
 
 
-def _unfit(document: Document, value: object, path: Path) -> Iterator[Problem]:
+def _unfit(document: Document, value: object, path: FieldPath) -> Iterator[Problem]:
     """What no file can hold: numbers that are none, characters that no record can hold, endless nesting."""
     if len(path) > _DEEPEST:
         yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
@@ -248,7 +247,7 @@ def _unfit(document: Document, value: object, path: Path) -> Iterator[Problem]:
         yield document.problem(path, f"the number {show_value(value)} is too large")
 
 
-def _open_matrix(job: Job, path: Path) -> list[Problem]:
+def _open_matrix(job: Job, path: FieldPath) -> list[Problem]:
     """A matrix makes jobs where a file is read; in Python a loop does."""
     if not any(isinstance(value, tuple) for value in job.matrix.values()):
         return []
@@ -277,7 +276,7 @@ def written(noun: Any) -> Fields:  # noqa: ANN401  a dataclass of gridmill.model
             value = None if value is None else getattr(value, name)
             if value is not None:
                 made.put(name, _scalar(value))
-        elif part.leaf is leaves.PERIOD and (months := getattr(noun, _months(part.field))):
+        elif part.leaf is scalars.PERIOD and (months := getattr(noun, _months(part.field))):
             made.put(name, f"{months}mo")
         elif not _is_default(known[part.field], value):
             made.put(name, to_value(value, names=_are_named(part)))

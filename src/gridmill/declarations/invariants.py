@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeAlias
 
-from gridmill.declarations.problems import Path, show_value
+from gridmill.declarations.problems import FieldPath, show_value
+from gridmill.domain.dataset import DatasetSpec, Label, Split, SplitBy, Window
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.source import SqlSource
 from gridmill.errors import InputError
-from gridmill.model.dataset import DatasetSpec, Label, Split, SplitBy, Window
-from gridmill.model.job import Job, JobKind
-from gridmill.model.noun import dataclass
-from gridmill.model.schedule import ScheduleSpec
-from gridmill.model.source import SqlSource
 
 Noun: TypeAlias = Any  # any dataclass of gridmill.model
 
@@ -53,7 +53,7 @@ class Flaw:
     """`path` starts at the noun, in the words of the file."""
 
     message: str
-    path: Path = ()
+    path: FieldPath = ()
     hint: str = ""
 
 
@@ -120,7 +120,7 @@ def _own_check(noun: Noun) -> Iterator[Flaw]:
             yield Flaw(message=error.message, path=_below(error.place), hint=error.hint)
 
 
-def _below(place: str) -> Path:
+def _below(place: str) -> FieldPath:
     """The path below the noun: `training.search.parameters.trees` begins with what the noun is called."""
     names = place.split(".") if place else []
     return tuple(written(name) for name in names[1:] or names)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from itertools import product
 
-from gridmill.declarations.nodes import Document, Fields, Items, Real, Value, Whole
-from gridmill.declarations.problems import Path, Problem
+from gridmill.declarations.problems import FieldPath, Problem
+from gridmill.declarations.yaml import Document, Fields, Items, Real, Value, Whole
 
 MOST_JOBS = 256
 """Of one matrix."""
@@ -55,7 +55,7 @@ def expand_jobs(
 def _combinations(
     document: Document, job: str, matrix: Fields, problems: list[Problem]
 ) -> list[dict[str, Single]]:
-    at: Path = ("jobs", job, "matrix")
+    at: FieldPath = ("jobs", job, "matrix")
     lists: dict[str, list[Single]] = {}
     for name, value in matrix.items():
         values: list[Value] = list(value) if isinstance(value, Items) else [value]

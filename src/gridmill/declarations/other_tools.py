@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
-from gridmill.model.command import CommandSpec
-from gridmill.model.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
-from gridmill.model.job import Job
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.prediction import PredictionSpec
-from gridmill.model.resource import Resource
-from gridmill.model.schedule import ScheduleSpec
-from gridmill.model.sink import ColumnType, SinkSpec
-from gridmill.model.source import Compression, Format, Source
-from gridmill.model.training import ModelKind, Objective, TrainingSpec
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Split, Window
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Resource
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.domain.source import Compression, Format, Source
+from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 
 _GPUS = (
     "use a resource: `gridmill configure resource NAME --type TYPE --gpus 1`, and `resource: NAME` in the job"

@@ -14,15 +14,15 @@ from enum import StrEnum
 from typing import TypeGuard
 
 from gridmill.declarations.matrix import expand_jobs, is_matrix
-from gridmill.declarations.nodes import Document, Fields, Items, Real, Value, Whole, parse_documents, scalar
-from gridmill.declarations.problems import Path, Problem, did_you_mean, show_value
+from gridmill.declarations.problems import FieldPath, Problem, did_you_mean, show_value
 from gridmill.declarations.shell import UnsafeError, fill_shell
+from gridmill.declarations.yaml import Document, Fields, Items, Real, Value, Whole, parse_documents, scalar
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import read_moment
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.domain.sql_statement import DUE, REFERENCE, Given, check_statement, literals, references_of
 from gridmill.errors import InputError, PipelineError
-from gridmill.model.moment import read_moment
-from gridmill.model.noun import dataclass
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.schedule import ScheduleSpec
-from gridmill.model.statement import DUE, REFERENCE, Given, check_statement, literals, references_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LITERAL = "Write $${ for a ${ that is meant for the shell."
@@ -88,7 +88,7 @@ def with_values(pipeline: Pipeline, filled: Filled) -> tuple[Pipeline, list[Prob
             sql.check()
             check_statement(sql.query or "", values)
         except InputError as error:
-            path: Path = ("jobs", job.name, "sink", "source", "sql", "query")
+            path: FieldPath = ("jobs", job.name, "sink", "source", "sql", "query")
             problems.append(filled.document.problem(path, error.message, error.hint))
         jobs[number] = replace(job, sink=replace(job.sink, source=replace(source, sql=sql)))
     jobs = [replace(job, parameters=filled.uses.get(job.name, {})) for job in jobs]
@@ -99,7 +99,7 @@ def with_values(pipeline: Pipeline, filled: Filled) -> tuple[Pipeline, list[Prob
 
 def _continuous(pipeline: Pipeline, filled: Filled) -> Iterator[Problem]:
     """What runs whenever something is new has no due times."""
-    at: dict[Path, ScheduleSpec | None] = {("schedule",): pipeline.schedule}
+    at: dict[FieldPath, ScheduleSpec | None] = {("schedule",): pipeline.schedule}
     at |= {("jobs", job.name, "schedule"): job.schedule for job in pipeline.jobs}
     for path, spec in at.items():
         if spec is not None and spec.continuous is not None:
@@ -154,7 +154,7 @@ class _Filling:
             filled[name] = self._with_due(name, job) if isinstance(job, Fields) else job
         return filled
 
-    def _note(self, path: Path, message: str, hint: str = "") -> None:
+    def _note(self, path: FieldPath, message: str, hint: str = "") -> None:
         declared = self._declared.get(str(path[1])) if path[:1] == ("jobs",) and path[1:] else None
         found = self._document.problem(("jobs", declared, *path[2:]) if declared else path, message, hint)
         if found not in self.problems:
@@ -196,7 +196,7 @@ class _Filling:
             self._note((), f"--set {name}: {error.message}", error.hint)
         self._times[name] = text
 
-    def _time(self, name: str, path: Path) -> str | None:
+    def _time(self, name: str, path: FieldPath) -> str | None:
         """A time that a schedule gives."""
         self._used.add(name)
         if name not in self._times and self._awaiting:
@@ -208,11 +208,11 @@ class _Filling:
             return None
         return self._times[name]
 
-    def _note_use(self, name: str, value: Word, path: Path) -> None:
+    def _note_use(self, name: str, value: Word, path: FieldPath) -> None:
         if len(path) > 1 and path[0] == "jobs":
             self.uses.setdefault(str(path[1]), {})[name] = _given(value)
 
-    def _find(self, body: str, path: Path, words: Mapping[str, Word]) -> Word | None:
+    def _find(self, body: str, path: FieldPath, words: Mapping[str, Word]) -> Word | None:
         """The value of `name` or `name:format`; None, with a problem noted, where there is none."""
         name, _, form = body.partition(":")
         found = words[name] if name in words else self._time(name, path) if name in DUE else None
@@ -232,7 +232,7 @@ class _Filling:
 
     # texts
 
-    def fill(self, value: Value, path: Path, words: Mapping[str, Word]) -> Value:
+    def fill(self, value: Value, path: FieldPath, words: Mapping[str, Word]) -> Value:
         """The value with references replaced; those within `parameters` are refused."""
         match value:
             case Fields():
@@ -245,7 +245,7 @@ class _Filling:
                 return self._text(value, path, words)
         return value
 
-    def _items(self, value: Items, path: Path, words: Mapping[str, Word]) -> Items:
+    def _items(self, value: Items, path: FieldPath, words: Mapping[str, Word]) -> Items:
         items = Items(value.line)
         for number, item in enumerate(value):
             filled, line = self.fill(item, (*path, number), words), value.lines.get(number, value.line)
@@ -255,7 +255,7 @@ class _Filling:
                 items.append(one)
         return items
 
-    def _text(self, text: str, path: Path, words: Mapping[str, Word]) -> Value:
+    def _text(self, text: str, path: FieldPath, words: Mapping[str, Word]) -> Value:
         if path[0] == "parameters":
             self._note(path, "a parameter's default cannot refer to another parameter")
             return text
@@ -268,7 +268,7 @@ class _Filling:
             self._note(path, error.message, error.hint)
             return text
 
-    def _by_kind(self, text: str, path: Path, words: Mapping[str, Word]) -> str:
+    def _by_kind(self, text: str, path: FieldPath, words: Mapping[str, Word]) -> str:
         kind = _kind_of(path)
         if kind is _Kind.SHELL:
             return fill_shell(text, lambda found: _shown(self._value(found, path, words)))
@@ -297,7 +297,7 @@ class _Filling:
         self.queries[job] = values
         return text
 
-    def _raw(self, text: str, path: Path, words: Mapping[str, Word]) -> str:
+    def _raw(self, text: str, path: FieldPath, words: Mapping[str, Word]) -> str:
         """The text with the raw forms pasted."""
 
         def paste(found: re.Match[str]) -> str:
@@ -309,7 +309,7 @@ class _Filling:
 
         return REFERENCE.sub(paste, text)
 
-    def _in_text(self, found: re.Match[str], path: Path, words: Mapping[str, Word]) -> str:
+    def _in_text(self, found: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> str:
         if found[1] is None:
             return "${"
         value = _shown(self._value(found, path, words))
@@ -324,7 +324,7 @@ class _Filling:
         name = body.partition(":")[0]
         return name in words or name in DUE
 
-    def _value(self, found: re.Match[str], path: Path, words: Mapping[str, Word]) -> Word | None:
+    def _value(self, found: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> Word | None:
         """The value of a reference; None where it stays as it is: it is read later, or is wrong."""
         body = found[1]
         if found[0].endswith("}") and self._is_known(body, words):
@@ -352,13 +352,13 @@ class _Filling:
         names = [one for one in dict.fromkeys(_VARIABLE.findall(said)) if one not in own]
         if not names:
             return job
-        path: Path = ("jobs", name, "command")
+        path: FieldPath = ("jobs", name, "command")
         added = _copy(own, {**own, **{one: self._time(_ENVIRONMENT[one], path) for one in names}})
         made = _copy(fields or Fields(job.line), {**(fields or {"run": run}), "env": added})
         return _copy(job, {**job, "command": made})
 
 
-def _kind_of(path: Path) -> _Kind:
+def _kind_of(path: FieldPath) -> _Kind:
     """What stands there."""
     if len(path) < 3 or path[0] != "jobs":
         return _Kind.TEXT

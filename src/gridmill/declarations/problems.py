@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import PurePath
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import PipelineError
-from gridmill.model.noun import dataclass
 
 MOST = 10
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Problem:
 
     message: str
     line: int = 1
-    path: Path = ()
+    path: FieldPath = ()
     hint: str = ""
 
     def place(self, file: str) -> str:
@@ -39,7 +39,7 @@ def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
     return PipelineError("\n  ".join((head, *lines)), place=file, hint=" ".join(hints))
 
 
-def show_path(path: Path) -> str:
+def show_path(path: FieldPath) -> str:
     """`jobs.lstm.joins[0].table`."""
     text = ""
     for part in path:

@@ -1,24 +1,231 @@
-"""Pipeline files to nouns: text, YAML, parameters, types, meaning; each step reports all it finds."""
+"""What a pipeline names of its project's files: that they are there, and have the functions.
 
-from collections.abc import Mapping, Sequence
+What pydantic found, as problems with file, line and field in the words of the file.
+
+Pipeline files to nouns: text, YAML, parameters, types, meaning; each step reports all it finds.
+
+A part of a sink from one line of YAML, by the same schema that reads pipeline files.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from glob import has_magic
 from pathlib import Path
+from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import TypeAlias
 
-from pydantic_core import ValidationError
+from pydantic_core import ErrorDetails, ValidationError
 
-from gridmill.declarations.code import check_code
-from gridmill.declarations.explain import explain
-from gridmill.declarations.nodes import Document, Fields, lines_of, parse_documents
+from gridmill.declarations.other_tools import pointer
 from gridmill.declarations.parameters import Filled, fill_in, with_values, word
-from gridmill.declarations.problems import Problem, show_value, similar_file, to_error
-from gridmill.declarations.semantics import check
-from gridmill.declarations.shapes import KINDS, validator
-from gridmill.errors import PipelineError
-from gridmill.model.pipeline import Pipeline, Written
-from gridmill.model.resource import Resource
-from gridmill.model.site import Site
+from gridmill.declarations.problems import (
+    FieldPath,
+    Problem,
+    did_you_mean,
+    show_value,
+    similar_file,
+    to_error,
+)
+from gridmill.declarations.schema import FLATTENED, KINDS, nouns_in, origin_of, parts, validator
+from gridmill.declarations.validate import check
+from gridmill.declarations.yaml import Document, Fields, lines_of, parse_documents
+from gridmill.domain.pipeline import Pipeline, Written
+from gridmill.domain.resource import Resource
+from gridmill.domain.sink import Constraint, Outage, SinkSpec
+from gridmill.domain.site import Site
+from gridmill.errors import InputError, PipelineError
+
+
+def check_code(document: Document, pipeline: Pipeline, folder: FilePath) -> Iterator[Problem]:
+    """Every file and function named in a job that is not in the project's folder."""
+    for job in pipeline.jobs:
+        for field in ("script", "predict", "file", "environment"):
+            said = getattr(job.training or job.command, field, None)
+            if said:
+                yield from _check(document, ("jobs", job.name, job.kind.value, field), said, folder)
+        for number, said in enumerate(job.reads_files):
+            yield from _check_input(
+                document, ("jobs", job.name, job.kind.value, "inputs", number), said, folder
+            )
+
+
+def _check_input(document: Document, place: FieldPath, said: str, folder: FilePath) -> Iterator[Problem]:
+    try:
+        there = any(folder.glob(said)) if has_magic(said) else (folder / said).exists()
+    except (OSError, ValueError) as error:
+        yield document.problem(place, f"{said!r} is no name of a file: {error}")
+        return
+    if not there:
+        what = "matches no file" if has_magic(said) else "does not exist"
+        yield document.problem(
+            place, f"`{said}` {what}{did_you_mean(said, _similar_file(folder / said))}", _WHERE
+        )
+
+
+def _check(document: Document, place: FieldPath, said: str, folder: FilePath) -> Iterator[Problem]:
+    name, _, function = said.partition(":") if place[-1] in ("script", "predict") else (said, "", "")
+    file = folder / name
+    try:
+        inside, there = file.resolve().is_relative_to(folder.resolve()), file.is_file()
+    except (OSError, ValueError) as error:
+        yield document.problem(place, f"{name!r} is no name of a file: {error}")
+        return
+    if not inside:
+        yield document.problem(place, f"`{name}` leads out of the project, the pipeline's folder")
+    elif not there:
+        yield document.problem(
+            place, f"there is no file `{name}`{similar_file(file.name, _similar_file(file))}", _WHERE
+        )
+    elif function:
+        yield from _check_function(document, place, file, function)
+
+
+_WHERE = "Paths begin at the pipeline's folder."
+
+
+def _similar_file(file: FilePath) -> list[str]:
+    try:
+        return sorted(path.name for path in file.parent.iterdir() if path.is_file())
+    except OSError:
+        return []
+
+
+def _check_function(document: Document, place: FieldPath, file: FilePath, function: str) -> Iterator[Problem]:
+    try:
+        names = _names(ast.parse(file.read_bytes(), file.name))
+    except (SyntaxError, ValueError) as error:
+        yield document.problem(place, f"`{file.name}` is not Python: {error}")
+        return
+    if names is not None and function not in names:
+        message = f"`{file.name}` has no function `{function}`{did_you_mean(function, names)}"
+        yield document.problem(place, message)
+
+
+def _names(module: ast.Module) -> list[str] | None:
+    """What a module may define, in its order; None where only running it could tell."""
+    names: list[str] = []
+    for node in ast.walk(module):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.append(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.append(name)
+            case ast.Import(names=some) | ast.ImportFrom(names=some):
+                names += [one.asname or one.name for one in some]
+    return None if {"*", "__getattr__", "globals"} & {*names, *_called(module)} else names
+
+
+def _called(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
+
+
+_EXPECTED = {
+    "dict_type": "fields (`name: value`, indented below)",
+    "tuple_type": "a list",
+}
+
+
+Root: TypeAlias = str | type
+"""What a document declares: a key of KINDS, or a noun that is made in Python."""
+
+
+def explain(document: Document, kind: Root, error: ValidationError) -> list[Problem]:
+    """One problem per place; what the alternatives of one field expect is said in one sentence."""
+    problems: list[Problem] = []
+    mistyped: dict[FieldPath, list[ErrorDetails]] = {}
+    for found in error.errors(include_url=False):
+        if found["type"] in _EXPECTED or found["type"] == "expected":
+            mistyped.setdefault(document.locate(found["loc"])[1], []).append(found)
+        else:
+            problems.extend(_problems(document, kind, found))
+    for path, alike in mistyped.items():
+        fields = any(found["type"] == "dict_type" for found in alike)
+        problems.append(document.problem(path, _mistyped(alike), _fields_at(kind, path) if fields else ""))
+    return [one if one.hint else replace(one, hint=reference(kind, one.path)) for one in problems]
+
+
+def _fields_at(kind: Root, path: FieldPath) -> str:
+    """The fields that could be written there; nothing where names are free."""
+    if path and path[-1] == "jobs":
+        return "Write one entry per job below `jobs`, for example `greet: {command: echo hello}`."
+    try:
+        noun = noun_at(kind, path)
+    except (KeyError, StopIteration):
+        return ""
+    return f"The fields here are {', '.join(name for name in parts(noun) if name != 'name')}."
+
+
+def reference(kind: Root, path: FieldPath) -> str:
+    """The section of the reference that has the fields at that path of a document."""
+    while True:
+        try:
+            section = noun_at(kind, path[:-1]).__name__.removesuffix("Spec")
+        except (KeyError, StopIteration):  # the path leads into values
+            path = path[:-1]
+            continue
+        return f"{section} in docs/reference/pipeline.md has its fields."
+
+
+def _mistyped(alike: Sequence[ErrorDetails]) -> str:
+    contexts = [found.get("ctx", {}) for found in alike]
+    words = [
+        _EXPECTED.get(found["type"]) or str(context["expected"])
+        for found, context in zip(alike, contexts, strict=True)
+    ]
+    more = contexts[0].get("more", "") if len(alike) == 1 else ""
+    return f"expected {' or '.join(dict.fromkeys(words))}, got {show_value(alike[0]['input'])}{more}"
+
+
+def _problems(document: Document, kind: Root, found: ErrorDetails) -> Iterator[Problem]:
+    path, context = found["loc"], found.get("ctx", {})
+    match found["type"]:
+        case "missing":
+            yield document.problem(path, f"needs `{path[-1]}`")
+        case "extra_forbidden":
+            yield _unknown(document, kind, path)
+        case "flaws":
+            for flaw in context["flaws"]:
+                yield document.problem((*path, *flaw.path), flaw.message, flaw.hint)
+        case _:
+            yield document.problem(path, found["msg"])
+
+
+def _unknown(document: Document, kind: Root, path: FieldPath) -> Problem:
+    word = str(path[-1])
+    noun = noun_at(kind, path[:-1])
+    known = [name for name in parts(noun) if name != "name"]
+    if len(path) == 1:
+        known = [kind, *known] if isinstance(kind, str) else list(parts(noun))
+    cure = pointer(noun, word)
+    if (noun, word) in FLATTENED:
+        cure = f"use {' and '.join(f'`{name}`' for name in FLATTENED[noun, word])}"
+    message = f"there is no field `{word}`{f'; {cure}' if cure else did_you_mean(word, known)}"
+    return document.problem(path, message, f"{_with_unit(noun, word)}The fields here are {', '.join(known)}.")
+
+
+def _with_unit(noun: type, word: str) -> str:
+    """How the value is written of a field whose unit is in the word, as in the records: `timeout_seconds`."""
+    bare = re.sub("_(seconds|bytes|months)$", "", word)
+    part = parts(noun).get(bare) if bare != word else None
+    return f"`{bare}` takes {part.leaf.expected}. " if part is not None and part.leaf is not None else ""
+
+
+def noun_at(kind: Root, path: FieldPath) -> type:
+    """The noun whose fields are written at that path of a document."""
+    noun, steps = KINDS[kind] if isinstance(kind, str) else kind, iter(path)
+    for step in steps:
+        hint = parts(noun)[str(step)].hint
+        noun = next(nouns_in(hint))
+        if origin_of(hint) in (tuple, Mapping):
+            next(steps)  # the name or number of one of several
+    return noun
+
 
 MAX_BYTES = 1 << 20
 Declared: TypeAlias = Pipeline | Resource | Site
@@ -202,3 +409,33 @@ def _kind(document: Document, problems: list[Problem]) -> str | None:
         problems.append(document.problem((kinds[1],), said, "Separate documents with a line `---`."))
         return None
     return kinds[0] if kinds else "pipeline"
+
+
+def read_constraint(text: str) -> Constraint:
+    """`{column: price, min: 0}`, as below `constraints` in a file. Raises InputError."""
+    return _sink("constraints", text).constraints[0]
+
+
+def read_outage(text: str) -> Outage:
+    """`{time: at, begins: ..., ends: ...}`, as below `outages` in a file. Raises InputError."""
+    return _sink("outages", text).outages[0]
+
+
+def _sink(field: str, text: str) -> SinkSpec:
+    (document,) = parse_documents(text, field) or (None,)
+    value = document.value if document is not None else None
+    if not isinstance(value, Fields):
+        raise InputError(f"{text!r} is no mapping", hint="For example {column: price, min: 0}.", place=field)
+    jobs = {"altered": {"sink": {"source": "any", field: [value]}}}
+    other = value.get("references")
+    if isinstance(other, str) and "/" not in other:
+        jobs[other] = {"sink": {"source": "any"}}
+    whole = json.dumps({"pipeline": "altered", "jobs": jobs})
+    try:
+        (pipeline,) = parse_declarations(whole, file=field)
+    except PipelineError as error:
+        raise InputError(error.message, hint=error.hint, place=field) from error
+    assert isinstance(pipeline, Pipeline)
+    spec = pipeline.job("altered").sink
+    assert spec is not None
+    return spec

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from gridmill.model.noun import dataclass
-from gridmill.model.statement import REFERENCE
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.sql_statement import REFERENCE
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+:,./-]+")
 _NUMBER = re.compile(r"[+-]?[0-9]+")

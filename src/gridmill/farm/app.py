@@ -9,17 +9,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from gridmill import __version__
+from gridmill.domain.farm_protocol import Deploy, FarmLook, Joined, JoinRequest, PodNames
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
-from gridmill.farm.asking import Asking, TheFarm, done, reply
-from gridmill.farm.deploying import deploy, end, look, observe
+from gridmill.farm.auth import Asking, Guard, TheFarm, done, reply
+from gridmill.farm.deployments import deploy, end, look, observe
 from gridmill.farm.farm import Farm
-from gridmill.farm.guard import Guard
-from gridmill.farm.joining import Tries, WrongSecretError, join
-from gridmill.farm.staging import router as staging
-from gridmill.http.answers import answer_errors, failure
-from gridmill.model.farm import Deploy, FarmLook, Joined, JoinRequest, PodNames
-from gridmill.model.noun import dataclass
-from gridmill.ports.farm import Sights
+from gridmill.farm.join import Tries, WrongSecretError, join
+from gridmill.farm.transfer import router as staging
+from gridmill.http.errors import answer_errors, failure
+from gridmill.ports.site import Sights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from gridmill import __version__
-from gridmill.farm.authority import Authority
-from gridmill.farm.carried import Carried
-from gridmill.farm.lodging import Lodging
-from gridmill.farm.quarters import Quarters, open_quarters
-from gridmill.farm.records import Records
-from gridmill.farm.source import Source, authorised, stranger
-from gridmill.model.site import Node, Site, SiteKind
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.farm.certificates import Authority
+from gridmill.farm.deployment import Lodging
+from gridmill.farm.files import Carried
+from gridmill.farm.store import Records
+from gridmill.farm.tenant import Source, authorised, stranger
+from gridmill.farm.tenant_sandbox import Quarters, open_quarters
 from gridmill.settings import Settings
 
 

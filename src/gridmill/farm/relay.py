@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from gridmill.codec import decode_passed, encode_passed
+from gridmill.domain.pod_protocol import Events, Hello, Order, Start, ToPod
 from gridmill.errors import ConflictError, InputError, NotFoundError
-from gridmill.model.message import Events, Hello, Order, Start, ToPod
 from gridmill.ports.link import LinkServer, Received
 
 HEARTBEAT_SECONDS = 2.0

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
+from gridmill.domain.farm_protocol import Manifest
+from gridmill.domain.storage_uri import below
 from gridmill.errors import UnavailableError
-from gridmill.farm.acting import acting_as
-from gridmill.model.farm import Manifest
-from gridmill.model.uri import below
-from gridmill.staging.hashes import HashCache
-from gridmill.staging.manifest import scan
+from gridmill.farm.unix_users import acting_as
+from gridmill.transfer.manifest import HashCache, scan
 
 PATIENCE_SECONDS = 60.0
 """Whoever asks hears in this time, be it that it is not known yet: sources wait for a few minutes at most."""

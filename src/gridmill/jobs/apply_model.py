@@ -1,18 +1,154 @@
-"""A model applied to rows that a program holds: columns by name, results as in a prediction job."""
+"""Rows that a program holds, as an Arrow table, and a result in the form in which the rows came.
 
+Rows of a table to predictions with names: the same in a prediction job and in a program outside.
+
+A model applied to rows that a program holds: columns by name, results as in a prediction job.
+"""
+
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gridmill.domain.training import Objective
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.features import Encoding, Floats, Integers, count_unknown, runs
-from gridmill.jobs.foreign import CodePredictor, check_trust
-from gridmill.jobs.models import Card, Predictor, load_card, load_model
-from gridmill.jobs.predicting import predict_span, predicted_table
+from gridmill.jobs.classes import probability_columns
+from gridmill.jobs.features import (
+    Encoding,
+    Floats,
+    Integers,
+    as_lists,
+    count_unknown,
+    encode,
+    is_number,
+    numbers,
+    runs,
+)
+from gridmill.jobs.intervals import quantile_columns, quantiles_of
+from gridmill.jobs.metrics import decide
+from gridmill.jobs.model_files import Card, Predictor, load_card, load_model, predict_rows
+from gridmill.jobs.subprocess_model import CodePredictor, check_trust
+
+Rows = Any
+"""A pandas or polars data frame, an Arrow table or batch, a list of dicts, or what offers an Arrow stream."""
+_FORMS = "a pandas or polars DataFrame, an Arrow table, or a list of dicts"
+
+
+def as_arrow(rows: Rows) -> pa.Table:
+    """The rows as an Arrow table. Raises InputError for what holds none, or values of several types."""
+    if isinstance(rows, pa.Table):
+        return _checked(rows)
+    with _explained():
+        if isinstance(rows, pa.RecordBatch):
+            return _checked(pa.Table.from_batches([rows]))
+        if _is_frame(rows, "pandas"):
+            return _checked(pa.Table.from_pandas(rows, preserve_index=False))
+        if isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
+            return _from_dicts(rows)
+        if hasattr(rows, "__arrow_c_stream__"):
+            return _checked(pa.table(rows))
+    hint = "Write one row as [{...}], a list with one dict." if isinstance(rows, Mapping) else ""
+    raise InputError(f"rows are {_FORMS}, got {type(rows).__name__}", hint=hint)
+
+
+def _from_dicts(rows: Sequence[Any]) -> pa.Table:
+    names: dict[str, None] = {}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InputError(f"row {number} is {type(row).__name__}; a row of a list is a dict by column")
+        names |= dict.fromkeys(map(str, row))
+    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    twice = {name for name in table.column_names if table.column_names.count(name) > 1}
+    if twice:
+        raise InputError(f"several columns are called {', '.join(sorted(map(repr, twice)))}")
+    return table
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"the rows cannot be read as a table: {error}", hint="Each column holds values of one type."
+        ) from error
+
+
+def in_form_of(rows: Rows) -> Callable[[pa.Table], Any]:
+    """What turns a result into the form of `rows`: a pandas frame (with the index of `rows`), a polars frame,
+    a list of dicts, else an Arrow table."""
+    if _is_frame(rows, "pandas"):
+        return lambda table: table.to_pandas().set_axis(rows.index)
+    if _is_frame(rows, "polars"):
+        return lambda table: sys.modules["polars"].from_arrow(table)
+    if isinstance(rows, Sequence):
+        return lambda table: table.to_pylist()
+    return lambda table: table
+
+
+def _is_frame(rows: Rows, library: str) -> bool:
+    """Whether it is a DataFrame of a library: only one that is imported can have made it."""
+    module = sys.modules.get(library)
+    return module is not None and isinstance(rows, module.DataFrame)
+
+
+def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: int = 0) -> Floats:
+    """What the model answers for the rows `kept` of `table`; the rows before them are their history.
+
+    `before` rows of the dataset come before the table. Raises DataError for a column that is missing or has
+    another type than in training.
+    """
+    card = predictor.card
+    inputs = encode(table, card.encodings)
+    return predict_rows(predictor, inputs, runs(table, card.entity), kept, before=before)
+
+
+def predicted_table(table: pa.Table, rows: Integers, predicted: Floats, card: Card) -> pa.Table:
+    """The result for the rows of `table`: their keys, their numbers `rows`, and what the model predicts.
+
+    The columns are `row`, `prediction`, quantiles, `truth` where the table has the labels, and
+    `probability_CLASS`.
+    """
+    there = [name for name in card.keys if name in table.column_names]
+    columns: dict[str, Any] = {name: table[name] for name in there}
+    columns["row"] = pa.array(rows, pa.int64())
+    if card.objective == Objective.CLASSIFICATION:
+        likeliest = pa.array(decide(predicted, card.threshold), mask=np.isnan(predicted).any(axis=1))
+        columns["prediction"] = card.classified.values().take(likeliest)
+    else:
+        columns["prediction"] = _numbers(predicted, card)
+        for name, values in zip(
+            quantile_columns(card.quantiles), quantiles_of(predicted, card.offsets), strict=True
+        ):
+            columns[name] = _numbers(values, card)
+    if set(card.labels) <= set(table.column_names):
+        columns["truth"] = _truth(table, card)
+    for number, name in enumerate(probability_columns(card.classes)):
+        columns[name] = pa.array(np.ascontiguousarray(predicted[:, number]), from_pandas=True)
+    return pa.table(columns)
+
+
+def _numbers(values: Floats, card: Card) -> pa.Array:
+    return as_lists(values) if card.many else pa.array(values, from_pandas=True)
+
+
+def _truth(table: pa.Table, card: Card) -> pa.ChunkedArray | pa.Array:
+    label = table[card.labels[0]]
+    if card.objective == Objective.CLASSIFICATION:
+        return card.classified.truth(label)
+    if card.many:
+        return as_lists(np.stack([numbers(table[name]) for name in card.labels], axis=1))
+    return pa.array(numbers(label), from_pandas=True) if is_number(label.type) else label
+
 
 PIECE_ROWS = 65_536
 """Rows that are encoded at once: with 100 inputs 52 MB."""

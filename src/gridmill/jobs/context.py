@@ -9,12 +9,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from gridmill.domain.artifact import Artifact, Output
+from gridmill.domain.job import JobSize
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.storage_uri import below
+from gridmill.domain.usage import Parallel
 from gridmill.errors import InputError, UnsafePathError
-from gridmill.model.artifact import Artifact, Output
-from gridmill.model.job import JobSize
-from gridmill.model.message import Order
-from gridmill.model.parallel import Parallel
-from gridmill.model.uri import below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

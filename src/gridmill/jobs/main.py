@@ -1,4 +1,6 @@
-"""One attempt of a built-in job, from inside its own process: `python -m gridmill.jobs.main FOLDER`.
+"""What a built-in job has made, listed file by file before it is said to have succeeded.
+
+One attempt of a built-in job, from inside its own process: `python -m gridmill.jobs.main FOLDER`.
 
 The folder holds `order.json` and `work/`. The outcome is written beside them as `outcome.json`, by rename, so
 that it is there whole or not at all; the pod adds what it saw from outside.
@@ -10,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from math import isfinite
@@ -19,13 +21,66 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from gridmill.codec import decode, encode
-from gridmill.errors import GridmillError, InputError, InstallError, MemoryExceededError, StorageError
-from gridmill.jobs.contents import list_made
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.manifest import Contents, StoredFile
+from gridmill.domain.pod_protocol import Order, Outcome
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.domain.storage_uri import below
+from gridmill.errors import (
+    GridmillError,
+    InputError,
+    InstallError,
+    MemoryExceededError,
+    NotFoundError,
+    StorageError,
+)
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.model.message import Order, Outcome
-from gridmill.model.state import AttemptState, Cause
-from gridmill.registry import find
-from gridmill.staging.checking import check_order
+from gridmill.plugins import find
+from gridmill.transfer.contents import NOTHING, list_contents, read_manifest, write_contents
+from gridmill.transfer.verify import check_order, seal
+
+
+def list_made(order: Order, outputs: Sequence[Output]) -> None:
+    """Write the list of the version's files where the order says; nothing where it says nothing.
+
+    What the version before has too (the data files of a sink's table) is not read again. Raises StorageError.
+    """
+    root, made = Path(order.root), next((one for one in outputs if one.uri), None)
+    if not order.contents_uri or made is None or (order.gang is not None and order.gang.rank):
+        return
+    names = import_module("gridmill.jobs.peek").files_of(root, made) if _is_table(made) else None
+    known = _known(order)
+    contents = list_contents(below(root, made.uri), known=known, names=names)
+    seal(below(root, made.uri), contents)
+    if _is_table(made):
+        contents = replace(contents, rejects=_rejects(root, made, known))
+    write_contents(below(root, order.contents_uri), contents)
+
+
+def _rejects(root: Path, made: Output, known: Contents) -> tuple[StoredFile, ...]:
+    """The files of the rejected rows that the version has."""
+    told = made.details.get("rejects") or {}
+    if not told.get("uri") or told.get("table_version") is None:
+        return ()
+    table = replace(made, uri=told["uri"], table_version=told["table_version"])
+    folder, names = below(root, table.uri), import_module("gridmill.jobs.peek").files_of(root, table)
+    contents = list_contents(folder, known=Contents(files=known.rejects), names=names)
+    seal(folder, contents)
+    return contents.files
+
+
+def _is_table(output: Output) -> bool:
+    return output.kind == ArtifactKind.SINK
+
+
+def _known(order: Order) -> Contents:
+    for entry in order.earlier:
+        try:
+            return read_manifest(order.root, entry.artifact).contents or NOTHING
+        except NotFoundError:
+            break
+    return NOTHING
+
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")

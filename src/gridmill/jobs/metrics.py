@@ -1,15 +1,42 @@
-"""How good predictions are: a few numbers per split, and which way is better."""
+"""Which class a row is given by its probabilities, and the threshold that this goes by.
 
-from collections.abc import Mapping
+How good predictions are: a few numbers per split, and which way is better.
+
+Metrics in detail: of each label or step ahead, of each class, and which class is taken for which.
+"""
+
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 
+from gridmill.domain.metrics import HIGHER_IS_BETTER
+from gridmill.domain.training import Objective
 from gridmill.errors import InputError
-from gridmill.jobs.decisions import decide
 from gridmill.jobs.features import Floats, Integers
-from gridmill.model.metric import HIGHER_IS_BETTER
-from gridmill.model.training import Objective
+
+
+def decide(probabilities: Floats, threshold: float | None = None) -> Integers:
+    """The number of each row's class, of probabilities [rows, classes]: the likeliest, of equal ones the
+    first; with a `threshold` the second of two from that probability on."""
+    if threshold is None:
+        return np.asarray(probabilities.argmax(axis=1), np.int64)
+    return np.asarray(probabilities[:, 1] >= threshold, np.int64)
+
+
+def best_threshold(truth: Integers, probabilities: Floats) -> float:
+    """The threshold with the best f1 of the second of two classes; of equal ones the highest. It lies halfway
+    between two probabilities that occur, so that rounding changes nothing."""
+    scores, place = np.unique(probabilities[:, 1], return_inverse=True)
+    positive = truth == 1
+    right = np.bincount(place, weights=positive, minlength=len(scores))[::-1].cumsum()
+    said = np.bincount(place, minlength=len(scores))[::-1].cumsum()
+    f1 = 2 * right / (said + np.count_nonzero(positive))
+    best = len(scores) - 1 - int(f1.argmax())  # the first from the top
+    below = scores[best - 1] if best else 0.0
+    return float((scores[best] + below) / 2)
+
 
 NAMES: Mapping[Objective, tuple[str, ...]] = {
     Objective.REGRESSION: ("rmse", "mse", "mae", "r2", "skill"),
@@ -165,3 +192,53 @@ def area_under_curve(positive: Mask, score: Floats) -> float:
 def better(name: str, one: float, other: float) -> bool:
     """Whether `one` is the better value of that metric."""
     return one > other if name in HIGHER_IS_BETTER else one < other
+
+
+OTHER = "(another class)"
+"""In a confusion matrix the truths that are none of the model's classes."""
+
+
+def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Floats) -> list[dict[str, Any]]:
+    """For each of several labels its metrics in its own unit; empty for one. All are [rows, labels]."""
+    if truth.ndim == 1:
+        return []
+    return [
+        {"label": name, **regression(truth[:, n], predicted[:, n], naive[:, n])}
+        for n, name in enumerate(labels)
+    ]
+
+
+def by_class(
+    classes: Sequence[str], truth: Integers, probabilities: Floats, threshold: float | None = None
+) -> dict[str, Any]:
+    """`classes`: for each its rows, how often it is predicted, f1, precision, recall, auc, average_precision.
+    `macro`: the means of f1, precision and recall over the classes that occur, one of them the classes that
+    the model does not know. `confusion`: rows by truth (the last row: another class, if there is any) and
+    prediction."""
+    predicted = decide(probabilities, threshold)
+    found = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]
+    macro = mean_of_classes(truth, predicted)
+    return {"classes": found, "macro": macro, "confusion": _confusion(classes, truth, predicted)}
+
+
+def _of_class(
+    name: str, number: int, truth: Integers, predicted: Integers, probabilities: Floats
+) -> dict[str, Any]:
+    mine, said = truth == number, predicted == number
+    rows = int(np.count_nonzero(mine))
+    found = {"class": name, "rows": rows, "predicted": int(np.count_nonzero(said))}
+    found |= of_class(mine, said)
+    if 0 < rows < len(truth):
+        score = probabilities[:, number]
+        found["auc"] = area_under_curve(mine, score)
+        found["average_precision"] = average_precision(mine, score)
+    return found
+
+
+def _confusion(classes: Sequence[str], truth: Integers, predicted: Integers) -> dict[str, Any]:
+    count = len(classes)
+    place = np.where(truth < 0, count, truth) * count + predicted
+    counts = np.bincount(place, minlength=(count + 1) * count).reshape(count + 1, count)
+    unknown = counts[count].any()
+    rows = [*classes, OTHER] if unknown else list(classes)
+    return {"truth": rows, "predicted": list(classes), "counts": counts[: len(rows)].tolist()}

@@ -1,7 +1,11 @@
-"""Parquet files as jobs write them: whole or not at all, each column in a form that is small and quick."""
+"""Parquet files as jobs write them: whole or not at all, each column in a form that is small and quick.
+
+A file in a further folder: a link where the file system has them, else a copy.
+"""
 
 import errno
 import os
+import shutil
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -216,3 +220,15 @@ def _full(place: Path) -> StorageError:
         hint="Free some space, or set GRIDMILL_ROOT to a larger disk, and run it again.",
         place=str(place),
     )
+
+
+def link_file(path: Path, folder: Path, name: str = "") -> Path:
+    """The file in `folder` too, under its name or another; one that is there already is replaced. Returns
+    its path there. Raises OSError."""
+    target = folder / (name or path.name)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copy2(path, target)
+    return target

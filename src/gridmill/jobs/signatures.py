@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from gridmill.domain.signature import Signature, differences_between
 from gridmill.errors import InputError
 from gridmill.jobs.features import is_number, is_text
-from gridmill.jobs.models import Card
-from gridmill.model.signature import Signature, differences_between
+from gridmill.jobs.model_files import Card
 
 
 def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signature | None:

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
+from gridmill.domain.artifact import Artifact
 from gridmill.errors import InputError, StorageError
+from gridmill.jobs.parquet_reader import Thrifty
 from gridmill.jobs.tables import open_version
-from gridmill.jobs.thrifty import Thrifty
-from gridmill.model.artifact import Artifact
 
 BATCH_ROWS = 65_536
 

@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from gridmill.codec import from_builtins
+from gridmill.domain.artifact import ArtifactKind, Column, Output
+from gridmill.domain.sink import Outage
 from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.thrifty import Thrifty, thrifty
-from gridmill.model.artifact import ArtifactKind, Column, Output
-from gridmill.model.outage import Outage
+from gridmill.jobs.parquet_reader import Thrifty, thrifty
 
 
 def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:

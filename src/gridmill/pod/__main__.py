@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 from gridmill.codec import decode
+from gridmill.domain.pod_protocol import PodOrder
 from gridmill.errors import GridmillError
-from gridmill.model.message import PodOrder
 from gridmill.pod import processes
 from gridmill.pod.agent import serve
-from gridmill.pod.folders import PodFolder
-from gridmill.pod.place import (
+from gridmill.pod.folders import (
+    PodFolder,
     acquire_lock,
     has_ended,
     inherited_lifeline,

@@ -10,23 +10,22 @@ import sys
 import time
 from types import FrameType
 
-from gridmill.model.job import JobKind
-from gridmill.model.message import Ack, Goodbye, PodOrder, Start, Stop, ToPod
+from gridmill.domain.job import JobKind
+from gridmill.domain.pod_protocol import Ack, Goodbye, PodOrder, Start, Stop, ToPod
+from gridmill.plugins import find
 from gridmill.pod import launch
 from gridmill.pod.attempt import Exit
-from gridmill.pod.courier import Courier
+from gridmill.pod.cleanup import Janitor, sweep_attempts
+from gridmill.pod.control_link import Courier
 from gridmill.pod.folders import PodFolder
-from gridmill.pod.janitor import Janitor
 from gridmill.pod.journal import Journal
+from gridmill.pod.kill import Leftovers, kill_group_before_reaping
 from gridmill.pod.launch import BLOCK_BYTES
-from gridmill.pod.leftovers import Leftovers, kill_group_before_reaping
 from gridmill.pod.limits import Limits, make_limits
-from gridmill.pod.nursery import Nursery
-from gridmill.pod.spare import Spares
+from gridmill.pod.prefork import Spares
 from gridmill.pod.start import Starter, become_command
-from gridmill.pod.supervise import Supervisor
-from gridmill.pod.sweep import sweep_attempts
-from gridmill.registry import find
+from gridmill.pod.supervisor import Supervisor
+from gridmill.pod.zygote_client import Nursery
 from gridmill.settings import Settings
 
 _LOG = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gridmill.model.amounts import Amounts
-from gridmill.model.noun import dataclass
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import dataclass
 from gridmill.pod.processes import send
 
 RECORD = "cgroups"

@@ -1,29 +1,36 @@
-"""A `command` job: its environment variables, its folder and its program."""
+"""A `command` job: its environment variables, its folder and its program.
 
+Built-in jobs that run code of a project: custom trainings, and predictions by models that need their own
+code.
+
+The job itself is Gridmill's; beside it lies a private copy of the code, and an environment for each
+requirements file, whose interpreters the job finds in GRIDMILL_PYTHONS.
+"""
+
+import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
+from gridmill.domain.amounts import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
+from gridmill.domain.artifact import Input
+from gridmill.domain.command import CommandSpec, check_env, input_variable
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.gang import Gang
+from gridmill.domain.job import JobKind, When
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
-from gridmill.jobs.gang import gang_environment
-from gridmill.model.command import CommandSpec, check_env, input_variable
-from gridmill.model.gang import Gang
-from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS, devices_of, share_of
-from gridmill.model.message import Order
-from gridmill.model.noun import dataclass
-from gridmill.model.uri import below
-from gridmill.model.when import When
-from gridmill.pod.address import interface_of
-from gridmill.pod.bundles import private_copy, unpacked
-from gridmill.pod.environments import Requirements, ready_environment
-from gridmill.pod.handing import hand_over, input_folders
-from gridmill.pod.launch import EVENTS_FD
-from gridmill.pod.threads import thread_environment
-from gridmill.quiet import QUIET
-from gridmill.staging.checking import check_order
+from gridmill.jobs.rank_env import gang_environment
+from gridmill.pod.environments import Requirements, private_copy, ready_environment, unpacked
+from gridmill.pod.inputs import hand_over, input_folders
+from gridmill.pod.launch import EVENTS_FD, thread_environment
+from gridmill.pod.network import interface_of
+from gridmill.telemetry import QUIET
+from gridmill.transfer.verify import check_order
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH"),
@@ -245,3 +252,65 @@ def enter_environment(folder: Path) -> None:
     """Let `python` and what is installed beside it be that environment's."""
     os.environ["VIRTUAL_ENV"] = str(folder)
     os.environ["PATH"] = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
+
+
+def runs_foreign_code(order: Order) -> bool:
+    """Whether it is one of these jobs."""
+    job = order.job
+    return (job.runs_code and job.command is None) or (
+        job.prediction is not None and job.prediction.trust and any(map(_needs_code, order.inputs))
+    )
+
+
+def _needs_code(entry: Input) -> bool:
+    return bool(entry.artifact.output.details.get("predict"))
+
+
+def foreign_environment(
+    order: Order, *, base: Mapping[str, str], work: Path, pod_folder: Path
+) -> dict[str, str]:
+    """The environment of the job's process: as little of ours as a command gets, but all for Gridmill
+    itself."""
+    ours = {name: value for name, value in base.items() if name.startswith(("GRIDMILL_", "PYTHON"))}
+    return {
+        **inherited(base, pip=True),
+        **ours,
+        "TMPDIR": str(work),
+        "PYTHONUNBUFFERED": "1",
+        **devices(order, base),
+        **rank_variables(order, base),
+        **markers(order, pod_folder),
+    }
+
+
+def prepare_foreign(order: Order, home: Path, work: Path) -> None:
+    """Make what the job's code needs, and tell this process's environment. Raises InputError,
+    StorageError."""
+    if not runs_foreign_code(order):
+        return
+    pythons: dict[str, str] = {}
+    if order.job.kind == JobKind.TRAINING and order.job.training is not None:
+        code = unpack_code(order, home, work)
+        if order.job.training.environment:
+            wanted = read_requirements(order.job.training.environment, code, order.bundle or "")
+            pythons[""] = _python(home, wanted)
+    for entry in order.inputs:
+        if _needs_code(entry) and (text := str(entry.artifact.output.details.get("environment") or "")):
+            pythons[entry.name] = _python(home, requirements_of(entry, text, order, work))
+    os.environ["GRIDMILL_PYTHONS"] = json.dumps(pythons)
+
+
+def requirements_of(entry: Input, text: str, order: Order, work: Path) -> Requirements:
+    """Those that a model was trained with: in the copy of its code, as they may refer to other files."""
+    output = entry.artifact.output
+    name, bundle = output.details.get("requirements"), output.details.get("bundle")
+    kept = below(order.root, output.uri) / CODE / str(name)
+    if name and kept.is_file():
+        return Requirements(file=kept, text=text, bundle=str(bundle or ""))
+    file = work / f"requirements-{entry.name.replace('/', '.')}.txt"
+    file.write_text(text)
+    return Requirements(file=file, text=text, bundle="")
+
+
+def _python(home: Path, requirements: Requirements) -> str:
+    return str(ready_environment(home, requirements) / "bin" / "python")

@@ -1,5 +1,9 @@
-"""Python environments of commands: built once per content of a requirements file and Python version."""
+"""Code bundles: unpacked once per content, copied for each attempt that may write into its copy.
 
+Python environments of commands: built once per content of a requirements file and Python version.
+"""
+
+import fcntl
 import hashlib
 import json
 import os
@@ -11,15 +15,60 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from gridmill.domain.amounts import show_count
+from gridmill.domain.environment_build import BEGUN, ENDED, ENVIRONMENT
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import GridmillError, InputError, InstallError, StorageError
-from gridmill.model.amounts import show_count
-from gridmill.model.building import BEGUN, ENDED, ENVIRONMENT
-from gridmill.model.noun import dataclass
-from gridmill.pod.bundles import locked
 from gridmill.pod.launch import EVENTS_FD
+from gridmill.storage.unpack import unpack_bundle
+from gridmill.transfer.checkout import clone
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file; waits for whoever holds it. It is released when its holder dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def unpacked(home: Path, bundle: str, archive: str = "") -> Path:
+    """The folder with the bundle's content, unpacked now if it was not yet, from `archive` or the home's own.
+
+    Raises StorageError when the bundle is not there, InputError when it is no safe archive.
+    """
+    folder = home / "cache" / "bundles" / bundle
+    if not folder.is_dir():
+        with locked(folder.with_name(f"{bundle}.lock")):
+            if not folder.is_dir():
+                _unpack(Path(archive) if archive else home / "bundles" / f"{bundle}.tar.gz", folder)
+    return folder
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    if not archive.exists():
+        raise StorageError(f"the code bundle {folder.name[:12]} is not on this machine")
+    unpack_bundle(archive, folder, expected=folder.name)
+
+
+def private_copy(source: Path, target: Path) -> None:
+    """Copy the content of `source` to the new folder `target`, links as links; blocks are shared where the
+    file system can (Btrfs, XFS, bcachefs), and then writing to the copy leaves the source as it is."""
+    shutil.copytree(source, target, symlinks=True, copy_function=_copy)
+
+
+def _copy(source: str, target: str) -> None:
+    if clone(source, target):
+        shutil.copystat(source, target)
+    else:  # not here, or not between these two places
+        shutil.copy2(source, target)
+
 
 _READY = "gridmill-ready"
 _LAST_LINES = 12

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.codec import decode, encode
+from gridmill.domain.amounts import KIB, MIB
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import EventType, PodEvent
 from gridmill.errors import InputError
-from gridmill.model.amounts import KIB, MIB
-from gridmill.model.event import EventType, PodEvent
-from gridmill.model.noun import dataclass
 
 CAP_BYTES = 64 * MIB
 SEGMENT_BYTES = 4 * MIB

@@ -12,11 +12,10 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from gridmill.model.amounts import Amounts
+from gridmill.domain.amounts import Amounts
 from gridmill.pod.cgroups import AttemptGroup, PodGroups
-from gridmill.pod.outer import machine_oom_kills, outer_oom_kills
+from gridmill.pod.outcome import Shortage, machine_oom_kills, outer_oom_kills, was_killed
 from gridmill.pod.processes import stat
-from gridmill.pod.verdict import Shortage, was_killed
 
 FIRST_SECONDS = 0.01
 QUICK_SECONDS = 0.05

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-from gridmill.model.noun import dataclass
+from gridmill.domain.frozen import dataclass
 
 PROC = Path("/proc")
 

@@ -8,19 +8,27 @@ from pathlib import Path
 from typing import NoReturn
 
 from gridmill.codec import decode
+from gridmill.domain.gang import RANK_VARIABLES
+from gridmill.domain.job import JobKind
+from gridmill.domain.pod_protocol import Order
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
-from gridmill.model.gang import RANK_VARIABLES
-from gridmill.model.job import JobKind
-from gridmill.model.message import Order
+from gridmill.plugins import MODEL_PREIMPORTS
 from gridmill.pod.attempt import Attempt
-from gridmill.pod.commands import command_environment, devices, execute, markers, rank_variables
+from gridmill.pod.commands import (
+    command_environment,
+    devices,
+    execute,
+    foreign_environment,
+    markers,
+    prepare_foreign,
+    rank_variables,
+    runs_foreign_code,
+)
 from gridmill.pod.folders import PodFolder
-from gridmill.pod.foreign import foreign_environment, prepare_foreign, runs_foreign_code
 from gridmill.pod.launch import Launch, Pipes, enter, fork
-from gridmill.pod.nursery import Nursery
-from gridmill.pod.spare import Spare, Spares
-from gridmill.registry import MODEL_PREIMPORTS
+from gridmill.pod.prefork import Spare, Spares
+from gridmill.pod.zygote_client import Nursery
 
 _OURS = "GRIDMILL_"
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 
 from gridmill.codec import encode
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import NotFoundError
 from gridmill.jobs.main import keep_pandas_out, run
-from gridmill.model.noun import dataclass
+from gridmill.plugins import PREIMPORTS, find
+from gridmill.pod.kill import kill_group_before_reaping
 from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, enter, fork, receive
-from gridmill.pod.leftovers import kill_group_before_reaping
-from gridmill.registry import PREIMPORTS, find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

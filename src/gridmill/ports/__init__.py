@@ -1,1 +1,1 @@
-"""What the core asks of the world. Adapters are reached by name through `gridmill.registry`."""
+"""What the core asks of the world. Adapters are reached by name through `gridmill.plugins`."""

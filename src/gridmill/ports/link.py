@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from gridmill.model.message import FromPod, ToPod
-from gridmill.model.noun import dataclass
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import FromPod, ToPod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

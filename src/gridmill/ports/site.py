@@ -1,20 +1,22 @@
-"""A site: brings up and tears down pods, and knows nothing about jobs."""
+"""A site: brings up and tears down pods, and knows nothing about jobs.
+
+What a farm says of its pods.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from gridmill.model.artifact import Artifact
-from gridmill.model.event import PodEvent
-from gridmill.model.farm import FarmLook
-from gridmill.model.message import PodOrder
-from gridmill.model.node import NodeLook
-from gridmill.model.noun import dataclass
-from gridmill.model.resource import Use
-from gridmill.model.site import Node
-from gridmill.model.state import Cause
-from gridmill.model.way import Way
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.resource import Use
+from gridmill.domain.route import Way
+from gridmill.domain.site import Node, NodeLook
+from gridmill.domain.states import Cause
 
 
 class Sight(StrEnum):
@@ -147,3 +149,11 @@ class SitePort(Protocol):
     def close(self) -> None:
         """Forget the site without touching its pods."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sights:
+    """How pods look, by id; of those that are gone what they had journalled and may not have delivered."""
+
+    sights: Mapping[str, PodSight]
+    words: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from gridmill.model.artifact import Artifact
-from gridmill.model.noun import dataclass
-from gridmill.model.preflight import Checked, Question
-from gridmill.model.provenance import CodeFile
-from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove, FileTrouble, Verified
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.manifest import AliasMove, FileTrouble, Verified
+from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.provenance import CodeFile
+from gridmill.domain.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,17 +4,17 @@ they err."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gridmill.model.amounts import show_number, show_seconds
-from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.breakdown import breakdown_of
-from gridmill.model.calibration import judge
-from gridmill.model.comparison import rows_measured_on, settings_of
-from gridmill.model.event import Event, EventType
-from gridmill.model.metric import HIGHER_IS_BETTER, is_ranked, marked, read_metric
-from gridmill.model.noun import dataclass
-from gridmill.model.state import AttemptState
-from gridmill.model.view import JobView, RunView
-from gridmill.report.charts import (
+from gridmill.domain.amounts import show_number, show_seconds
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.comparison import rows_measured_on, settings_of
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.metric_tables import breakdown_of
+from gridmill.domain.metrics import HIGHER_IS_BETTER, is_ranked, judge, marked, read_metric
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.states import AttemptState
+from gridmill.domain.views import JobView, RunView
+from gridmill.report.jobs import anchor
+from gridmill.report.svg import (
     Axes,
     Point,
     Scale,
@@ -27,7 +27,6 @@ from gridmill.report.charts import (
     tick_texts,
     ticks,
 )
-from gridmill.report.jobs import anchor
 
 SHOWN_TRIALS, SHOWN_FEATURES, SHOWN_MODELS, SHOWN_METRICS = 12, 15, 12, 40
 _LOSS = "loss"

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from gridmill.model.amounts import show_count, show_number, show_seconds
-from gridmill.model.artifact import ArtifactKind
-from gridmill.model.building import is_building
-from gridmill.model.comparison import best_models
-from gridmill.model.event import Event
-from gridmill.model.failures import at_fault, failed_jobs, failed_parts, next_step, reason
-from gridmill.model.noun import dataclass
-from gridmill.model.run import Attempt
-from gridmill.model.state import FINISHED_RUNS, JobState, RunState
-from gridmill.model.view import JobView, RunView
+from gridmill.domain.amounts import show_count, show_number, show_seconds
+from gridmill.domain.artifact import ArtifactKind
+from gridmill.domain.comparison import best_models
+from gridmill.domain.environment_build import is_building
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.run import Attempt
+from gridmill.domain.run_failures import at_fault, failed_jobs, failed_parts, next_step, reason
+from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
+from gridmill.domain.views import JobView, RunView
 from gridmill.report.jobs import LONGEST_MESSAGE, anchor, headline_of, log_end, shortened
 from gridmill.report.models import name_of, versions_of
 

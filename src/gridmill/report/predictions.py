@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gridmill.model.amounts import show_seconds
-from gridmill.model.artifact import Artifact
-from gridmill.model.breakdown import breakdown_of
-from gridmill.report.charts import Axes, Series, line_chart
+from gridmill.domain.amounts import show_seconds
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.metric_tables import breakdown_of
 from gridmill.report.jobs import anchor
 from gridmill.report.models import name_of
+from gridmill.report.svg import Axes, Series, line_chart
 
 SHOWN_SAMPLES = 6
 

@@ -1,29 +1,366 @@
-"""The Python client: the verbs of Gridmill as methods, on whichever control node there is."""
+"""The verbs of schedules.
+
+The verbs of projects that share a grid.
+
+The verbs of sites.
+
+The verbs of sinks: what is altered about them, and how their tables stand.
+
+The verb of advice: what more workers would buy, and runs that tell.
+
+The verbs of backfills, and how a pipeline file becomes chunks: `from` and `to` are put in.
+
+The verbs of resources and deployments.
+
+The Python client: the verbs of Gridmill as methods, on whichever control node there is.
+"""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gridmill.errors import InputError, InternalError
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.view import ControlView
-from gridmill.sdk.advising import AdviceVerbs
+from gridmill.domain.advice import Advice, Probe
+from gridmill.domain.amounts import Months, parse_bytes, parse_period
+from gridmill.domain.backfill import Backfill, BackfillView, Chunk, check_bounds, chunk_values, spans
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.job import JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import Project, ProjectView
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.route import Staging
+from gridmill.domain.sink import Constraint, Outage
+from gridmill.domain.sink_overrides import Alterations, AlterVerb, Change, SinkPart, key_of_constraint
+from gridmill.domain.sink_status import LoadTask
+from gridmill.domain.site import LOCAL, NodeView, Site
+from gridmill.domain.states import RunState
+from gridmill.domain.views import ControlView, FarmView, ScheduleView
+from gridmill.errors import ConflictError, InputError, InternalError, JobError
 from gridmill.sdk.arguments import checked
-from gridmill.sdk.backfills import BackfillVerbs
-from gridmill.sdk.dial import Dialled, dial_home, dial_url, home_settings
+from gridmill.sdk.artifacts import VersionVerbs
+from gridmill.sdk.base import Connected
+from gridmill.sdk.discovery import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.loaded import Version
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
-from gridmill.sdk.resources import ResourceVerbs
-from gridmill.sdk.schedules import ScheduleVerbs
-from gridmill.sdk.sharing import ShareVerbs
-from gridmill.sdk.sinks import SinkVerbs
-from gridmill.sdk.sites import SiteVerbs
-from gridmill.sdk.versions import VersionVerbs
+from gridmill.sdk.project import is_name, read_project, with_bundle, words
+from gridmill.sdk.runs import RunVerbs
 from gridmill.settings import Settings
+
+
+class ScheduleVerbs(Connected):
+    """The verbs of schedules; `apply` makes them."""
+
+    def list_schedules(self) -> tuple[ScheduleView, ...]:
+        """Schedules of kept pipelines, by name."""
+        return self.grid.schedules()
+
+    def stop_schedule(self, name: str) -> ScheduleView:
+        """Pause it: no further run starts until `start_schedule`. Runs that are active go on."""
+        return self.grid.pause_schedule(name)
+
+    def start_schedule(self, name: str) -> ScheduleView:
+        """Let a paused schedule go on, from now."""
+        return self.grid.start_schedule(name)
+
+
+class ShareVerbs(Connected):
+    """The verbs of projects."""
+
+    def configure_project(
+        self,
+        name: str,
+        *,
+        share: float = 1.0,
+        cpus: float | None = None,
+        memory: int | str | None = None,
+        gpus: int | None = None,
+    ) -> ProjectView:
+        """Create a project, or replace its share and quota (`memory="64GB"`; None: no bound).
+
+        Raises InputError.
+        """
+        memory_bytes = None if memory is None else parse_bytes(memory)
+        return self.grid.configure_project(
+            Project(name=name, share=share, cpus=cpus, memory_bytes=memory_bytes, gpus=gpus)
+        )
+
+    def list_projects(self) -> tuple[ProjectView, ...]:
+        """Projects as they stand, by name."""
+        return self.grid.projects()
+
+    def remove_project(self, name: str) -> None:
+        """Remove a project, and what it used. Raises ConflictError while runs of it are active."""
+        self.grid.remove_project(name)
+
+
+class SiteVerbs(Connected):
+    """The verbs of sites."""
+
+    def add_site(self, site: Site) -> Site:
+        """Open a site, look at its nodes and keep it; as it is now. Adding the same again is fine.
+
+        Raises ConflictError when another one has that name, InputError, UnavailableError.
+        """
+        return self.grid.add_site(site)
+
+    def configure_site(
+        self, name: str, *, address: str | None = None, settings: Mapping[str, str] | None = None
+    ) -> Site:
+        """Change what a site was added with; an empty value takes a setting away. Its pods go on."""
+        known: Site = find_noun(self.grid, Noun.SITE, name)
+        if name == LOCAL:
+            raise ConflictError(
+                "the site `local` is the control node's own machine",
+                hint="GRIDMILL_CPUS and GRIDMILL_MEMORY say how much of it is given.",
+            )
+        merged = {**known.settings, **(settings or {})}
+        left = {key: value for key, value in merged.items() if value}
+        return self.grid.add_site(
+            replace(known, address=address or known.address, settings=left), replace=True
+        )
+
+    def list_sites(self) -> tuple[Site, ...]:
+        """Sites and their nodes, by name."""
+        return self.grid.sites()
+
+    def list_nodes(self) -> tuple[NodeView, ...]:
+        """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
+        return self.grid.nodes()
+
+    def list_farms(self) -> tuple[FarmView, ...]:
+        """Farms, as they were some seconds ago: GPUs, line, disk, version; and how quick the way there is."""
+        return self.grid.farms()
+
+    def remove_site(self, name: str) -> None:
+        """Forget a site where nothing is up."""
+        self.grid.remove_site(name)
+
+
+class SinkVerbs(Connected):
+    """The verbs of sinks."""
+
+    def list_alterations(self, name: str | None = None) -> tuple[Alterations, ...]:
+        """What was altered of one sink (`pipeline/job`) or of all."""
+        return self.grid.alterations(name=name)
+
+    def list_load_tasks(self, name: str | None = None) -> tuple[LoadTask, ...]:
+        """How each source of one sink (`pipeline/job`) or of all stands: rows, position, next look."""
+        return self.grid.load_tasks(name=name)
+
+    def add_to_sink(self, name: str, part: Constraint | Outage | str, *, metric: str = "") -> Alterations:
+        """Add a constraint, an outage, a source (its path), or with `metric` a metric (its SQL).
+
+        It holds for the runs that start from now on, until it is removed.
+        """
+        return self.grid.alter_sink(name, change_of(AlterVerb.ADD, part, metric))
+
+    def remove_from_sink(self, name: str, part: SinkPart | str, key: str) -> Alterations:
+        """Remove a part by its key: a source's path, what a constraint's reason says, a metric's name, an
+        outage's beginning."""
+        return self.grid.alter_sink(name, Change(verb=AlterVerb.REMOVE, part=SinkPart(part), key=key))
+
+
+def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = "") -> Change:
+    """The change that adds or removes a part."""
+    match part:
+        case Constraint():
+            part.check()
+            return Change(verb=verb, part=SinkPart.CONSTRAINT, key=key_of_constraint(part), constraint=part)
+        case Outage():
+            part.check()
+            return Change(verb=verb, part=SinkPart.OUTAGE_WINDOW, key=part.begins, outage=part)
+    if metric:
+        return Change(verb=verb, part=SinkPart.METRIC, key=metric, text=part)
+    return Change(verb=verb, part=SinkPart.SOURCE, key=part)
+
+
+_FIRST = Probe(workers=1, share=0.05)
+"""For a job that never ran; it says how large the second one must be."""
+_MOST = 2
+"""Probes of one advice."""
+
+
+class AdviceVerbs(RunVerbs):
+    """The verb of advice."""
+
+    def advise(
+        self, job: str, *, probe: bool = False, on_probe: Callable[[int, float], None] | None = None
+    ) -> Advice:
+        """Advice on the workers of `pipeline/job`; with `probe` after at most two runs that tell more.
+
+        Probes do a part of the job's data and keep nothing but what they measured; `on_probe` is told of each
+        before it starts: workers, and share of the data.
+        Raises NotFoundError, ConflictError where nothing was measured, InputError, JobError for a probe that
+        failed.
+        """
+        if probe:
+            for _ in range(_MOST):
+                one = self._next_probe(job)
+                if one is None:
+                    break
+                if on_probe is not None:
+                    on_probe(one.workers, one.share)
+                self._probe(job, one)
+        return self._ask(lambda grid: grid.advise(job))
+
+    def _next_probe(self, job: str) -> Probe | None:
+        try:
+            return next(iter(self.grid.advise(job).probes), None)
+        except ConflictError:
+            return _FIRST
+
+    def _probe(self, job: str, one: Probe) -> None:
+        run = self.attend(lambda grid: grid.probe(job, workers=one.workers, share=one.share)).run.id
+        ended = self.wait(run)
+        if ended.run.state != RunState.SUCCEEDED:
+            why = next((line.job.message for line in ended.jobs if line.job.message), ended.run.message)
+            raise JobError(f"probe {run} {ended.run.state}: {why}", hint=f"`gridmill logs {run}` has more.")
+
+
+class BackfillVerbs(Connected):
+    """The verbs of backfills. A backfill has the name of its pipeline."""
+
+    def start_backfill(
+        self,
+        pipeline: str | Path,
+        *,
+        begins: str,
+        ends: str,
+        every: str | float | None = None,
+        zone: str = "UTC",
+        parallel: int = 1,
+        newest_first: bool = False,
+        set: Mapping[str, Any] | None = None,
+        force: bool = False,
+    ) -> BackfillView:
+        """Run a pipeline (a file, or a kept one by its name) for each stretch of `every` ("7d", "1mo", or
+        seconds; default: the whole range) from `begins` up to `ends` (ISO 8601, without an offset in the time
+        zone `zone`), at most `parallel` at once; returns at once. Whole days and months follow the calendar
+        of `zone`.
+
+        It declares the parameters `from` and `to`, or uses `${due}`. A kept one is as it was applied last,
+        whatever became of its file. Chunks that are done are not run again, unless with `force`; those that
+        failed are. Needs `gridmill up`. Raises PipelineError, InputError, ConflictError, NotFoundError,
+        UnavailableError.
+        """
+        declared = None if is_name(pipeline) else _with_bounds(Path(pipeline), set)
+        name = str(pipeline) if declared is None else declared.name
+        length = None if every is None else parse_period(every)
+        backfill = Backfill(
+            name=name,
+            begins=begins,
+            ends=ends,
+            every_seconds=None if isinstance(length, Months) else length,
+            every_months=int(length) if isinstance(length, Months) else None,
+            zone=zone,
+            parallel=parallel,
+            newest_first=newest_first,
+            force=force,
+        )
+        if declared is None:
+            return self._ask(lambda grid: grid.backfill_pipeline(backfill, words(set)))
+        made = [_chunk(Path(pipeline), declared, set or {}, span) for span in spans(backfill)]
+        first = with_bundle(made[0].pipeline, self.grid, self.settings)
+        chunks = tuple(
+            replace(
+                one, pipeline=replace(one.pipeline, bundle=first.bundle, commit=first.commit, host=first.host)
+            )
+            for one in made
+        )
+        return self._ask(lambda grid: grid.start_backfill(backfill, chunks))
+
+    def resume_backfill(self, name: str) -> BackfillView:
+        """Let a stopped one go on, and try again what failed, as the pipeline was declared when it was
+        started last."""
+        return self._ask(lambda grid: grid.start_backfill(replace(grid.backfill(name).backfill, force=False)))
+
+    def stop_backfill(self, name: str) -> BackfillView:
+        """Start no further chunk; runs that are active go on."""
+        return self._ask(lambda grid: grid.stop_backfill(name))
+
+    def list_backfills(self) -> tuple[BackfillView, ...]:
+        """Backfills, by name."""
+        return self.grid.backfills()
+
+
+def _with_bounds(file: Path, values: Mapping[str, Any] | None) -> Pipeline:
+    """What the file declares. Raises PipelineError where it does not take a range."""
+    declared = read_project(file, values, awaiting=True)
+    check_bounds(declared, str(file))
+    return declared
+
+
+def _chunk(file: Path, declared: Pipeline, values: Mapping[str, Any], span: tuple[str, str]) -> Chunk:
+    begins, ends = span
+    pipeline = read_project(file, {**values, **chunk_values(declared, span)})
+    return Chunk(pipeline=replace(pipeline, written=None), begins=begins, ends=ends)
+
+
+class ResourceVerbs(Connected):
+    """The verbs of resources and deployments."""
+
+    def configure_resource(
+        self,
+        name: str,
+        type: JobKind | str,
+        *,
+        rows: int | str | None = None,
+        columns: int | None = None,
+        cpus: float | None = None,
+        memory: int | str | None = None,
+        gpus: int = 0,
+        workers: int | None = None,
+        keep: float | str | None = None,
+        site: str = "local",
+        jobs: tuple[str, ...] = (),
+        settings: Mapping[str, str] | None = None,
+        staging: Staging | str | None = None,
+    ) -> tuple[Resource, Sizing]:
+        """Create or replace a resource; it and the size chosen, with why.
+
+        Sizes: `rows="1M"`, `memory="4GiB"`, `keep="10m"` or plain numbers (bytes, seconds).
+        `settings` are of the site's kind, before the site's own: `{"partition": "gpu"}`. `staging`: at a
+        cluster, how data gets there. Raises InputError, CapacityError.
+        """
+        sizes = {"rows": rows, "columns": columns, "cpus": cpus, "memory": memory, "gpus": gpus}
+        others = {"workers": workers, "keep": keep, "jobs": jobs, "settings": settings, "staging": staging}
+        return self.grid.configure_resource(
+            make_resource({"name": name, "type": type, "site": site, **sizes, **others})
+        )
+
+    def alter_resource(self, name: str, **changes: Any) -> tuple[Resource, Sizing]:  # noqa: ANN401
+        """Change fields of a resource, as `configure_resource` names them, leaving the others."""
+        current: Resource = find_noun(self.grid, Noun.RESOURCE, name)
+        if current.default:
+            raise ConflictError(f"{name!r} is made by Gridmill itself", hint="Configure one of your own.")
+        return self.grid.configure_resource(make_resource({**_construct().written(current), **changes}))
+
+    def remove_resource(self, name: str) -> None:
+        """Remove a resource."""
+        self.grid.remove_resource(name)
+
+    def list_resources(self) -> tuple[Resource, ...]:
+        """Resources, by name."""
+        return self.grid.resources()
+
+    def list_deployments(self) -> tuple[Deployment, ...]:
+        """Deployments that are not gone."""
+        return self.grid.deployments()
+
+
+def make_resource(fields: Mapping[str, object]) -> Resource:
+    """The resource with these fields, as a file names them. Raises PipelineError."""
+    made: Resource = _construct().construct(Resource, (), fields)
+    return made
+
+
+def _construct() -> Any:  # noqa: ANN401  a module
+    """What makes nouns by the names of files: loaded when it is used."""
+    return import_module("gridmill.declarations.construct")
 
 
 @checked

@@ -11,8 +11,8 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError, UnreachedError
-from gridmill.model.noun import dataclass
 
 TIMEOUT_SECONDS = 60.0
 _REPEATABLE = ("GET", "PUT")

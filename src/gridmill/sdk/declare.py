@@ -43,7 +43,7 @@ class Declaring(type):
 
 
 def _parameters(noun: type) -> list[Parameter]:
-    parts = import_module("gridmill.declarations.shapes").parts(noun)
+    parts = import_module("gridmill.declarations.schema").parts(noun)
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if part.required else part.default)
         for name, part in parts.items()

@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError
-from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.noun import dataclass
-from gridmill.model.uri import below
 from gridmill.sdk.arguments import check_methods
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _graph(folder: Path, name: str) -> bytes:
     graph = path.read_bytes()
     if b"gridmill.columns" in graph:
         return graph
-    with_metadata = import_module("gridmill.jobs.training.graph").with_metadata
+    with_metadata = import_module("gridmill.jobs.training.onnx_graph").with_metadata
     described: bytes = with_metadata(graph, models.graph_facts(card))
     return described
 

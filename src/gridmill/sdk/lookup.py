@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
+from gridmill.domain.artifact import ArtifactKind
+from gridmill.domain.run import Attempt
+from gridmill.domain.views import JobView, RunView
 from gridmill.errors import InputError, NotFoundError
-from gridmill.model.artifact import ArtifactKind
-from gridmill.model.run import Attempt
-from gridmill.model.view import JobView, RunView
 from gridmill.ports.grid import Grid
 
 _LATEST = 20

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from gridmill.model.amounts import show_bytes, show_number, show_seconds
-from gridmill.model.state import JobState
-from gridmill.model.view import DryRun, JobView, RunView
+from gridmill.domain.amounts import show_bytes, show_number, show_seconds
+from gridmill.domain.states import JobState
+from gridmill.domain.views import DryRun, JobView, RunView
 
 
 class ShowsRun(Protocol):

@@ -1,7 +1,7 @@
 """The local site: pods are processes on the machine of the control node."""
 
+from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError
-from gridmill.model.site import Site, check_settings
 from gridmill.ports.site import SitePort
 from gridmill.settings import Settings
 from gridmill.sites.processes import ProcessSite

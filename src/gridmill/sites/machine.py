@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridmill.model.node import Gpu, NodeLook
+from gridmill.domain.site import Gpu, NodeLook
 
 _PROC = Path("/proc")
 _SECONDS = 0.25

@@ -1,4 +1,6 @@
-"""Pods as processes of this machine, each in a session of its own: for the local site and for Ray's nodes.
+"""Folders of pods that have ended, on machines where no control node keeps house.
+
+Pods as processes of this machine, each in a session of its own: for the local site and for Ray's nodes.
 
 A pod lives while it holds the lock in its folder. The site takes that lock for it and hands it down, so
 there is no moment in which a pod that was started could be taken for one that never was.
@@ -6,6 +8,7 @@ there is no moment in which a pod that was started could be taken for one that n
 
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,23 +16,43 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gridmill.codec import decode, encode
+from gridmill.domain.amounts import POD_GPU_SHARES, POD_GPUS, Amounts
+from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.site import Node, NodeLook
 from gridmill.errors import UnavailableError
-from gridmill.model.amounts import Amounts
-from gridmill.model.event import PodEvent
-from gridmill.model.gpus import POD_GPU_SHARES, POD_GPUS
-from gridmill.model.message import PodOrder
-from gridmill.model.node import NodeLook
-from gridmill.model.site import Node
+from gridmill.plugins import find
 from gridmill.ports.site import PodSight, Sight
-from gridmill.registry import find
 from gridmill.settings import Settings
-from gridmill.sites.ahead import Ahead, start_ahead
 from gridmill.sites.machine import gpus, look_at_machine, memory_of_machine
+from gridmill.sites.preload import Ahead, start_ahead
+
+KEPT_SECONDS = 86400.0
+"""Somebody may want to see why a pod ended by itself, or died; and what it said last is read from there."""
+
+
+def clear(folder: Path) -> None:
+    """Remove the folder of a pod, if it has ended: out of sight first, for others look at what lies in it."""
+    if not (folder / "ended").exists():
+        return
+    gone = folder.with_name(f".gone-{folder.name}")
+    with suppress(OSError):  # somebody else removes it
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def clear_old(pods: Path, now: float) -> None:
+    """Remove those among these folders whose pods ended over a day before `now` (Unix time)."""
+    for mark in tuple(pods.glob("*/ended")):
+        with suppress(OSError):
+            if now - mark.stat().st_mtime > KEPT_SECONDS:
+                clear(mark.parent)
+
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
@@ -200,7 +223,7 @@ class ProcessSite:
         """End what dead pods left behind: a process each, for cgroups and /proc are the pods' trade."""
         sweepers = [
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "gridmill.pod.sweep", str(self._folder(pod_id))],
+                [sys.executable, "-P", "-m", "gridmill.pod.cleanup", str(self._folder(pod_id))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -1,30 +1,64 @@
-"""A project as one file: a zip with a manifest that has the hash and size of everything in it.
+"""Where archives are unpacked before anybody sees them: folders that are locked while they are used.
+
+A project as one file: a zip with a manifest that has the hash and size of everything in it.
 
 Nothing of an archive is visible before all of it was verified, and nothing leaves the folder it is
 unpacked to.
 """
 
+import fcntl
 import hashlib
 import os
+import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 from uuid import uuid4
 
 from gridmill.codec import decode, encode
+from gridmill.domain.amounts import show_bytes
+from gridmill.domain.archive import Parcel
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.manifest import manifest_uri
+from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
-from gridmill.model.amounts import show_bytes
-from gridmill.model.artifact import Artifact, ArtifactKind
-from gridmill.model.noun import dataclass
-from gridmill.model.parcel import Parcel
-from gridmill.model.stored import manifest_uri
-from gridmill.model.uri import below
-from gridmill.storage.archived import FILES, check_archived, manifests_of, renew_manifests
-from gridmill.storage.archived import homes as manifest_homes
-from gridmill.storage.staging import staging
+from gridmill.storage.manifests import FILES, check_archived, manifests_of, renew_manifests
+from gridmill.storage.manifests import homes as manifest_homes
+
+STAGING = ".import-"
+"""What their names begin with, right below the storage root."""
+
+
+@contextmanager
+def staging(root: Path) -> Iterator[Path]:
+    """A folder of one's own below the root, removed afterwards. Raises OSError."""
+    folder = root / f"{STAGING}{uuid4().hex}"
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some shared file systems cannot: there it counts as used while it is young
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_left(folder: Path) -> bool:
+    """Whether nobody uses it: whoever made it was killed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
 
 _MANIFEST = "manifest.json"
 _FILES, _BUNDLES = FILES, "bundles"

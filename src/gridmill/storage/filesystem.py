@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from uuid import uuid4
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
-from gridmill.model.noun import dataclass
 
 SHARED = frozenset(
     {

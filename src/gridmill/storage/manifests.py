@@ -1,24 +1,41 @@
-"""Manifests of versions and the moves of aliases, below the storage root."""
+"""Manifests of versions and the moves of aliases, below the storage root.
+
+The manifests of the versions in an archive: what leaves and what comes is what was made.
+"""
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gridmill import __version__
 from gridmill.codec import encode
-from gridmill.errors import StorageError
-from gridmill.model.alias import LATEST
-from gridmill.model.artifact import Artifact
-from gridmill.model.stored import (
+from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind
+from gridmill.domain.manifest import (
     MANIFEST_FORMAT,
+    MANIFESTS,
     AliasMove,
     Contents,
+    FileTrouble,
+    StoredFile,
+    Trouble,
     VersionManifest,
     manifest_uri,
     moves_uri,
+    told,
 )
-from gridmill.model.uri import below
-from gridmill.staging.checking import seal
-from gridmill.staging.contents import NOTHING, list_contents, read_contents, write_whole
+from gridmill.domain.storage_uri import below
+from gridmill.errors import ConflictError, NotFoundError, StorageError
+from gridmill.transfer.contents import (
+    NOTHING,
+    list_contents,
+    place_of,
+    read_contents,
+    read_manifest,
+    write_whole,
+    written,
+)
+from gridmill.transfer.verify import is_litter, seal
 
 
 def keep_manifest(root: Path, version: Artifact, listed: str, *, shared: bool = False) -> None:
@@ -58,3 +75,107 @@ def note_move(root: Path, move: AliasMove) -> None:
             os.close(descriptor)
     except OSError as error:
         raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
+
+
+FILES = "files"
+
+
+def homes(versions: Iterable[Artifact]) -> tuple[str, ...]:
+    """The folders of an archive in which manifests may lie."""
+    return tuple(dict.fromkeys(f"{MANIFESTS}/{one.name}/" for one in versions))
+
+
+def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str, bytes]]:
+    """The manifests that go into an archive, by their names there. Without times, which are other ones where
+    the files are unpacked: the same project gives the same archive."""
+    for one in _there(versions):
+        found = _manifest(one, root)
+        if found is not None:
+            if found.contents is not None:
+                timeless, rejects = (
+                    tuple(replace(each, mtime_ns=0) for each in files)
+                    for files in (found.contents.files, found.contents.rejects)
+                )
+                found = replace(found, contents=replace(found.contents, files=timeless, rejects=rejects))
+            yield manifest_uri(one.name, one.number), encode(found)
+
+
+def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str, str]) -> None:
+    """Raise ConflictError for a version that is not what its manifest below `root` says; `hashes` are those
+    of an archive's files, by their names there."""
+    for one in _there(versions):
+        manifest = _manifest(one, root)
+        found = tuple(_troubles(one, manifest.contents if manifest else None, hashes))
+        if found:
+            raise ConflictError(
+                f"{one.id} is not what it was when it was made: {told(found)}",
+                hint=f"`gridmill verify {one.id}` lists all such files in the grid that it is from. There, "
+                f"run its pipeline again or remove it (`gridmill remove {one.kind} {one.id}`).",
+            )
+
+
+def renew_manifests(versions: Iterable[Artifact], folder: Path, hashes: Mapping[str, str]) -> None:
+    """Bring the manifests below `folder`, where an archive was unpacked, to the times of the files there.
+    Archives of before there were manifests get them, but for tables, whose versions share files."""
+    for one in _there(versions):
+        found = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
+        if found.contents is not None and one.output.uri:
+            data = below(folder / FILES, one.output.uri)
+            dated = tuple(_dated(data, each) for each in found.contents.files)
+            contents = replace(found.contents, files=dated)
+            seal(data, contents)
+            found = replace(found, contents=contents)
+        write_manifest(folder, found)
+
+
+def _there(versions: Iterable[Artifact]) -> Iterator[Artifact]:
+    return (one for one in versions if not one.removed)
+
+
+def _manifest(version: Artifact, root: Path) -> VersionManifest | None:
+    try:
+        return read_manifest(root, version)
+    except NotFoundError:
+        return None
+
+
+def _troubles(
+    version: Artifact, contents: Contents | None, hashes: Mapping[str, str]
+) -> Iterator[FileTrouble]:
+    if contents is None or not version.output.uri:
+        return
+    known = {_name(version, one.path): one for one in contents.files}
+    for name, one in known.items():
+        if name not in hashes:
+            yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
+        elif hashes[name] != one.sha256:
+            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+    if version.kind != ArtifactKind.SINK:
+        prefix = _name(version, "")
+        for name in hashes:
+            if name.startswith(prefix) and name not in known and not is_litter(name):
+                yield FileTrouble(path=name.removeprefix(prefix), trouble=Trouble.EXTRA)
+
+
+def _name(version: Artifact, path: str) -> str:
+    """In an archive."""
+    folder = f"{FILES}/{version.output.uri}"
+    return place_of(Path(folder), path) if path else f"{folder}/"
+
+
+def _made_of(version: Artifact, hashes: Mapping[str, str]) -> Contents | None:
+    if version.kind == ArtifactKind.SINK:
+        return None
+    prefix = _name(version, "")
+    names = sorted(name for name in hashes if version.output.uri and name.startswith(prefix))
+    return Contents(
+        files=tuple(
+            StoredFile(path=written(name.removeprefix(prefix)), size_bytes=0, mtime_ns=0, sha256=hashes[name])
+            for name in names
+        )
+    )
+
+
+def _dated(data: Path, one: StoredFile) -> StoredFile:
+    looked = os.lstat(place_of(data, one.path))
+    return replace(one, size_bytes=looked.st_size, mtime_ns=looked.st_mtime_ns)

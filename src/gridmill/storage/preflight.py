@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 from gridmill.codec import decode, encode
+from gridmill.domain.preflight import Checked, Question, Unchecked
 from gridmill.errors import GridmillError
-from gridmill.model.preflight import Checked, Question, Unchecked
 
 LONGEST_SECONDS = 20.0
 

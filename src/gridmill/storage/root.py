@@ -1,31 +1,82 @@
-"""A storage root that is a folder, with the code bundles of one home: the port `Storage` on a file system."""
+"""Whose a pipeline's folders below a storage root are: the first store that runs it there, for good.
+
+A storage root that is a folder, with the code bundles of one home: the port `Storage` on a file system.
+"""
 
 import os
 import re
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 from shutil import disk_usage, rmtree
 from socket import gethostname
 from uuid import uuid4
 
-from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.model.artifact import Artifact
-from gridmill.model.preflight import Checked, Question
-from gridmill.model.provenance import CodeFile
-from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove, FileTrouble, Verified
-from gridmill.model.uri import below
-from gridmill.ports.house import GOING
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.manifest import AliasMove, FileTrouble, Verified
+from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.provenance import CodeFile
+from gridmill.domain.source import Source
+from gridmill.domain.storage_uri import below
+from gridmill.errors import ConflictError, InputError, StorageError, UnavailableError, UnsafePathError
+from gridmill.ports.disk import GOING
 from gridmill.ports.storage import FileStat
-from gridmill.staging.checking import find_troubles, verify
-from gridmill.storage.claims import claim
-from gridmill.storage.contents import Contents
-from gridmill.storage.listing import read_listing
+from gridmill.storage.file_hashes import Contents, read_listing
 from gridmill.storage.manifests import keep_manifest, note_move
 from gridmill.storage.preflight import ask
-from gridmill.storage.sources import describe_source
+from gridmill.storage.source_files import describe_source
 from gridmill.storage.unpack import bundle_hash
+from gridmill.transfer.verify import find_troubles, verify
+
+CLAIMS = "owners"
+
+
+def claim(root: Path, pipeline: str, owner: str, home: str) -> None:
+    """Take them for `owner`, the mark of a store; `home` tells people where that is. May be repeated.
+
+    A folder that holds its owner's name is renamed into place, which one of several that try can do, on any
+    file system. Raises ConflictError when another store has them, UnavailableError.
+    """
+    place = root / CLAIMS / pipeline
+    try:
+        there = _owner(place) or _made(place, f"{owner}\n{home} on {socket.gethostname()}\n") or _owner(place)
+    except OSError as error:
+        raise UnavailableError(
+            f"the storage root cannot be written: {error.strerror}", place=str(place)
+        ) from error
+    mark, _, where = there.partition("\n")
+    if mark != owner:
+        raise ConflictError(
+            f"pipeline {pipeline!r} of another home ({where.strip()}) keeps its results in this storage root",
+            hint="Give one of the two another name, or GRIDMILL_ROOT another folder; if that home is gone "
+            f"for good, remove {place}.",
+        )
+
+
+def _owner(place: Path) -> str:
+    try:
+        return (place / "owner").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _made(place: Path, owner: str) -> str:
+    """The owner that was written; empty where somebody was quicker."""
+    draft = place.with_name(f".{place.name}.{uuid4().hex}")
+    draft.mkdir(parents=True)
+    try:
+        (draft / "owner").write_text(owner)
+        draft.rename(place)
+    except OSError as error:
+        if error.errno not in (EEXIST, ENOTEMPTY):
+            raise
+        return ""
+    finally:
+        rmtree(draft, ignore_errors=True)
+    return owner
+
 
 _HASH = re.compile("[0-9a-f]{64}")
 SHARED_BUNDLES = "bundles"

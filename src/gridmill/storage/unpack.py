@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import BinaryIO
 from uuid import uuid4
 
+from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.errors import InputError, StorageError, UnsafePathError
-from gridmill.model.amounts import MIB, show_bytes
 
 MAX_BYTES = 100 * MIB
 MAX_FILES = 20_000

@@ -7,13 +7,11 @@ from dataclasses import field, replace
 from itertools import islice
 from typing import Any
 
-from gridmill.model.event import Event
-from gridmill.model.noun import dataclass
-from gridmill.model.run import JobRun, Run
-from gridmill.ports.keys import is_live, key_of, parent_of
-from gridmill.ports.store import Change, Noun, Put, Record, Store
-from gridmill.stores.counting import numbers_used
-from gridmill.stores.versions import Address, address_of, check_versions
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.run import JobRun, Run
+from gridmill.ports.store import Change, Noun, Put, Record, Store, is_live, key_of, parent_of
+from gridmill.stores.compare_and_set import Address, address_of, check_versions, numbers_used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

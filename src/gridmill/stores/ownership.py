@@ -3,8 +3,7 @@
 from contextlib import suppress
 
 from gridmill.errors import StoreInUseError, StoreLostError
-from gridmill.stores.connections import transaction
-from gridmill.stores.dialect import Connection, Cursor, Dialect
+from gridmill.stores.dialect import Connection, Cursor, Dialect, transaction
 
 _LOCK = "1735551332, 1"  # any two numbers that are ours: "grid", and its first lock
 _NAME = "SELECT set_config('application_name', %(owner)s, false)"

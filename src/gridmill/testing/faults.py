@@ -8,8 +8,8 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Protocol
 
+from gridmill.domain.pod_protocol import Event
 from gridmill.errors import InputError, StorageError
-from gridmill.model.event import Event
 from gridmill.ports.store import Change, Record, Store
 
 

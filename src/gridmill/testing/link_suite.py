@@ -7,15 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from gridmill.codec import encode_message
-from gridmill.model.event import EventType, PodEvent
-from gridmill.model.message import (
+from gridmill.domain.pod_protocol import (
     PROTOCOL,
     Ack,
     Events,
+    EventType,
     FromPod,
     Goodbye,
     Heartbeat,
     Hello,
+    PodEvent,
     Stop,
     ToPod,
     Welcome,

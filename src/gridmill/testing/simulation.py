@@ -4,27 +4,26 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from gridmill.control.begin import begin_run, resume_run, stop_run
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.pipelines import PipelineCases
 from gridmill.control.state import Alarms, Control, Counters, Limits
+from gridmill.control.steps.begin import begin_run, resume_run, stop_run
+from gridmill.control.usecases.pipelines import PipelineCases
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.job import Job
+from gridmill.domain.manifest import AliasMove, FileTrouble, Verified
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.preflight import Checked, Question, Unchecked
+from gridmill.domain.provenance import CodeFile
+from gridmill.domain.run import Run
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.source import Source
 from gridmill.errors import StorageError
-from gridmill.model.artifact import Artifact
-from gridmill.model.job import Job
-from gridmill.model.message import Order
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.preflight import Checked, Question, Unchecked
-from gridmill.model.provenance import CodeFile
-from gridmill.model.run import Run
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.source import Source
-from gridmill.model.stored import AliasMove, FileTrouble, Verified
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
-from gridmill.testing.behaviour import Behaviour
 from gridmill.testing.clock import FakeClock
-from gridmill.testing.simulated import SimulatedWorld
+from gridmill.testing.simulated_site import Behaviour, SimulatedWorld
 
 
 class NoStorage:

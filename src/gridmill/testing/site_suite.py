@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from gridmill.model.message import PodOrder
+from gridmill.domain.pod_protocol import PodOrder
 from gridmill.ports.site import Sight, SitePort
 
 

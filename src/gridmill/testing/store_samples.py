@@ -2,26 +2,23 @@
 
 from typing import Any
 
-from gridmill.model.alias import Alias
-from gridmill.model.alteration import Alterations, AlterVerb, Change, SinkPart
-from gridmill.model.amounts import Amounts
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.backfill import Backfill, Chunk
-from gridmill.model.command import CommandSpec
-from gridmill.model.deployment import Deployment, Pod
-from gridmill.model.event import Event
-from gridmill.model.job import Job, JobKind, JobSize
-from gridmill.model.latest import Latest
-from gridmill.model.origin import Origin
-from gridmill.model.pipeline import Pipeline
-from gridmill.model.project import Project
-from gridmill.model.provenance import CodeList, Provenance
-from gridmill.model.resource import Measurement, Resource, Sizing, Use
-from gridmill.model.run import Attempt, JobRun, Run
-from gridmill.model.schedule import Schedule, ScheduleSpec
-from gridmill.model.site import Node, Site, SiteKind
-from gridmill.model.state import AttemptState, DeploymentState, JobState, PodState, RunState
-from gridmill.model.statement import Given
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Latest, Output
+from gridmill.domain.backfill import Backfill, Chunk
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.pipeline import Origin, Pipeline
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.project import Project
+from gridmill.domain.provenance import CodeList, Provenance
+from gridmill.domain.resource import Measurement, Resource, Sizing, Use
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.schedule import Schedule, ScheduleSpec
+from gridmill.domain.sink_overrides import Alterations, AlterVerb, Change, SinkPart
+from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.domain.sql_statement import Given
+from gridmill.domain.states import AttemptState, DeploymentState, JobState, PodState, RunState
 from gridmill.ports.store import Noun
 
 

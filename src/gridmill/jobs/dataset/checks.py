@@ -10,16 +10,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.epochs import time_of
-from gridmill.jobs.dataset.labels import label_names
-from gridmill.jobs.dataset.names import check_comparable, check_time, find_column, is_time
-from gridmill.jobs.dataset.splits import Bounds, drawn_on
-from gridmill.jobs.engine import Types, fetch_rows, quoted
-from gridmill.jobs.expressions import expression_columns, expression_type
-from gridmill.jobs.sqltext import HIDDEN, sql_text
-from gridmill.model.amounts import show_seconds
-from gridmill.model.dataset import (
+from gridmill.domain.amounts import show_seconds
+from gridmill.domain.dataset import (
     UNTIL_BASIS,
     AsOfJoin,
     Basis,
@@ -31,6 +23,13 @@ from gridmill.model.dataset import (
     SplitBy,
     Window,
 )
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset.columns import check_comparable, check_time, find_column, is_time
+from gridmill.jobs.dataset.epochs import time_of
+from gridmill.jobs.dataset.labels import label_names
+from gridmill.jobs.dataset.splits import Bounds, drawn_on
+from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
+from gridmill.jobs.expressions import HIDDEN, expression_columns, expression_type, sql_text
 
 
 def check_tables(

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
 from gridmill.errors import InputError
-from gridmill.jobs.dataset.asked import CHUNK, Asked, Sorted, is_alike
-from gridmill.jobs.dataset.feeds import (
+from gridmill.jobs.dataset.as_of import (
     aggregate_type,
     ask_feeds,
     in_place,
@@ -20,6 +20,7 @@ from gridmill.jobs.dataset.feeds import (
     lag_backs,
     window_overs,
 )
+from gridmill.jobs.dataset.columns import find_column, refuse_duplicates, refuse_split
 from gridmill.jobs.dataset.joins import join_all
 from gridmill.jobs.dataset.labels import (
     Step,
@@ -31,10 +32,10 @@ from gridmill.jobs.dataset.labels import (
     label_steps,
     label_type,
 )
-from gridmill.jobs.dataset.names import find_column, refuse_duplicates, refuse_split
 from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
-from gridmill.jobs.engine import Types, quoted
-from gridmill.jobs.sqltext import (
+from gridmill.jobs.dataset.window_plan import CHUNK, Asked, Sorted, is_alike
+from gridmill.jobs.duckdb_engine import Types, quoted
+from gridmill.jobs.expressions import (
     AT,
     DROPPED,
     HIDDEN,
@@ -45,7 +46,6 @@ from gridmill.jobs.sqltext import (
     select,
     sql_text,
 )
-from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
 
 ALL = Scope()
 _NOT_KEPT = re.compile(r"\bBIT\b|TIME WITH TIME ZONE")

@@ -12,24 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from gridmill.codec import from_builtins, to_builtins
+from gridmill.domain.dataset import CATEGORICAL, SCALERS, DatasetSpec, Encoder, Label, Method
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.compile import Compiled
-from gridmill.jobs.dataset.encoders import (
-    Fitted,
-    apply,
-    as_text,
-    codes_of,
-    fit,
-    label_numbers,
-    means_so_far,
-)
-from gridmill.jobs.dataset.raw import Raw
+from gridmill.jobs.dataset.encoders import Fitted, apply, as_text, codes_of, fit, label_numbers, means_so_far
+from gridmill.jobs.dataset.raw_rows import Raw
 from gridmill.jobs.dataset.splits import AFTER, APART, GAP
+from gridmill.jobs.expressions import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.parquet import BATCH_CELLS
-from gridmill.jobs.sqltext import DROPPED, LABEL_TIME, TIME
-from gridmill.model.dataset import DatasetSpec, Label
-from gridmill.model.encoder import CATEGORICAL, SCALERS, Encoder, Method
 
 FILE = "encoders.json"
 HIDDEN = (DROPPED, TIME, LABEL_TIME)

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.dataset import CATEGORICAL, SCALERS, Encoder, Method
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.features import Floats, Integers, is_number
-from gridmill.model.encoder import CATEGORICAL, SCALERS, Encoder, Method
 
 EMPTY: Mapping[str, pa.Array] = {}
 

@@ -8,9 +8,9 @@ or 14 digits can be a date.
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from gridmill.jobs.engine import literal, quoted
-from gridmill.model.dataset import NUMBER_FORMATS
-from gridmill.model.source import DATE_DIGITS, UNIX_UNITS
+from gridmill.domain.dataset import NUMBER_FORMATS
+from gridmill.domain.source import DATE_DIGITS, UNIX_UNITS
+from gridmill.jobs.duckdb_engine import literal, quoted
 
 NAMES: Mapping[str, str] = {
     "unix_s": "seconds since 1970",

@@ -13,16 +13,16 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from gridmill.codec import to_builtins
+from gridmill.domain.artifact import ArtifactKind
+from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.epochs import least_number
-from gridmill.jobs.dataset.reading import register_tables
+from gridmill.jobs.dataset.joins import register_tables
 from gridmill.jobs.dataset.units import Units
-from gridmill.jobs.engine import fetch_rows, quoted
-from gridmill.jobs.files import link_file
-from gridmill.jobs.sqltext import sql_text
-from gridmill.jobs.thrifty import Thrifty
-from gridmill.model.artifact import ArtifactKind
-from gridmill.model.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
+from gridmill.jobs.duckdb_engine import fetch_rows, quoted
+from gridmill.jobs.expressions import sql_text
+from gridmill.jobs.parquet import link_file
+from gridmill.jobs.parquet_reader import Thrifty
 
 FORMAT = 7
 """Raised when the same declaration begins to give other rows."""

@@ -1,14 +1,22 @@
-"""Ordinary joins as SQL; as-of joins, which are asked for. Pure."""
+"""Ordinary joins as SQL; as-of joins, which are asked for. Pure.
+
+Tables as the dataset query sees them.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gridmill.jobs.dataset.asked import Asked, Newest, Theirs, nulls_first
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
+from gridmill.jobs.dataset.columns import check_comparable, find_column, refuse_duplicates
 from gridmill.jobs.dataset.labels import own_known
-from gridmill.jobs.dataset.names import check_comparable, find_column, refuse_duplicates
-from gridmill.jobs.engine import Types, quoted
-from gridmill.jobs.sqltext import KNOWN, TIME, Scope, quote_all, select, sql_text
-from gridmill.model.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
+from gridmill.jobs.dataset.units import Units, converted
+from gridmill.jobs.dataset.window_plan import Asked, Newest, Theirs, nulls_first
+from gridmill.jobs.duckdb_engine import Types, quoted
+from gridmill.jobs.expressions import KNOWN, TIME, Scope, quote_all, select, sql_text
 
 
 @dataclass(slots=True)
@@ -121,3 +129,34 @@ def _check_keys(
         left = find_column(name, tables[basis.table], basis.table, field_)
         right = find_column(name, tables[table], table, field_)
         check_comparable(name, (basis.table, left), (table, right))
+
+
+def register_tables(
+    engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset], units: Units | None = None
+) -> None:
+    """Each table under its name, in place of one that is there; its columns of numbers in `units` as times.
+
+    Comparisons with times must not reach Arrow: it would hold the query's times, which have no zone, against
+    the statistics of the files, whose times do, and refuse. Times that a function gives stay in DuckDB.
+    """
+    for name, table in tables.items():
+        source = f"__source_{name}"
+        engine.register(source, table)
+        times = [item.name for item in table.schema if pa.types.is_timestamp(item.type)]
+        moments = {time: f"make_timestamp(epoch_us({quoted(time)}))" for time in times}
+        moments |= converted((units or {}).get(name, {}))
+        made = ", ".join(f"{sql} AS {quoted(time)}" for time, sql in moments.items())
+        listed = f"* REPLACE ({made})" if made else "*"
+        engine.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS SELECT {listed} FROM {quoted(source)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """Tables, and the units of their columns of numbers that are times."""
+
+    tables: Mapping[str, ds.Dataset]
+    units: Units = field(default_factory=dict)
+
+    def register(self, engine: duckdb.DuckDBPyConnection) -> None:
+        """Show a connection the tables."""
+        register_tables(engine, self.tables, self.units)

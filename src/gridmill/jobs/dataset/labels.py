@@ -2,16 +2,20 @@
 
 A row's own value is SQL. A value of a later row, and what is made of the events of a table, is asked of
 `beside`.
+
+Predictions as tables of a dataset: known with the row they are of; the truth stays aside. Pure.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gridmill.jobs.dataset.asked import Asked, Following, Later, Over, Theirs
-from gridmill.jobs.dataset.names import check_comparable, check_number, find_column
-from gridmill.jobs.engine import Types, quoted
-from gridmill.jobs.sqltext import (
+from gridmill.domain.artifact import Output
+from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Outcome
+from gridmill.jobs.dataset.columns import check_comparable, check_number, find_column
+from gridmill.jobs.dataset.window_plan import Asked, Following, Later, Over, Theirs
+from gridmill.jobs.duckdb_engine import Types, quoted
+from gridmill.jobs.expressions import (
     FLOATS,
     KNOWN,
     LABEL_FROM,
@@ -25,7 +29,6 @@ from gridmill.jobs.sqltext import (
     select,
     sql_text,
 )
-from gridmill.model.dataset import Aggregate, Basis, Label, Outcome
 
 NO_LABEL = "no label"
 _AGGREGATES = {
@@ -223,3 +226,50 @@ def missing_label(label: Label, types: Types, *, dated: bool) -> str:
 def missing_value(name: str, type_: str) -> str:
     """The SQL condition for a column that is missing, or not a number."""
     return f"{name} IS NULL OR isnan({name})" if type_ in FLOATS else f"{name} IS NULL"
+
+
+ASIDE = ("row", "truth", "fold")
+"""Columns of a prediction that are no features unless they are named."""
+
+
+def with_predictions(spec: DatasetSpec, predictions: Mapping[str, Output]) -> DatasetSpec:
+    """The declaration with what goes without saying of these tables: which columns are meant, and that
+    joined rows were known just before their own time, being made from what was known before it."""
+    if not predictions:
+        return spec
+    basis = spec.basis
+    if basis is not None and basis.table in predictions:
+        basis = _basis(basis, predictions[basis.table])
+    return replace(
+        spec,
+        basis=basis,
+        joins=tuple(
+            _joined(join, predictions[join.table]) if join.table in predictions else join
+            for join in spec.joins
+        ),
+        asof_joins=tuple(
+            _as_of(asof, predictions[asof.table]) if asof.table in predictions else asof
+            for asof in spec.asof_joins
+        ),
+    )
+
+
+def _basis(basis: Basis, output: Output) -> Basis:
+    columns = tuple(column.name for column in output.columns if column.name not in ASIDE)
+    return replace(basis, columns=basis.columns or columns)
+
+
+def _joined(join: Join, output: Output) -> Join:
+    time, known_at = output.details.get("time"), join.known_at
+    if time and known_at is None and not join.exempt:
+        known_at = f"{quoted(str(time))} - INTERVAL 1 MICROSECOND"
+    return replace(join, known_at=known_at, columns=join.columns or _said(output, join.on))
+
+
+def _as_of(asof: AsOfJoin, output: Output) -> AsOfJoin:
+    return replace(asof, columns=asof.columns or _said(output, asof.on))
+
+
+def _said(output: Output, on: tuple[str, ...]) -> tuple[str, ...]:
+    keys = (*on, *output.details.get("entity", ()), output.details.get("time"))
+    return tuple(column.name for column in output.columns if column.name not in (*ASIDE, *keys))

@@ -1,28 +1,84 @@
-"""From a dataset's declaration and its tables to the query that is run, with all that was checked before."""
+"""What a dataset's `sql` may call beside DuckDB's own functions; their libraries are loaded when it does.
 
-from collections.abc import Mapping
+Columns of `sql` that hold arrays of a fixed length, `FLOAT[64]`: each becomes as many columns.
+
+From a dataset's declaration and its tables to the query that is run, with all that was checked before.
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib import import_module
 from typing import TypeAlias
 
 import duckdb
 import pyarrow.dataset as ds
 
+from gridmill.domain.dataset import BUCKET_ROWS, Basis, DatasetSpec
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.arrays import spread
-from gridmill.jobs.dataset.asked import CHUNK
 from gridmill.jobs.dataset.checks import Seen, check_tables, known_span, resolve_bounds, seen_until, time_span
+from gridmill.jobs.dataset.columns import SQL_RESULT, find_column, refuse_duplicates, refuse_split
 from gridmill.jobs.dataset.compile import Compiled, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
-from gridmill.jobs.dataset.functions import register_functions
 from gridmill.jobs.dataset.incremental import final_until, history_from
-from gridmill.jobs.dataset.names import SQL_RESULT, find_column, refuse_split
 from gridmill.jobs.dataset.splits import Bounds
 from gridmill.jobs.dataset.units import Unit, Units, check_declared, converted, find_units
-from gridmill.jobs.engine import Types, quoted
-from gridmill.jobs.expressions import explain, is_ordered, parse_select, types_of
-from gridmill.jobs.sqltext import DROPPED, Scope
-from gridmill.model.dataset import BUCKET_ROWS, Basis, DatasetSpec
+from gridmill.jobs.dataset.window_plan import CHUNK
+from gridmill.jobs.duckdb_engine import Types, quoted
+from gridmill.jobs.expressions import DROPPED, Scope, explain, is_ordered, parse_select, types_of
+
+FUNCTIONS = {"pixels": "gridmill.jobs.dataset.images"}
+"""The module of each; its `register` makes the function known to a connection."""
+
+
+def register_functions(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Those that the text calls. Raises ModuleNotFoundError where a library is not installed."""
+    for name, module in FUNCTIONS.items():
+        if re.search(rf"\b{name}\s*\(", sql, re.IGNORECASE):
+            register: Callable[[duckdb.DuckDBPyConnection], None] = import_module(module).register
+            register(engine)
+
+
+MOST_COLUMNS = 4096
+_ARRAY = re.compile(r"(?P<item>[^\[\]]+)\[(?P<length>\d+)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The SQL with a column for each value, and what its columns are."""
+
+    sql: str
+    types: Types
+
+
+def spread(sql: str, types: Types) -> Spread:
+    """`pixel FLOAT[64]` as `pixel_1` ... `pixel_64`; the same SQL where there is no array.
+
+    Raises InputError for columns that would be there twice, and for too many.
+    """
+    made = [item for name, type_ in types.items() for item in _columns(name, type_)]
+    if len(made) == len(types) and all(_ARRAY.fullmatch(type_) is None for type_ in types.values()):
+        return Spread(sql=sql, types=types)
+    if len(made) > MOST_COLUMNS:
+        raise InputError(
+            f"its arrays would make {len(made):,} columns; {MOST_COLUMNS:,} is the most",
+            hint="Give models less to look at: a smaller image, fewer buckets of words.",
+            place="dataset.sql",
+        )
+    refuse_duplicates(name for name, _, _ in made)
+    listed = ", ".join(f"{value} AS {quoted(name)}" for name, value, _ in made)
+    return Spread(sql=f"SELECT {listed}\nFROM (\n{sql}\n)", types={name: type_ for name, _, type_ in made})
+
+
+def _columns(name: str, type_: str) -> list[tuple[str, str, str]]:
+    """Name, SQL and type of each."""
+    array = _ARRAY.fullmatch(type_)
+    if array is None:
+        return [(name, quoted(name), type_)]
+    numbers = range(1, int(array["length"]) + 1)
+    return [(f"{name}_{number}", f"{quoted(name)}[{number}]", array["item"]) for number in numbers]
+
 
 Span: TypeAlias = tuple[int, datetime | None, datetime | None]
 """How many rows a table has, its first and its last time."""

@@ -1,6 +1,11 @@
-"""The dataset job: compile the declaration, run the query, write its rows as Parquet, describe them."""
+"""A dataset in parts: each computes some of the buckets; together they are those of one machine.
 
-from collections.abc import Mapping
+The dataset job: compile the declaration, run the query, write its rows as Parquet, describe them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
@@ -9,25 +14,45 @@ from typing import Any, TypeVar
 import duckdb
 import pyarrow.dataset as ds
 
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.dataset import DatasetSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_kept, check_splits
-from gridmill.jobs.dataset.chunks import held_beside
 from gridmill.jobs.dataset.describe import describe_parts, describe_rows, make_result, note_part
 from gridmill.jobs.dataset.encode import Step, load_encoders
 from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
-from gridmill.jobs.dataset.label_clock import with_label_clock
-from gridmill.jobs.dataset.parts import take_together, write_tally
-from gridmill.jobs.dataset.predicted import with_predictions
+from gridmill.jobs.dataset.joins import Views, register_tables
+from gridmill.jobs.dataset.label_availability import with_label_clock
+from gridmill.jobs.dataset.labels import with_predictions
 from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
-from gridmill.jobs.dataset.reading import Views, register_tables
 from gridmill.jobs.dataset.units import find_units, units_before
-from gridmill.jobs.dataset.writing import PART, RAW, Tally, write_encoded, write_rows
-from gridmill.jobs.engine import engine_bytes, open_engine
-from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.dataset.window_engine import held_beside
+from gridmill.jobs.dataset.write import PART, RAW, Tally, write_encoded, write_rows
+from gridmill.jobs.duckdb_engine import engine_bytes, open_engine
+from gridmill.jobs.parquet import link_file, storage_errors
 from gridmill.jobs.tables import open_table
-from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.dataset import DatasetSpec
+
+TALLY_FILE = ".tally.json"
+
+
+def write_tally(folder: Path, tally: Tally) -> None:
+    """Note what a part counted beside its rows."""
+    told = {"kept": tally.kept, "dropped": tally.dropped, "final": tally.final, "splits": tally.splits}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TALLY_FILE).write_text(json.dumps(told))
+
+
+def take_together(folder: Path, parts: Sequence[Path], tally: Tally) -> None:
+    """The files of all parts in `folder`, and what they counted. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts:
+        for path in sorted(part.glob("*.parquet")):
+            link_file(path, folder)
+        told = json.loads((part / TALLY_FILE).read_text())
+        counted = {name: Counter[str](told[name]) for name in ("dropped", "final", "splits")}
+        tally.add(Tally(kept=told["kept"], **counted))
+
 
 OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gridmill.domain.dataset import Basis, Label, Split, SplitBy
+from gridmill.domain.remarks import NOT_KNOWN_YET
 from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label, missing_value
-from gridmill.jobs.engine import Types, literal, quoted
-from gridmill.jobs.sqltext import FLOATS, LABEL_TIME, TIME, moment
-from gridmill.model.dataset import Basis, Label, Split, SplitBy
-from gridmill.model.remarks import NOT_KNOWN_YET
+from gridmill.jobs.duckdb_engine import Types, literal, quoted
+from gridmill.jobs.expressions import FLOATS, LABEL_TIME, TIME, moment
 
 REACHES = "label reaches into the next split"
 AFTER = "after the end of the splits"

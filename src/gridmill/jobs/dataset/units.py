@@ -11,8 +11,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from gridmill.domain.dataset import NUMBER_FORMATS, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
+from gridmill.domain.source import UNIX_UNITS
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.columns import SQL_RESULT, table_words
 from gridmill.jobs.dataset.epochs import (
     NAMES,
     fits_sql,
@@ -25,10 +28,7 @@ from gridmill.jobs.dataset.epochs import (
     time_sql,
     value_sql,
 )
-from gridmill.jobs.dataset.names import SQL_RESULT, table_words
-from gridmill.jobs.engine import Types, fetch_rows, quoted
-from gridmill.model.dataset import NUMBER_FORMATS, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
-from gridmill.model.source import UNIX_UNITS
+from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
 
 TIMES = "times"
 """The key in the details of a version: by table and column, the unit."""

@@ -1,9 +1,30 @@
-"""The models that a prediction can use."""
+"""The models that a prediction can use.
 
-from dataclasses import dataclass
+The candidates of a prediction measured anew, all on the same validation rows of its own dataset.
+"""
 
-from gridmill.jobs.models import Card
-from gridmill.model.artifact import Artifact
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset_reader import Partitions, open_partitions
+from gridmill.jobs.features import Integers, has_all_values
+from gridmill.jobs.metrics import NAMES
+from gridmill.jobs.model_files import Card
+from gridmill.jobs.prediction.finish import metrics_of
+from gridmill.jobs.prediction.shards import check_order, of_split, pieces_of, spans_of
+from gridmill.jobs.prediction.worker import ShardWork
+from gridmill.jobs.signatures import check_same, dataset_signature, model_signature
+from gridmill.jobs.training_rows import LEAST_SHARE, Mask, seen_rows
+from gridmill.scheduler.footprint import count_shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,3 +34,191 @@ class Candidate:
     name: str
     artifact: Artifact
     card: Card
+
+
+SPLIT = "validation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the candidates came to, by name: `metrics` on the same `rows` of `labelled` validation rows.
+
+    `learned` counts the rows that each has learned from, which are left out for all. `unknown` are those of
+    which that is not known, `left_out` says why a candidate was not compared. Without `rows` nothing was
+    measured here; `stored` says that training's measurements stand in, which are of the same rows.
+    """
+
+    rows: int = 0
+    labelled: int = 0
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    learned: Mapping[str, int] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    stored: bool = False
+
+
+def check_candidates(candidates: Sequence[Candidate]) -> None:
+    """Raise InputError, naming both, for a candidate that predicts something else than the first."""
+    first = candidates[0]
+    for other in candidates[1:]:
+        names = (f"model {first.name!r}", f"model {other.name!r}")
+        check_same(model_signature(first.card), model_signature(other.card), names, "prediction.models")
+
+
+def compare(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> Comparison:
+    """Measure the candidates; a single one is only held against the dataset. Raises InputError, DataError."""
+    dataset = context.input(spec.dataset)
+    parts = open_partitions(context.below_root(dataset.output.uri))
+    for candidate in candidates:
+        _check_dataset(candidate, dataset, parts)
+    if len(candidates) == 1:
+        return Comparison()
+    rows = _labelled_rows(parts, candidates[0].card)
+    if len(rows) == 0:
+        return _stored(candidates, dataset)
+    tables = {one.name: _predicted(context, spec, one, dataset, parts, rows) for one in candidates}
+    return _compared(context, candidates, dataset, parts, rows, tables)
+
+
+def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -> None:
+    mine, there = model_signature(candidate.card), dataset_signature(dataset.output.details, parts.schema)
+    if there is not None and set(candidate.card.labels) & set(there.labels):
+        check_same(mine, there, (f"model {candidate.name!r}", f"dataset {dataset.id}"), "prediction.models")
+    names = set(parts.schema.names)
+    missing = [one.column for one in candidate.card.encodings if one.column not in names]
+    if missing:
+        raise DataError(
+            f"model {candidate.name!r} needs column {missing[0]!r}, which dataset {dataset.id} does not have",
+            place="prediction.models",
+        )
+
+
+def _labelled_rows(parts: Partitions, card: Card) -> Integers:
+    """The validation rows with every label; none where the dataset has no split or label."""
+    names = set(parts.schema.names)
+    if "split" not in names or not set(card.labels) <= names:
+        return np.zeros(0, np.int64)
+    table = parts.read([*card.labels, "split"])
+    found = of_split(table["split"], SPLIT)
+    for name in card.labels:
+        found &= np.asarray(pc.is_valid(table[name]).to_numpy(), bool)
+        if pa.types.is_floating(table[name].type):
+            found &= np.asarray(pc.fill_null(pc.is_finite(table[name]), False).to_numpy(), bool)
+    return np.flatnonzero(found).astype(np.int64)
+
+
+def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
+    """What training measured, where all of it is of the same rows."""
+    cards = [one.card for one in candidates]
+    if any(not card.content or card.content != cards[0].content for card in cards):
+        made = ", ".join(f"{one.name!r} on {one.card.dataset or 'an unknown dataset'}" for one in candidates)
+        raise InputError(
+            f"the models cannot be compared: dataset {dataset.id} has no validation rows with a label, and"
+            f" they were measured on different ones ({made})",
+            hint="Name one model, or give the dataset `split: {validation: ...}` and the label.",
+            place="prediction.models",
+        )
+    prefix = f"{SPLIT}_"
+    metrics = {
+        one.name: {
+            name: one.card.metrics[f"{prefix}{name}"]
+            for name in NAMES[one.card.objective]
+            if f"{prefix}{name}" in one.card.metrics
+        }
+        for one in candidates
+    }
+    return Comparison(metrics=metrics, stored=True)
+
+
+def _predicted(
+    context: JobContext,
+    spec: PredictionSpec,
+    candidate: Candidate,
+    dataset: Artifact,
+    parts: Partitions,
+    rows: Integers,
+) -> pa.Table:
+    """What it says of these rows: `row`, `truth`, `prediction` and probabilities."""
+    check_order(parts, candidate.card)
+    work = ShardWork(
+        dataset=context.below_root(dataset.output.uri),
+        model=_folder(context, candidate),
+        output=context.work,
+        split=SPLIT,
+        shards=(),
+        threads=context.threads,
+        python=context.python(candidate.name),
+    )
+    pieces = pieces_of(rows, count_shards(len(rows), 1, None, len(candidate.card.inputs)))
+    table = pa.concat_tables([work.predict(span)[0] for piece in pieces for span in spans_of(piece)])
+    place = np.searchsorted(table["row"].to_numpy(), rows)
+    return table.take(pa.array(place))
+
+
+def _folder(context: JobContext, candidate: Candidate) -> Path:
+    return context.below_root(candidate.artifact.output.uri)
+
+
+def _compared(
+    context: JobContext,
+    candidates: Sequence[Candidate],
+    dataset: Artifact,
+    parts: Partitions,
+    rows: Integers,
+    tables: Mapping[str, pa.Table],
+) -> Comparison:
+    seen = {one.name: seen_rows(_folder(context, one), one.card, dataset, parts, rows) for one in candidates}
+    train = {name: one.train for name, one in seen.items()}
+    known = np.logical_and.reduce([one.known for one in seen.values() if one.known.any()] or [rows >= 0])
+    left_out = {
+        name: f"it gave no number for {none} of {len(rows)} validation rows"
+        for name, table in tables.items()
+        if (none := int((~has_all_values(table["prediction"])).sum()))
+    }
+    kept = _kept(train, known, left_out)
+    if not kept.any():
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise InputError(
+            f"the models cannot be compared on the validation rows of {dataset.id}: {reasons}",
+            hint="Train them on this version of the dataset, or name one model.",
+            place="prediction.models",
+        )
+    first, place = candidates[0].card, np.flatnonzero(kept)
+    for one in candidates:
+        _check_classes(one, dataset, tables[one.name])
+    return Comparison(
+        rows=len(place),
+        labelled=len(rows),
+        metrics={
+            one.name: metrics_of(tables[one.name].take(pa.array(place)), parts, one.card, first)
+            for one in candidates
+            if one.name not in left_out
+        },
+        learned={name: int(mask.sum()) for name, mask in train.items() if mask.any()},
+        unknown=tuple(name for name, one in seen.items() if not one.known.any()),
+        left_out=left_out,
+    )
+
+
+def _kept(train: Mapping[str, Mask], known: Mask, left_out: dict[str, str]) -> Mask:
+    """The rows that none has learned from. The candidate that has learned from most is left out, and noted,
+    until so many remain that they can be measured on."""
+    while True:
+        staying = [name for name in train if name not in left_out]
+        if not staying:
+            return np.zeros(len(known), bool)
+        kept: Mask = known & ~np.logical_or.reduce([train[name] for name in staying])
+        if kept.sum() >= max(1.0, LEAST_SHARE * known.sum()):
+            return kept
+        most = max(staying, key=lambda name: int(train[name].sum()))
+        left_out[most] = f"it has learned from {int(train[most].sum())} of {len(known)} validation rows"
+
+
+def _check_classes(candidate: Candidate, dataset: Artifact, table: pa.Table) -> None:
+    if candidate.card.classes and not (candidate.card.classified.numbers(table["truth"]) >= 0).any():
+        there = ", ".join(map(str, pc.unique(table["truth"]).to_pylist()[:5]))
+        raise InputError(
+            f"model {candidate.name!r} predicts {', '.join(candidate.card.classes[:5])}; no validation row of"
+            f" {dataset.id} has one of these classes (it has {there})",
+            place="prediction.models",
+        )

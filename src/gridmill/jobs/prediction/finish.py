@@ -1,6 +1,12 @@
-"""The end of a swarm: is every row there exactly once, how good are they, and a sample for the report."""
+"""The end of a swarm: is every row there exactly once, how good are they, and a sample for the report.
 
+What the parts of a swarm did on their machines, written down and put together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gridmill.errors import InternalError
+from gridmill.codec import decode, encode
+from gridmill.domain.training import Objective
+from gridmill.errors import InternalError, JobError
 from gridmill.jobs import metrics
-from gridmill.jobs.breakdown import by_class, by_label
 from gridmill.jobs.classes import probability_columns
+from gridmill.jobs.dataset_reader import Partitions
 from gridmill.jobs.features import Floats, Integers, has_all_values, list_numbers, present_values, runs
 from gridmill.jobs.intervals import measure_quantiles, quantile_columns
-from gridmill.jobs.learned_rows import Mask
-from gridmill.jobs.models import Card
-from gridmill.jobs.partitions import Partitions
+from gridmill.jobs.metrics import by_class, by_label
+from gridmill.jobs.model_files import Card
+from gridmill.jobs.parquet import link_file
+from gridmill.jobs.prediction.swarm import ShardDone
 from gridmill.jobs.prediction.worker import part_name
-from gridmill.model.training import Objective
+from gridmill.jobs.training_rows import Mask
 
 SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
 
@@ -151,3 +160,52 @@ def _first(piece: pa.Table, name: str, card: Card) -> list[Any]:
     if name not in piece.column_names:
         return [None] * piece.num_rows
     return [value[0] if card.many and value else value for value in piece[name].to_pylist()]
+
+
+DONE_FILE = ".done.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The shards that were done: `first` is the number of the first one, of `of` that there are. `seconds` is
+    from the first worker made to the last shard done. `model` is the version that was chosen."""
+
+    first: int
+    of: int
+    shards: tuple[ShardDone, ...]
+    workers: int
+    deaths: tuple[str, ...]
+    seconds: float
+    model: str = ""
+
+
+def write_done(folder: Path, done: Done) -> None:
+    """Note it beside the files of the shards."""
+    (folder / DONE_FILE).write_bytes(encode(done))
+
+
+def take_together(target: Path, folders: Sequence[Path], model: str) -> Done:
+    """The files of all parts in `target`, as if one swarm had made them. Raises StorageError; InternalError
+    unless each shard is there exactly once; JobError where a part is not of `model`."""
+    parts = [decode((folder / DONE_FILE).read_bytes(), Done) for folder in folders]
+    ends = [(part.first, part.first + len(part.shards)) for part in parts]
+    whole = [(0, 0), *ends, (parts[0].of, parts[0].of)]
+    if any(one[1] != other[0] for one, other in pairwise(whole)):
+        raise InternalError(f"the parts hold shards {ends}, which are not all of {parts[0].of}")
+    if len(models := {model, *(part.model for part in parts)}) > 1:
+        raise JobError(
+            f"the parts have chosen different models, which are equally good: {', '.join(sorted(models))}",
+            hint="Name one of them in `models`.",
+        )
+    for folder, part in zip(folders, parts, strict=True):
+        for shard in range(part.first, part.first + len(part.shards)):
+            link_file(folder / part_name(shard), target)
+    return Done(
+        first=0,
+        of=parts[0].of,
+        shards=tuple(shard for part in parts for shard in part.shards),
+        workers=sum(part.workers for part in parts),
+        deaths=tuple(death for part in parts for death in part.deaths),
+        seconds=max(part.seconds for part in parts),
+        model=parts[0].model,
+    )

@@ -1,47 +1,202 @@
-"""A prediction job: choose the model, cut the split, let the swarm work, check and describe what it made.
+"""Which of several models predicts best, by what was measured on the same rows.
+
+Whether a model has learned from rows that it is to predict, and what is to be done about it.
+
+A prediction job: choose the model, cut the split, let the swarm work, check and describe what it made.
 
 This process only forks, waits and counts. Whatever reads data or runs a model does so in a child, because a
 process that has used such libraries is no longer safe to fork from, and dead workers are replaced by forks.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from gridmill.codec import from_builtins, to_builtins
+from gridmill.domain.amounts import show_number
+from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.domain.job import JobSize
+from gridmill.domain.metrics import HIGHER_IS_BETTER
+from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS, PredictionSpec
 from gridmill.errors import InputError
-from gridmill.jobs.children import in_child
+from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.context import JobContext, JobResult
+from gridmill.jobs.dataset_reader import Partitions, open_partitions
 from gridmill.jobs.features import has_all_values
-from gridmill.jobs.foreign import check_trust
-from gridmill.jobs.metrics import BEST_BY, check_metric
-from gridmill.jobs.models import Card, load_card
-from gridmill.jobs.partitions import open_partitions
-from gridmill.jobs.prediction.candidates import Candidate
-from gridmill.jobs.prediction.choose import Choice, check_keys, choose, describe_candidate
-from gridmill.jobs.prediction.cut import Span, check_order, pieces_of, selected_rows, spans_of
+from gridmill.jobs.intervals import quantile_columns
+from gridmill.jobs.metrics import BEST_BY, better, check_metric
+from gridmill.jobs.model_files import Card, load_card
+from gridmill.jobs.prediction.candidates import Candidate, Comparison, check_candidates, compare
 from gridmill.jobs.prediction.finish import (
+    Done,
     break_down,
     clear_partial,
     measure,
     read_result,
     sample,
     size_of,
+    take_together,
+    write_done,
 )
-from gridmill.jobs.prediction.learned import Learned, learned_among, learned_rows
-from gridmill.jobs.prediction.measured import Comparison, check_candidates, compare
-from gridmill.jobs.prediction.parallel import ShardDone, add_up
-from gridmill.jobs.prediction.parts import Done, take_together, write_done
-from gridmill.jobs.prediction.swarm import Shards, run_swarm
+from gridmill.jobs.prediction.shards import Span, check_order, pieces_of, selected_rows, spans_of
+from gridmill.jobs.prediction.swarm import ShardDone, Shards, add_up, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
-from gridmill.model.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.model.job import JobSize
-from gridmill.model.prediction import PredictionSpec
-from gridmill.planning.shards import count_probe_shards, count_shards
+from gridmill.jobs.subprocess_model import check_trust
+from gridmill.jobs.training_rows import Mask, Seen, seen_rows
+from gridmill.jobs.workers import in_child
+from gridmill.scheduler.footprint import count_probe_shards, count_shards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The one that was chosen, by which metric, and why in words."""
+
+    candidate: Candidate
+    metric: str
+    why: str
+
+
+def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str, Any]:
+    """A candidate for the report, as JSON: `measured` is of the rows that all were compared on, `metrics` is
+    what its training measured on its own dataset."""
+    return {
+        "name": candidate.name,
+        "model_id": candidate.artifact.id,
+        "kind": candidate.card.kind.value,
+        "metrics": dict(candidate.card.metrics),
+        "measured": dict(comparison.metrics.get(candidate.name, {})),
+    }
+
+
+def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> Choice:
+    """The best candidate; of equal ones the first. Raises InputError when they cannot be compared."""
+    metric = check_metric(best_by, candidates[0].card.objective, BEST_BY)
+    if len(candidates) == 1:
+        return Choice(
+            candidate=candidates[0], metric=metric, why=f"{candidates[0].name} is the only candidate"
+        )
+    scores = {name: found[metric] for name, found in comparison.metrics.items() if metric in found}
+    known = {name: score for name, score in scores.items() if math.isfinite(score)}
+    if not known:
+        raise InputError(
+            f"no model was measured by {metric!r} on a validation split, and {len(candidates)} are named",
+            hint="Name one model in `models`, or declare a validation split in the dataset.",
+            place="prediction.best_by",
+        )
+    best = next(iter(known))
+    for name, score in known.items():
+        best = name if better(metric, score, known[best]) else best
+    chosen = next(candidate for candidate in candidates if candidate.name == best)
+    return Choice(candidate=chosen, metric=metric, why=_why(metric, best, known, comparison))
+
+
+def check_keys(candidate: Candidate) -> None:
+    """Raise InputError where a column of the result would overwrite one that says which row it is."""
+    card = candidate.card
+    own = {*OWN_COLUMNS, *probability_columns(card.classes), *quantile_columns(card.quantiles)}
+    for name in card.keys:
+        if name in own:
+            raise InputError(
+                f"the dataset's column {name!r} would be overwritten: a prediction of model"
+                f" {candidate.name!r} has one of that name",
+                hint=KEYS_HINT,
+                place="prediction.dataset",
+            )
+
+
+def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Comparison) -> str:
+    rank = "highest" if metric in HIGHER_IS_BETTER else "lowest"
+    others = ", ".join(f"{name} {show_number(score)}" for name, score in scores.items() if name != best)
+    on = f" on the same {comparison.rows:,} rows" if comparison.rows else ""
+    out = "".join(f"; {name} is not compared: {why}" for name, why in comparison.left_out.items())
+    if not others:
+        return (
+            f"{best} is the only candidate that could be compared: {metric} {show_number(scores[best])}{out}"
+        )
+    return f"{best} has the {rank} validation {metric}{on}: {show_number(scores[best])} ({others}){out}"
+
+
+class Learned(StrEnum):
+    """How the rows that the model learned from are predicted."""
+
+    NONE = "none"  # it did not learn from any of these, as far as is known
+    HELD_OUT = "held out"  # by models of other folds
+    SEEN = "seen"  # by the model itself: what it says is better than it is
+
+
+def learned_rows(card: Card, name: str, dataset: Artifact, spec: PredictionSpec) -> Learned:
+    """What goes for this prediction. Raises InputError where a model with folds cannot tell which rows it
+    learned from: they are those of another version of the dataset."""
+    if spec.split not in (None, "train"):
+        return Learned.NONE
+    if card.content and card.content == dataset.fingerprint:
+        return Learned.HELD_OUT if card.folds else Learned.SEEN
+    if card.folds and card.dataset.partition("@")[0] == dataset.name:
+        raise InputError(
+            f"model {name!r} learned from {card.dataset}, not from {dataset.id}: which rows it has seen"
+            " cannot be told",
+            hint="Train it on this version, or predict `split: test`.",
+            place="prediction.split",
+        )
+    return Learned.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedAmong:
+    """Which predicted rows the model itself has learned from, and which have a truth (`labelled`)."""
+
+    seen: Seen
+    labelled: Mask
+
+    def unfit(self, split: str | None) -> Mask:
+        """The rows that the model cannot be measured on, because it has learned from them.
+
+        Of the train split none: its metrics are those of learning. Validation rows, which decide when
+        learning ends and which settings are best, are unfit in every split but their own. Of a model that
+        keeps a sample of its rows the unknown ones are unfit too.
+        """
+        if split == "train":
+            return np.zeros(len(self.labelled), bool)
+        unknown = ~self.seen.known if self.seen.known.any() else ~self.seen.known & False
+        used = self.seen.train if split == "validation" else self.seen.train | self.seen.validation
+        return np.asarray(used | unknown, bool)
+
+    def describe(self, split: str | None) -> dict[str, int]:
+        """Counts for the record: predicted rows of the model's train and validation splits, rows that may be
+        of either (`unknown`), rows with a truth that are not measured, and those that are."""
+        unfit = self.unfit(split)
+        return {
+            "train": int(self.seen.train.sum()),
+            "validation": int((self.seen.validation & ~self.seen.train).sum()),
+            "unknown": int((~self.seen.known).sum()),
+            "excluded": int((unfit & self.labelled).sum()),
+            "measured": int((~unfit & self.labelled).sum()),
+        }
+
+
+def learned_among(
+    folder: Path, card: Card, dataset: Artifact, parts: Partitions, table: pa.Table
+) -> LearnedAmong:
+    """Hold the predicted rows against those that the model in `folder` has learned from. Rows predicted by a
+    model of other folds do not count. Raises StorageError."""
+    seen = seen_rows(folder, card, dataset, parts, table["row"].to_numpy())
+    if "fold" in table.column_names:
+        own = np.asarray(pc.is_null(table["fold"]).to_numpy(), bool)
+        seen = Seen(train=seen.train & own, validation=seen.validation, known=seen.known)
+    labelled = np.zeros(table.num_rows, bool)
+    if "truth" in table.column_names:
+        labelled = has_all_values(table["truth"])
+    return LearnedAmong(seen=seen, labelled=labelled)
+
 
 ROWS_FILE = "rows.npy"
 

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.codec import to_builtins
+from gridmill.jobs.apply_model import predict_span, predicted_table
+from gridmill.jobs.dataset_reader import Fetch, Partitions, fetch_piece, open_partitions
 from gridmill.jobs.features import count_unknown
-from gridmill.jobs.foreign import CodePredictor
-from gridmill.jobs.held_out import HeldOut, load_held_out
-from gridmill.jobs.models import Card, Predictor, load_card, load_model
-from gridmill.jobs.partitions import Fetch, Partitions, fetch_piece, open_partitions
-from gridmill.jobs.predicting import predict_span, predicted_table
-from gridmill.jobs.prediction.cut import Span, of_split
-from gridmill.jobs.prediction.parallel import ShardDone, Took
-from gridmill.jobs.spent import spent_so_far
+from gridmill.jobs.model_files import Card, Predictor, load_card, load_model
+from gridmill.jobs.out_of_fold import HeldOut, load_held_out
+from gridmill.jobs.prediction.shards import Span, of_split
+from gridmill.jobs.prediction.swarm import ShardDone, Took
+from gridmill.jobs.subprocess_model import CodePredictor
+from gridmill.jobs.workers import spent_so_far
 
 
 def part_name(shard: int) -> str:

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 from gridmill.codec import decode, encode
+from gridmill.domain.preflight import Checked, Question
 from gridmill.errors import GridmillError, to_body
-from gridmill.model.preflight import Checked, Question
 
 
 def main() -> None:

@@ -3,12 +3,11 @@
 import codecs
 from dataclasses import replace
 
+from gridmill.domain.amounts import show_bytes
+from gridmill.domain.source import Compression, Format
 from gridmill.errors import DataError
-from gridmill.jobs.preflight.known import UnknownError
-from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.opening import UTF16, open_file
-from gridmill.model.amounts import show_bytes
-from gridmill.model.source import Compression, Format
+from gridmill.jobs.preflight.results import UnknownError
+from gridmill.jobs.sink.files import UTF16, SourceFile, open_file
 
 _PIECE_BYTES = 2**16
 _QUOTE, _LINE_END = b'"', b"\n"

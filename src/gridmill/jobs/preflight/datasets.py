@@ -8,21 +8,21 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import Job
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.describe import make_result
-from gridmill.jobs.dataset.label_clock import with_label_clock
-from gridmill.jobs.dataset.predicted import with_predictions
+from gridmill.jobs.dataset.label_availability import with_label_clock
+from gridmill.jobs.dataset.labels import with_predictions
 from gridmill.jobs.dataset.prepare import Query, Span, prepare, types_of_all
 from gridmill.jobs.dataset.run import open_views, run
 from gridmill.jobs.dataset.units import TIMES, units_before
-from gridmill.jobs.dataset.writing import PART, Tally
-from gridmill.jobs.engine import open_engine, quoted
+from gridmill.jobs.dataset.write import PART, Tally
+from gridmill.jobs.duckdb_engine import open_engine, quoted
 from gridmill.jobs.expressions import check_syntax, parse_select
-from gridmill.jobs.preflight.known import Scene, Table
+from gridmill.jobs.preflight.results import Scene, Table
 from gridmill.jobs.tables import open_table, plain_schema
-from gridmill.model.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.model.dataset import DatasetSpec
-from gridmill.model.job import Job
 
 NOWHERE = "nowhere"
 _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))

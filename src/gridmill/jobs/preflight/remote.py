@@ -7,14 +7,14 @@ from functools import partial
 from importlib import import_module
 from threading import Thread
 
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import OBJECTS, REMOTE
 from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
 from gridmill.jobs.preflight.beginning import begin
-from gridmill.jobs.preflight.known import Scene, UnknownError
-from gridmill.jobs.sink.arrivals import Asked, load_readers, look
+from gridmill.jobs.preflight.results import Scene, UnknownError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.layout import Layout
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import OBJECTS, REMOTE
+from gridmill.jobs.sink.schema_evolution import Layout
+from gridmill.jobs.sink.source import Asked, load_readers, look
 
 LONGEST_SECONDS = 2.0
 """For all sources of a pipeline together."""
@@ -116,7 +116,7 @@ def _reading(asked: Asked) -> Callable[[], tuple[SourceFile, ...]]:
     """What fetches the columns, or the first file of all that are listed. Its libraries are loaded before, as
     that is no time of the server. Raises ModuleNotFoundError."""
     if asked.source.sql is not None:
-        arrive_empty = import_module("gridmill.jobs.sink.sql.arrive").arrive_empty
+        arrive_empty = import_module("gridmill.jobs.sink.sql").arrive_empty
         return partial(arrive_empty, asked)
     load_readers(asked.source)
     return partial(_first_fetched, asked)

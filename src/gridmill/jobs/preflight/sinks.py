@@ -8,24 +8,24 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.job import Job
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import Compression, Format
+from gridmill.domain.storage_uri import below
 from gridmill.errors import DataError, GridmillError, InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.preflight.known import Scene, Table, UnknownError
 from gridmill.jobs.preflight.remote import Fetched, Patience, fetch
+from gridmill.jobs.preflight.results import Scene, Table, UnknownError
 from gridmill.jobs.sink import blobs
-from gridmill.jobs.sink.bench import declared_rules, kept_forms
+from gridmill.jobs.sink.ambiguous import UnclearError
 from gridmill.jobs.sink.files import SourceFile, described, find_files
 from gridmill.jobs.sink.load import Loading, NoProgress
+from gridmill.jobs.sink.load_job import declared_rules, kept_forms
+from gridmill.jobs.sink.maintenance import check_times
 from gridmill.jobs.sink.metrics import check_metrics
-from gridmill.jobs.sink.sieve import Sieve, Spool, open_sieve
 from gridmill.jobs.sink.table import open_sink_table
-from gridmill.jobs.sink.times import check_times
-from gridmill.jobs.sink.unclear import UnclearError
-from gridmill.model.artifact import Artifact
-from gridmill.model.job import Job
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Compression, Format
-from gridmill.model.uri import below
+from gridmill.jobs.sink.validate import Sieve, Spool, open_sieve
 
 _NAMES = re.compile(r"there is no column '.*', which `(?P<field>\w+)` names")
 _MISFIT = re.compile(r"column '.*': .* is not of type")

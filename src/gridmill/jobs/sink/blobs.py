@@ -18,11 +18,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.source import Compression, Format, Source
 from gridmill.errors import DataError
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.files import SourceFile, described, key_of
 from gridmill.jobs.sink.plan import Positions
-from gridmill.model.source import Compression, Format, Source
 
 POSITION = key_of("files")
 BATCH_BYTES = 32 * 2**20

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
+from gridmill.domain.sink import Bound, Constraint
 from gridmill.errors import InputError
-from gridmill.jobs.engine import literal, quoted
+from gridmill.jobs.duckdb_engine import literal, quoted
 from gridmill.jobs.expressions import explain, expression_columns, expression_type
 from gridmill.jobs.sink.convert import is_text
-from gridmill.model.constraint import Bound, Constraint
 
 BATCH = "batch"
 ROW = "__row"

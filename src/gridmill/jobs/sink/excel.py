@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from gridmill.domain.source import Compression, Source
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.reading import Haste, Seen, check_names, pick
-from gridmill.model.source import Compression, Source
+from gridmill.jobs.sink.formats import Haste, Seen, check_names, pick
 
 BATCH_ROWS = 5000
 _MERGED = re.compile(rb'<mergeCell\s+ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')

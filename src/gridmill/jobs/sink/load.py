@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.sink import ColumnType, OnMisfit, SinkSpec
+from gridmill.domain.source import ENTRY_TIME, Format, Source
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.sink.bundle import Bundle, bundled
-from gridmill.jobs.sink.columnar import Columnar
+from gridmill.jobs.sink.ambiguous import example, forms_of, is_open, may_fit, unclear_in
 from gridmill.jobs.sink.convert import (
     ARROW,
     TIMESTAMP,
@@ -30,21 +31,20 @@ from gridmill.jobs.sink.convert import (
     plain,
     trimmed,
 )
-from gridmill.jobs.sink.delimited import Delimited
-from gridmill.jobs.sink.exact import is_beyond
+from gridmill.jobs.sink.csv import Delimited
+from gridmill.jobs.sink.csv_batches import Bundle, bundled
 from gridmill.jobs.sink.excel import Excel
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.forms import ANY, MARKS, Form, Forms
-from gridmill.jobs.sink.infer import Guesses, found_types, see_types
-from gridmill.jobs.sink.layout import Layout
-from gridmill.jobs.sink.lines import Lines
-from gridmill.jobs.sink.misfit import misfit
-from gridmill.jobs.sink.narrowing import Narrowing
-from gridmill.jobs.sink.reading import Haste, HastyError, Reader, place_of
-from gridmill.jobs.sink.sieve import Batch
-from gridmill.jobs.sink.unclear import example, forms_of, is_open, may_fit, unclear_in
-from gridmill.model.sink import ColumnType, OnMisfit, SinkSpec
-from gridmill.model.source import ENTRY_TIME, Format, Source
+from gridmill.jobs.sink.form_detection import Narrowing
+from gridmill.jobs.sink.formats import Haste, HastyError, Reader, place_of
+from gridmill.jobs.sink.jsonl import Lines
+from gridmill.jobs.sink.lossless import is_beyond
+from gridmill.jobs.sink.parquet import Columnar
+from gridmill.jobs.sink.rejects import misfit
+from gridmill.jobs.sink.schema_evolution import Layout
+from gridmill.jobs.sink.schema_inference import Guesses, found_types, see_types
+from gridmill.jobs.sink.validate import Batch
+from gridmill.jobs.sink.value_forms import ANY, MARKS, Form, Forms
 
 _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
     Format.CSV: Delimited,

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import redis
 
+from gridmill.domain.source import ENTRY_TIME, Format, StreamSource
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.parquet import storage_errors
-from gridmill.jobs.sink.arrivals import Arrivals, Asked
 from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.files import SourceFile, described, key_of
-from gridmill.model.source import ENTRY_TIME, Format, StreamSource
+from gridmill.jobs.sink.source import Arrivals, Asked
 from gridmill.settings import fill_in_environment
 
 BATCH_ROWS = 5_000

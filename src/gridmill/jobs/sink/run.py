@@ -1,30 +1,77 @@
-"""The sink job: source files that are new or changed go onto the table, in one commit."""
+"""Whether the data files of a version, read as Parquet, are just its rows: then commands are given them.
+
+The sink job: source files that are new or changed go onto the table, in one commit.
+"""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from gridmill.codec import to_builtins
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.job import JobSize
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.sink_status import WAITING
+from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.sink.bench import Load, clear, open_bench, rejects_path
-from gridmill.jobs.sink.note import by_source
-from gridmill.jobs.sink.parts import load_part
-from gridmill.jobs.sink.plain import PLAIN, is_plain
+from gridmill.jobs.sink.commit_info import by_source
+from gridmill.jobs.sink.load_job import Load, clear, open_bench, rejects_path
+from gridmill.jobs.sink.maintenance import check_times, remove_unused, tidy
 from gridmill.jobs.sink.rejects import at_version
-from gridmill.jobs.sink.sieve import top
+from gridmill.jobs.sink.shards import load_part
 from gridmill.jobs.sink.table import LostRaceError, SinkTable, open_sink_table
-from gridmill.jobs.sink.times import check_times
-from gridmill.jobs.sink.upkeep import remove_unused, tidy
+from gridmill.jobs.sink.validate import top
 from gridmill.jobs.tables import columns_of
-from gridmill.model.artifact import ArtifactKind, Output
-from gridmill.model.job import JobSize
-from gridmill.model.loaded import WAITING
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import Source
+
+PLAIN = "plain"
+"""The fact's name in a version's details."""
+_MOST_FILES = 2_000
+"""So many footers are read: some tenths of a second. Where there are more, commands are given copies."""
+
+
+def is_plain(context: JobContext, spec: SinkSpec, table: SinkTable) -> bool:
+    """Whether every row of every data file counts, and all files have the table's columns.
+
+    They have not where columns came with later files; not all rows count where the sink has outages, or where
+    another program wrote to the table. What was known of the version before is not looked at again.
+    """
+    if table.delta is None or spec.outages or _is_written_by_others(table):
+        return False
+    files = {entry.path for entry in table.loaded}
+    new = files - _known(context, table)
+    return bool(files) and len(new) <= _MOST_FILES and _have(table.path, new, table.schema)
+
+
+def _is_written_by_others(table: SinkTable) -> bool:
+    assert table.delta is not None
+    features = table.delta.protocol().reader_features or ()
+    partitioned = bool(table.delta.metadata().partition_columns)
+    return partitioned or "deletionVectors" in features or "columnMapping" in features
+
+
+def _known(context: JobContext, table: SinkTable) -> set[str]:
+    """Files of the version before, where they have the same columns."""
+    for entry in context.order.earlier:
+        output = entry.artifact.output
+        known = output.kind == ArtifactKind.SINK and output.details.get(PLAIN)
+        if known and output.columns == columns_of(table.schema):
+            before = open_sink_table(table.path, output.table_version)
+            return {entry.path for entry in before.loaded}
+    return set()
+
+
+def _have(folder: Path, names: Iterable[str], schema: pa.Schema) -> bool:
+    wanted = [(item.name, item.type) for item in schema]
+    return all([(item.name, item.type) for item in pq.read_schema(folder / name)] == wanted for name in names)
+
 
 RACES = 10
 

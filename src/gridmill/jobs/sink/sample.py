@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.source import REMOTE, Format
 from gridmill.errors import GridmillError
+from gridmill.jobs.sink.ambiguous import UnclearError
 from gridmill.jobs.sink.convert import TYPES
 from gridmill.jobs.sink.files import SourceFile, find_files
 from gridmill.jobs.sink.load import Loading, NoProgress
-from gridmill.jobs.sink.unclear import UnclearError
-from gridmill.model.sink import SinkSpec
-from gridmill.model.source import REMOTE, Format
 from gridmill.ports.storage import FileStat
 
 SAMPLE_ROWS = 1000

@@ -24,7 +24,7 @@ from gridmill.errors import StorageError
 from gridmill.jobs.parquet import Part, storage_errors
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.plan import Loaded, LoadPlan, Positions
-from gridmill.staging.contents import sync_folder
+from gridmill.transfer.contents import sync_folder
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")

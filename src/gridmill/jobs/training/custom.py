@@ -13,20 +13,20 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from gridmill.domain.metrics import OWN
+from gridmill.domain.training import TrainingSpec
 from gridmill.errors import InputError, JobError
 from gridmill.jobs.classes import Classes
 from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.features import is_text
-from gridmill.jobs.foreign import RUNNER
-from gridmill.jobs.held_out import FILE as HELD_OUT
-from gridmill.jobs.learned_rows import FILE as LEARNED
-from gridmill.jobs.models import CARD, GRAPH, load_graph, takes_single_floats
-from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.frame import Frame
-from gridmill.model.metric import OWN
-from gridmill.model.training import TrainingSpec
-from gridmill.staging.checking import check_inputs
-from gridmill.staging.handed import hand_tree
+from gridmill.jobs.model_files import CARD, GRAPH, load_graph, takes_single_floats
+from gridmill.jobs.out_of_fold import FILE as HELD_OUT
+from gridmill.jobs.subprocess_model import RUNNER
+from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.result import Fitted
+from gridmill.jobs.training_rows import FILE as LEARNED
+from gridmill.transfer.checkout import hand_tree
+from gridmill.transfer.verify import check_inputs
 
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"

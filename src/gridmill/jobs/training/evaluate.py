@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from gridmill.domain.training import Objective
 from gridmill.errors import DataError
 from gridmill.jobs import metrics
-from gridmill.jobs.breakdown import by_class, by_label
 from gridmill.jobs.features import Floats, Integers
-from gridmill.jobs.models import Predictor, predict_rows
-from gridmill.jobs.training.frame import Frame
-from gridmill.model.training import Objective
+from gridmill.jobs.metrics import by_class, by_label
+from gridmill.jobs.model_files import Predictor, predict_rows
+from gridmill.jobs.training.data import Frame
 
 SPLITS = ("validation", "test")
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from gridmill.domain.training import ModelKind, Objective
 from gridmill.errors import GridmillError
 from gridmill.jobs import metrics
 from gridmill.jobs.features import Floats, Integers, windows
-from gridmill.jobs.models import CHUNK_NUMBERS, Predictor
+from gridmill.jobs.model_files import CHUNK_NUMBERS, Predictor
+from gridmill.jobs.training.data import Frame
 from gridmill.jobs.training.evaluate import Answers
-from gridmill.jobs.training.frame import Frame
-from gridmill.model.training import ModelKind, Objective
 
 MOST_ROWS, FEWEST_ROWS = 2000, 200
 """Rows on which permutation importance is measured."""

@@ -4,14 +4,14 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
+from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats
-from gridmill.jobs.training.fitted import Fitted, Trained
-from gridmill.jobs.training.frame import Frame
-from gridmill.jobs.training.graph import Graph
+from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.label_scale import Units, fit_units
+from gridmill.jobs.training.onnx_graph import Graph
+from gridmill.jobs.training.result import Fitted, Trained
 from gridmill.jobs.training.scaling import Scaler, fit_scaler
-from gridmill.jobs.training.units import Units, fit_units
-from gridmill.model.training import Objective, TrainingSpec
 
 MOST_STEPS = 1000
 TOLERANCE = 1e-9

@@ -1,12 +1,11 @@
 """A recurrent network over each entity's last rows."""
 
+from gridmill.domain.training import Normalization, TrainingSpec
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.drawing import recurrent_graph
-from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.frame import Frame, whole_windows
-from gridmill.jobs.training.networks import Recurrent
+from gridmill.jobs.training.data import Frame, whole_windows
+from gridmill.jobs.training.networks import Recurrent, recurrent_graph
 from gridmill.jobs.training.neural import Plan, fit_network
-from gridmill.model.training import Normalization, TrainingSpec
+from gridmill.jobs.training.result import Fitted
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:

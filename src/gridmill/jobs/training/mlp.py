@@ -1,12 +1,11 @@
 """A network of hidden layers over a row's features."""
 
+from gridmill.domain.training import TrainingSpec
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.drawing import perceptron_graph
-from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.frame import Frame
-from gridmill.jobs.training.networks import Perceptron
+from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.networks import Perceptron, perceptron_graph
 from gridmill.jobs.training.neural import Plan, fit_network
-from gridmill.model.training import TrainingSpec
+from gridmill.jobs.training.result import Fitted
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:

@@ -9,18 +9,17 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save as to_safetensors
 
+from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
-from gridmill.jobs.training.course import Course, course_of
-from gridmill.jobs.training.feed import Feed
-from gridmill.jobs.training.fitted import Fitted, Scalar, Trained
-from gridmill.jobs.training.frame import Frame
-from gridmill.jobs.training.learning import LEARNING_RATE, Learned, Learner
+from gridmill.jobs.training.batches import Feed
+from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.ddp import has_gpu, own_device, present_ranks
+from gridmill.jobs.training.label_scale import Units, fit_units
 from gridmill.jobs.training.networks import Network, Shape
-from gridmill.jobs.training.ranks import has_gpu, own_device, present_ranks
+from gridmill.jobs.training.result import Fitted, Scalar, Trained
 from gridmill.jobs.training.scaling import Scaler, fit_scaler, fit_spread
-from gridmill.jobs.training.units import Units, fit_units
-from gridmill.model.training import ModelKind, Objective, TrainingSpec
+from gridmill.jobs.training.train_loop import LEARNING_RATE, Course, Learned, Learner, course_of
 
 FARTHEST = 1e4
 """How many deviations from the mean an input may be: single floats still tell such rows apart."""

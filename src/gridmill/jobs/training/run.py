@@ -1,8 +1,11 @@
-"""A training job: read the dataset, learn, measure what was saved, and say what was made.
+"""What a model is told apart by: what it predicts, the rows it has learned from, those it was measured on.
+
+A training job: read the dataset, learn, measure what was saved, and say what was made.
 
 Networks may be learned by several processes, each of which runs this: rank 0 alone says and writes anything.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -11,13 +14,17 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.job import JobSize
+from gridmill.domain.training import Combine, ModelKind, Objective, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.features import Encoding
-from gridmill.jobs.foreign import CodePredictor
-from gridmill.jobs.held_out import HeldOut, save_held_out
+from gridmill.jobs.dataset_reader import Partitions, open_partitions
+from gridmill.jobs.features import Encoding, Integers
 from gridmill.jobs.metrics import NAMES, SEARCH_METRIC, check_metric
-from gridmill.jobs.models import (
+from gridmill.jobs.model_files import (
     Card,
     GraphPredictor,
     Predictor,
@@ -28,8 +35,14 @@ from gridmill.jobs.models import (
     save_card,
     save_model,
 )
-from gridmill.jobs.signatures import model_signature
-from gridmill.jobs.training.deciding import check_decisions, decided, measure_intervals
+from gridmill.jobs.out_of_fold import HeldOut, save_held_out
+from gridmill.jobs.signatures import dataset_signature, model_signature
+from gridmill.jobs.subprocess_model import CodePredictor
+from gridmill.jobs.training.check_files import check_alike, check_stored, sample_rows
+from gridmill.jobs.training.cross_validation import Folds, plan_folds, predict_folds
+from gridmill.jobs.training.data import Frame, read_frame, row_order
+from gridmill.jobs.training.decisions import check_decisions, decided, measure_intervals
+from gridmill.jobs.training.early_stopping import with_stopping_rows
 from gridmill.jobs.training.ensemble import encodings_of, measurable, read_members
 from gridmill.jobs.training.evaluate import (
     answer,
@@ -40,19 +53,65 @@ from gridmill.jobs.training.evaluate import (
     usual_labels,
 )
 from gridmill.jobs.training.explain import permutation_importance, residuals
-from gridmill.jobs.training.fitted import Fitted
-from gridmill.jobs.training.folds import Folds, plan_folds, predict_folds
-from gridmill.jobs.training.frame import Frame, read_frame
-from gridmill.jobs.training.identity import identify
-from gridmill.jobs.training.stopping import with_stopping_rows
-from gridmill.jobs.training.stored import check_alike, check_stored, sample_rows
-from gridmill.model.artifact import Artifact, ArtifactKind, Output
-from gridmill.model.job import JobSize
-from gridmill.model.training import ModelKind, Objective, TrainingSpec
+from gridmill.jobs.training.result import Fitted
+from gridmill.jobs.training_rows import Hashes, dataset_hashes, distinct, note_learned
 
 if TYPE_CHECKING:
-    from gridmill.jobs.training.search import Found, TryOut  # Optuna is for those who search
-    from gridmill.jobs.training.tracking import Tracker  # httpx for those who track
+    from gridmill.jobs.training.mlflow import Tracker
+    from gridmill.jobs.training.tuning import (
+        Found,
+        TryOut,  # Optuna is for those who search
+    )
+
+
+def identify(
+    card: Card, frame: Frame, measured: Frame, spec: TrainingSpec, context: JobContext
+) -> tuple[Card, Mapping[str, str]]:
+    """The card with its signature and the rows learned from, whose hashes are written beside it; per split of
+    `measured` also a text that is the same for all models measured on the same rows and labels."""
+    artifact = context.input(spec.dataset)
+    parts = open_partitions(context.below_root(artifact.output.uri))
+    columns, hashes = _hashes(parts, card, frame)
+    order = row_order(parts.read([*card.keys, "split"]), frame.subject)
+    hashes = hashes[order]
+    card = replace(card, signature=dataset_signature(artifact.output.details, parts.schema))
+    if spec.file is None:  # what a finished model has learned from is not known
+        train, validation = _used(frame, spec)
+        card = replace(card, learned=note_learned(context.output, hashes, columns, train, validation))
+    return card, {split: _measured_on(hashes, measured, card, split) for split in ("validation", "test")}
+
+
+def _hashes(parts: Partitions, card: Card, frame: Frame) -> tuple[tuple[str, ...], Hashes]:
+    """The columns that tell rows apart: the keys; everything known of a row where several have the same."""
+    hashes = dataset_hashes(parts, card.keys)
+    if card.keys and len(distinct(hashes)) == parts.rows:
+        return card.keys, hashes
+    names = dict.fromkeys((*card.keys, *frame.subject.features, *card.labels))
+    return tuple(names), dataset_hashes(parts, tuple(names))
+
+
+def _used(frame: Frame, spec: TrainingSpec) -> tuple[Integers, Integers]:
+    """The rows learned from, and those that decided anything. An ensemble learns nothing but its weights; the
+    rows of its members are in their own folders."""
+    train, validation = frame.rows["train"], frame.rows["validation"]
+    if spec.model != ModelKind.ENSEMBLE:
+        return train, validation
+    decides = spec.combine == Combine.WEIGHTED or spec.threshold_by is not None or spec.quantiles
+    return train[:0], validation if decides else validation[:0]
+
+
+def _measured_on(hashes: Hashes, frame: Frame, card: Card, split: str) -> str:
+    rows = frame.rows[split]
+    if len(rows) == 0:
+        return ""
+    rows = rows[np.argsort(hashes[rows], kind="stable")]
+    found = hashlib.blake2b(repr((card.labels, card.classes)).encode(), digest_size=8)
+    found.update(np.ascontiguousarray(hashes[rows]).tobytes())
+    found.update(np.ascontiguousarray(frame.target[rows]).tobytes())
+    return found.hexdigest()
+
+
+# httpx for those who track
 
 MODULES: Mapping[ModelKind, str] = {
     kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
@@ -67,7 +126,7 @@ def run(context: JobContext) -> JobResult:
     spec.check()
     if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script's ranks find each other
         return _train(context, spec)
-    with import_module("gridmill.jobs.training.ranks").joined(context):
+    with import_module("gridmill.jobs.training.ddp").joined(context):
         if os.environ["RANK"] == "0":
             return _train(context, spec)
         return _help(replace(context, events_fd=None), spec)
@@ -95,7 +154,7 @@ def _prepare(
 def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     if spec.track is None or context.rank:
         return _learn(context, spec)
-    with import_module("gridmill.jobs.training.tracking").tracking(spec, context) as tracker:
+    with import_module("gridmill.jobs.training.mlflow").tracking(spec, context) as tracker:
         return _learn(tracker.context, spec, tracker)
 
 
@@ -184,7 +243,7 @@ def _described(fitted: Fitted, card: Card) -> bytes | None:
     """The graph with what its inputs and outputs are; a user's own file as it is."""
     if fitted.graph is None or fitted.trained is None:
         return fitted.graph
-    described: bytes = import_module("gridmill.jobs.training.graph").with_metadata(
+    described: bytes = import_module("gridmill.jobs.training.onnx_graph").with_metadata(
         fitted.graph, graph_facts(card)
     )
     return described
@@ -254,7 +313,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
 
         return frame.objective, attempt
 
-    found: Found = import_module("gridmill.jobs.training.search").find_best(spec, search, context, make)
+    found: Found = import_module("gridmill.jobs.training.tuning").find_best(spec, search, context, make)
     print(f"trial {found.best} is the best of {len(found.trials)}", flush=True)
     return found
 

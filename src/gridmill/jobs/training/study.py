@@ -12,10 +12,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from gridmill.domain.metrics import HIGHER_IS_BETTER
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.domain.tuning import EarlyStop, Range, Search, Value
 from gridmill.errors import DataError
-from gridmill.model.metric import HIGHER_IS_BETTER
-from gridmill.model.search import EarlyStop, Range, Search, Value
-from gridmill.model.training import ModelKind, TrainingSpec
 
 JOURNAL, STUDY = "search.journal", "search"
 INSTEAD_OF = "instead_of"

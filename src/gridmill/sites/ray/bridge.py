@@ -1,10 +1,18 @@
-"""`python -m gridmill.sites.ray.bridge`: a driver of the cluster that answers the site, line by line."""
+"""Where each pod was brought up: noted before it is, so that none is ever brought up twice.
+
+What Ray's errors say, in a line.
+
+Ray's nodes, as Gridmill sees them: their names, what they give, and what of it a pod claims.
+
+`python -m gridmill.sites.ray.bridge`: a driver of the cluster that answers the site, line by line.
+"""
 
 import logging
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,16 +22,131 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 import ray
 from gridmill.codec import decode, encode
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.pod_protocol import PodOrder
+from gridmill.domain.site import Node, NodeLook
 from gridmill.errors import GridmillError, UnavailableError
-from gridmill.model.message import PodOrder
-from gridmill.model.node import NodeLook
-from gridmill.model.site import Node
 from gridmill.ports.site import PodSight, Sight
-from gridmill.sites.ray.complaints import hint_of, last_of, short_of
-from gridmill.sites.ray.keeper import Keeper, look, look_around, read_last_words
-from gridmill.sites.ray.nodes import all_nodes, bundle_of, capacity_of, name_of
-from gridmill.sites.ray.notes import Note, Notes
-from gridmill.sites.ray.wire import Answer, Asked, Opening
+from gridmill.sites.ray.pod_keeper import Keeper, look, look_around, read_last_words
+from gridmill.sites.ray.protocol import Answer, Asked, Opening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """The Ray node's id, the first pod of its placement group, Unix time, whether it is gone for good, and
+    why it is if it never came: as its node had `left` the cluster, or else."""
+
+    node: str
+    group: str
+    at: float
+    over: bool = False
+    why: str = ""
+    left: bool = False
+
+    def ended(self) -> "Note":
+        """The same of a pod that is gone."""
+        return replace(self, over=True)
+
+
+class Notes:
+    """One file for each pod id, in the control node's home."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, pod_id: str) -> Note | None:
+        """None for a pod that was never brought up here."""
+        try:
+            return decode((self._folder / pod_id).read_bytes(), Note)
+        except FileNotFoundError:
+            return None
+
+    def write(self, pod_id: str, note: Note) -> None:
+        """Whole or not at all."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = self._folder / f".{pod_id}"
+        draft.write_bytes(encode(note))
+        draft.rename(self._folder / pod_id)
+
+    def forget(self, before: float) -> None:
+        """Remove notes, from before that time, of pods that are gone for good: nobody asks for these."""
+        for pod_id, note in tuple(self._all()):
+            if note.over and note.at < before:
+                (self._folder / pod_id).unlink(missing_ok=True)
+
+    def known(self) -> tuple[str, ...]:
+        """The pods that are noted and not over."""
+        return tuple(name for name, note in self._all() if not note.over)
+
+    def beside(self, note: Note) -> tuple[Note, ...]:
+        """Those of the same placement group, itself included."""
+        return tuple(other for _, other in self._all() if other.group == note.group)
+
+    def _all(self) -> Iterator[tuple[str, Note]]:
+        for path in sorted(self._folder.glob("[!.]*")):
+            note = self.read(path.name)
+            if note is not None:
+                yield path.name, note
+
+
+def short_of(error: BaseException) -> str:
+    """On one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:500] or type(error).__name__
+
+
+def last_of(error: BaseException) -> str:
+    """The last line of a traceback that Ray carries: the error itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:500] if lines else type(error).__name__
+
+
+def hint_of(error: BaseException) -> str:
+    """What to do about it."""
+    text = str(error)
+    if "ersion mismatch" in text:
+        return "Ray wants the same Python, to the patch level, and the same Ray on every machine."
+    if "token" in text.lower() or "auth" in text.lower():
+        return "Put the cluster's token into a file and name it: --set token_file=FILE."
+    return "Is it up, and is this machine one of its nodes? From elsewhere the address is ray://HOST:10001."
+
+
+_PIN = 0.001  # of Ray's own resource `node:ADDRESS`, of which each node has 1
+
+
+def all_nodes() -> list[dict[str, Any]]:
+    """As Ray lists them, dead ones too."""
+    listed: Any = ray.nodes
+    nodes: list[dict[str, Any]] = listed()
+    return nodes
+
+
+def name_of(node: dict[str, Any], hosts: Sequence[str]) -> str:
+    """Its host, with the address where several of `hosts` are called the same."""
+    host = str(node["NodeManagerHostname"])
+    return host if hosts.count(host) == 1 else f"{host}-{node['NodeManagerAddress']}"
+
+
+def capacity_of(node: dict[str, Any]) -> Amounts:
+    """What `ray start` was told that it has."""
+    total = node["Resources"]
+    return Amounts(
+        cpus=float(total.get("CPU", 0.0)),
+        memory_bytes=int(total.get("memory", 0)),
+        gpus=int(total.get("GPU", 0)),
+    )
+
+
+def bundle_of(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
+    """What a pod claims there, the node itself included where it is known."""
+    wanted = {
+        "CPU": order.capacity.cpus,
+        "memory": float(order.capacity.memory_bytes),
+        "GPU": float(order.capacity.gpus),
+    }
+    pin = {f"node:{node['NodeManagerAddress']}": _PIN} if node else {}
+    return {name: amount for name, amount in {**wanted, **pin}.items() if amount}
+
 
 NAMESPACE = "gridmill"
 _LOOK_SECONDS = 2.0

@@ -1,4 +1,6 @@
-"""The Ray site: a SitePort over a bridge, the one process that loads Ray and is a driver of the cluster.
+"""Whether somebody listens at an address and speaks as Ray does: asked first, for Ray tries for a minute.
+
+The Ray site: a SitePort over a bridge, the one process that loads Ray and is a driver of the cluster.
 
 Ray wants the same Python and the same Ray on all its nodes, starts threads and may end its process; none of
 that belongs into a control node. A bridge that dies or hangs is started again; the pods do not notice.
@@ -17,18 +19,47 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.codec import decode, encode
+from gridmill.domain.amounts import parse_seconds
+from gridmill.domain.naming import read_address
+from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.site import Node, NodeLook, Site, check_settings
 from gridmill.errors import InputError, UnavailableError
-from gridmill.model.address import read_address
-from gridmill.model.amounts import parse_seconds
-from gridmill.model.event import PodEvent
-from gridmill.model.message import PodOrder
-from gridmill.model.node import NodeLook
-from gridmill.model.site import Node, Site, check_settings
 from gridmill.ports.site import Doors, PodSight, SitePort
 from gridmill.settings import Settings
 from gridmill.sites.marks import mark_root
-from gridmill.sites.ray.knock import speaks
-from gridmill.sites.ray.wire import Answer, Asked, Opening
+from gridmill.sites.ray.protocol import Answer, Asked, Opening
+
+SECONDS = 5.0
+_SETTINGS = 4
+_EMPTY_SETTINGS = bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
+_TYPE_AT = 3
+
+
+def knock(host: str, port: int) -> str:
+    """This machine's address on the way there. Raises OSError where nobody answers."""
+    with socket.create_connection((host, port), timeout=SECONDS) as opened:
+        return str(opened.getsockname()[0])
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody does."""
+    with suppress(OSError):
+        return bool(knock(host, port))
+    return False
+
+
+def speaks(host: str, port: int, seconds: float = SECONDS) -> bool:
+    """Whether it may be Ray: its servers speak gRPC, so HTTP/2 (RFC 9113, 3.4), which begins with SETTINGS.
+    With Ray's TLS nobody can tell. Raises OSError where nobody listens, or says anything in time."""
+    if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+        return True
+    with socket.create_connection((host, port), timeout=seconds) as opened, suppress(ConnectionError):
+        opened.sendall(_HELLO)
+        head = opened.recv(len(_EMPTY_SETTINGS), socket.MSG_WAITALL)
+        return len(head) > _TYPE_AT and head[_TYPE_AT] == _SETTINGS
+    return False
+
 
 SETTINGS = {
     "control": "HOST[:PORT] by which pods dial this machine (default: its address that faces the cluster)",

@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from gridmill.model.amounts import MIB, Amounts
-from gridmill.model.noun import dataclass
-from gridmill.sites.slurm.listing import CLOCK, MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
-from gridmill.sites.slurm.wishes import Wishes
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.frozen import dataclass
+from gridmill.sites.slurm.parse import CLOCK, MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
+from gridmill.sites.slurm.settings import Wishes
 
 TIDY_DAYS = 7
 """What pods that are over left goes after that."""
@@ -119,7 +119,7 @@ def pod_script(batch: Batch, wishes: Wishes) -> str:
             'while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done',
             'kill -KILL "$watcher" 2>/dev/null',
             "trap '' TERM INT",  # what cleans up is not to be ended with what it cleans up
-            f'[ -e "$pod/ended" ] || {python} -P -m gridmill.pod.sweep "$pod" >>"$pod/log" 2>&1 </dev/null',
+            f'[ -e "$pod/ended" ] || {python} -P -m gridmill.pod.cleanup "$pod" >>"$pod/log" 2>&1 </dev/null',
             'exit "${code:-0}"',
             "",
         ]

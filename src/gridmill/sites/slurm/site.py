@@ -12,17 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.site import Node, NodeLook, Site
 from gridmill.errors import UnavailableError
-from gridmill.model.event import PodEvent
-from gridmill.model.message import PodOrder
-from gridmill.model.node import NodeLook
-from gridmill.model.site import Node, Site
+from gridmill.plugins import find
 from gridmill.ports.site import Doors, PodSight, Sight, SitePort
-from gridmill.registry import find
 from gridmill.settings import Settings
 from gridmill.sites.marks import mark_of, mark_root
 from gridmill.sites.slurm import script
-from gridmill.sites.slurm.listing import (
+from gridmill.sites.slurm.commands import Done, Shell, packed, shell_of
+from gridmill.sites.slurm.parse import (
     Account,
     Listed,
     clock_ahead,
@@ -31,12 +30,10 @@ from gridmill.sites.slurm.listing import (
     parse_sinfo,
     parse_squeue,
 )
-from gridmill.sites.slurm.packing import packed
+from gridmill.sites.slurm.pod_state import Evidence, is_unexplained, sight_of, with_log
 from gridmill.sites.slurm.script import Batch, deployment_of
-from gridmill.sites.slurm.shell import Done, Shell, shell_of
-from gridmill.sites.slurm.sights import Evidence, is_unexplained, sight_of, with_log
+from gridmill.sites.slurm.settings import Wishes, wishes_for, wishes_of
 from gridmill.sites.slurm.states import Phase
-from gridmill.sites.slurm.wishes import Wishes, wishes_for, wishes_of
 
 _NODES_SECONDS = 60.0  # what a cluster has changes rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from enum import IntEnum
 
-from gridmill.model.noun import dataclass
-from gridmill.model.state import Cause
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.states import Cause
 
 
 class Phase(IntEnum):

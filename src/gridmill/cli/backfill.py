@@ -1,0 +1,99 @@
+"""`backfill` (or `start backfill`), `stop backfill`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridmill.cli.parameters import Force, Set, read_set
+from gridmill.cli.session import Json, emit, say, session, want_one_that_stays
+from gridmill.domain.backfill import BackfillView, ChunkState
+from gridmill.errors import InputError
+from gridmill.sdk.project import is_name
+
+
+def backfill(
+    context: typer.Context,
+    pipeline: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="The name of a pipeline that was applied or run, or a pipeline file (YAML).",
+            show_default=False,
+        ),
+    ],
+    set: Set = None,
+    force: Force = False,
+    begins: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Its beginning: 2013-01-01.")
+    ] = None,
+    ends: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Length of each chunk: 6h, 7d, 1mo. Default: one chunk."),
+    ] = None,
+    zone: Annotated[str, typer.Option(help="Time zone of --from, --to and of days and months.")] = "UTC",
+    parallel: Annotated[int, typer.Option(help="How many of its chunks run at once.")] = 1,
+    newest_first: Annotated[
+        bool, typer.Option("--newest-first", help="Begin with the newest chunk.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run a pipeline over a range of time, chunk by chunk; each has its bounds as parameters from and to.
+
+    By its name, a pipeline is as it was applied last, or else as it was run last; its file is not needed. By
+    its name without a range, a backfill goes on and tries again what failed. Needs gridmill up.
+    """
+    if begins is None and ends is None and every is None and is_name(pipeline):
+        with session(context, embed=False) as client:
+            want_one_that_stays(client)
+            return _tell(client.resume_backfill(str(pipeline)), json)
+    if begins is None or ends is None:
+        raise _needs_range(pipeline)
+    with session(context, embed=False) as client:
+        want_one_that_stays(client)
+        view = client.start_backfill(
+            pipeline,
+            begins=begins,
+            ends=ends,
+            every=every,
+            zone=zone,
+            parallel=parallel,
+            newest_first=newest_first,
+            set=read_set(set or ()),
+            force=force,
+        )
+    return _tell(view, json)
+
+
+def _needs_range(what: Path) -> InputError:
+    return InputError(
+        "a backfill needs --from and --to",
+        hint=f"gridmill start backfill {what} --from 2013-01-01 --to 2013-06-01 --every 7d",
+    )
+
+
+def _tell(view: BackfillView, as_json: bool) -> None:
+    if as_json:
+        return emit(view)
+    print(f"backfill {view.name}: {told(view)}")
+    return say(f"follow it with: gridmill show backfill {view.name}")
+
+
+def stop_backfill(context: typer.Context, name: str, as_json: bool) -> None:
+    """Start no further chunk of it."""
+    with session(context, embed=False) as client:
+        view = client.stop_backfill(name)
+    if as_json:
+        return emit(view)
+    print(f"backfill {name} stopped: {told(view)}; runs that are active go on")
+    return say(f"`gridmill start backfill {name}` goes on")
+
+
+def told(view: BackfillView) -> str:
+    """`21 chunks: 3 done, 18 left`."""
+    counts = [f"{count} {state.value}" for state in ChunkState if (count := view.counts.get(state))]
+    chunks = "1 chunk" if len(view.chunks) == 1 else f"{len(view.chunks)} chunks"
+    return f"{chunks}: {', '.join(counts)}"

@@ -1,0 +1,236 @@
+"""Names for the shell's completion: of the control node that is up, else of the home's records.
+
+A key was pressed: an answer comes at once or not at all. Nothing is started or made, and no error is shown.
+"""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import typer
+
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
+from gridmill.domain.backfill import Backfill
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import Project
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.site import Site
+from gridmill.domain.states import RunState
+from gridmill.plugins import find
+from gridmill.ports.grid import Grid
+from gridmill.ports.store import Store
+from gridmill.sdk.client import Client
+from gridmill.sdk.discovery import dial_home, dial_url, home_settings
+from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, read_noun
+from gridmill.settings import Settings
+
+_SECONDS = 1.0
+"""The longest that a control node or a database is waited for."""
+_RECENT = 50
+
+
+class Known(Protocol):
+    """Where names are looked up."""
+
+    def listed(self, noun: Noun) -> Iterable[Any]:
+        """All of a noun, runs newest first."""
+        ...
+
+    def jobs(self, run: str) -> Iterable[str]:
+        """Names of the jobs of a run."""
+        ...
+
+
+class OfGrid:
+    """Names that a control node knows."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def listed(self, noun: Noun) -> Iterable[Any]:
+        """See Known."""
+        return LISTED[noun](self._grid)
+
+    def jobs(self, run: str) -> Iterable[str]:
+        """See Known."""
+        return [view.job.job.name for view in self._grid.run(run).jobs]
+
+
+class OfStore:
+    """Names in the records of a home. A control node, even one that only reads, takes too long to import."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def listed(self, noun: Noun) -> Iterable[Any]:
+        """See Known."""
+        kind = Artifact if noun in ARTIFACTS else _CLASSES[noun]
+        limit = _RECENT if noun == Noun.RUN else None
+        for record in self._store.list(kind, limit=limit, newest_first=noun == Noun.RUN):
+            if not isinstance(record.noun, Artifact) or _is_of(record.noun, noun):
+                yield record.noun
+
+    def jobs(self, run: str) -> Iterable[str]:
+        """See Known."""
+        for record in self._store.list(JobRun, parent=run):
+            if isinstance(record.noun, JobRun) and record.noun.part is None:
+                yield record.noun.job.name
+
+
+_CLASSES: dict[Noun, type[Any]] = {
+    Noun.RUN: Run,
+    Noun.PIPELINE: Pipeline,
+    Noun.RESOURCE: Resource,
+    Noun.PROJECT: Project,
+    Noun.SITE: Site,
+    Noun.DEPLOYMENT: Deployment,
+    Noun.SCHEDULE: Schedule,
+    Noun.BACKFILL: Backfill,
+    Noun.ALIAS: Alias,
+}
+
+
+def _is_of(version: Artifact, noun: Noun) -> bool:
+    return not version.removed and (noun == Noun.ARTIFACT or version.kind == ArtifactKind(noun.value))
+
+
+def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of runs, newest first."""
+    return _starting(incomplete, _ask(context, _runs))
+
+
+def complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of runs, then names of the jobs of the run that was given."""
+    given = [word for word in (context.params.get("words") or ()) if word != "run"]
+    run = context.params.get("run") or (given[0] if given else None)
+    return _starting(incomplete, _ask(context, lambda known: known.jobs(run) if run else _runs(known)))
+
+
+def complete_run_jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the jobs of the run that was given."""
+    run = context.params.get("run")
+    return _starting(incomplete, _ask(context, lambda known: known.jobs(run))) if run else []
+
+
+def complete_nouns(incomplete: str) -> list[str]:
+    """Nouns."""
+    return _starting(incomplete, (noun.value for noun in Noun))
+
+
+def complete_states(incomplete: str) -> list[str]:
+    """States of runs."""
+    return _starting(incomplete, (state.value for state in RunState))
+
+
+def complete_pipelines(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of pipelines."""
+    return _starting(incomplete, _ask(context, _pipelines))
+
+
+def complete_files(context: typer.Context, incomplete: str) -> list[str]:
+    """Pipeline files, folders, and the names of pipelines."""
+    return _starting(incomplete, [*_files(incomplete), *_ask(context, _pipelines)])
+
+
+def complete_versions(context: typer.Context, incomplete: str) -> list[str]:
+    """What jobs made: `PIPELINE/JOB`, and with an `@` its versions."""
+    return _starting(incomplete, _ask(context, lambda known: _versions(known, Noun.ARTIFACT, incomplete)))
+
+
+def complete_models(context: typer.Context, incomplete: str) -> list[str]:
+    """Models."""
+    return _starting(incomplete, _ask(context, lambda known: _versions(known, Noun.MODEL, incomplete)))
+
+
+def complete_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the noun that was given; of a job, a run and then its jobs."""
+    noun, words = context.params.get("noun") or context.params.get("what"), context.params.get("name")
+    given = [words] if isinstance(words, str) else list(words or ())
+    with contextlib.suppress(Exception):
+        kind = read_noun(str(noun))
+        return _starting(incomplete, _ask(context, lambda known: _names(known, kind, given, incomplete)))
+    return []
+
+
+def _names(known: Known, noun: Noun, given: list[str], incomplete: str) -> Iterable[str]:
+    if noun == Noun.JOB:
+        return known.jobs(given[0]) if given else _runs(known)
+    if given:
+        return []
+    if noun in ARTIFACTS:
+        return _versions(known, noun, incomplete)
+    return [getattr(one, "id", None) or one.name for one in known.listed(noun)]
+
+
+def _runs(known: Known) -> list[str]:
+    return [run.id for run in known.listed(Noun.RUN)]
+
+
+def _pipelines(known: Known) -> list[str]:
+    return [pipeline.name for pipeline in known.listed(Noun.PIPELINE)]
+
+
+def _versions(known: Known, noun: Noun, incomplete: str) -> Iterable[str]:
+    """Names, and versions only once a name is whole: there may be thousands."""
+    found = known.listed(noun)
+    return (one.id for one in found) if "@" in incomplete else dict.fromkeys(one.name for one in found)
+
+
+def _files(incomplete: str) -> Iterator[str]:
+    folder, _, start = incomplete.rpartition("/")
+    there = Path(folder or ("/" if incomplete.startswith("/") else "."))
+    with contextlib.suppress(OSError):
+        for one in sorted(there.iterdir()):
+            if one.name.startswith(start) and (start or not one.name.startswith(".")):
+                written = incomplete[: len(incomplete) - len(start)] + one.name
+                if one.is_dir():
+                    yield f"{written}/"
+                elif one.suffix in (".yaml", ".yml"):
+                    yield written
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _ask(context: typer.Context, question: Callable[[Known], Iterable[str]]) -> list[str]:
+    """The answer; none where there is no grid, or where it takes too long."""
+    root = context.find_root()
+    with contextlib.suppress(Exception), _for_a_moment():
+        if isinstance(root.obj, Client):
+            return list(question(OfGrid(root.obj.grid)))
+        known = _known(home_settings(root.params.get("home")), root.params.get("url"))
+        return [] if known is None else list(question(known))
+    return []
+
+
+def _known(settings: Settings, url: str | None) -> Known | None:
+    if url is not None:
+        return OfGrid(dial_url(url, None, settings).grid)
+    if (settings.home / "control.sock").exists():
+        with contextlib.suppress(Exception):
+            return OfGrid(dial_home(settings, embed=False).grid)
+    if not settings.store and (settings.home / "store.db").exists():
+        return OfStore(find("stores", "sqlite")(settings.home / "store.db"))
+    return None
+
+
+@contextlib.contextmanager
+def _for_a_moment() -> Iterator[None]:
+    """Raises TimeoutError in what takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,367 @@
+"""`configure model NAME --alias prod=3`: names for versions.
+
+Sinks at the command line: `alter sink` and `status sink`.
+
+`configure` and `alter`: resources, sized from the job's size or by hand, and the aliases of models.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from gridmill.cli.completion import complete_names
+from gridmill.cli.describe import describe
+from gridmill.cli.format import amounts, moment
+from gridmill.cli.session import Json, emit, session, show
+from gridmill.cli.sites import (
+    Address,
+    Endpoint,
+    ExportBucket,
+    Setting,
+    SharedBucket,
+    bucket_settings,
+    read_settings,
+    say,
+    say_away,
+)
+from gridmill.cli.tables import table
+from gridmill.declarations.read import read_constraint, read_outage
+from gridmill.domain.amounts import show_seconds
+from gridmill.domain.artifact import BEST, Alias, split_reference
+from gridmill.domain.job import JobKind
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.route import Staging
+from gridmill.domain.sink_overrides import AlterVerb, Change, SinkPart
+from gridmill.domain.sink_status import LoadTask
+from gridmill.errors import InputError
+from gridmill.sdk.client import Client, change_of
+from gridmill.sdk.lookup import Noun, find_noun
+
+
+def set_aliases(
+    context: typer.Context,
+    name: str,
+    aliases: list[str],
+    best_by: str | None,
+    expected: int | None,
+    as_json: bool,
+) -> None:
+    """Set them all; the first that cannot be set ends it."""
+    if not aliases and best_by is None:
+        raise InputError("say what to set", hint="--alias prod=3, or --best-by METRIC.")
+    wanted = [(alias, number, "") for alias, number in (read_alias(name, text) for text in aliases)]
+    wanted += [(BEST, None, best_by)] if best_by is not None else []
+    with session(context) as client:
+        kept = [
+            client.set_alias(name, alias, number, best_by=metric, expected=expected)
+            for alias, number, metric in wanted
+        ]
+    if as_json:
+        return emit(kept)
+    for one in kept:
+        print(f"{one.id} is {stands_for(one)}")
+    return None
+
+
+def read_alias(name: str, text: str) -> tuple[str, int | None]:
+    """`prod=3` (or `prod=PIPELINE/JOB@3`) as alias and number. Raises InputError."""
+    alias, _, version = text.partition("=")
+    of, number = split_reference(version)
+    number = number if of == name else version
+    if not number.isdecimal():
+        raise InputError(
+            f"{text!r} sets no alias", hint=f"Write NAME=VERSION with a version's number: {alias}=3."
+        )
+    return alias, int(number)
+
+
+def stands_for(alias: Alias) -> str:
+    """`version 3`, or `the best by rmse`."""
+    return f"version {alias.number}" if alias.number is not None else f"the best by {alias.metric}"
+
+
+_USAGE = "gridmill alter sink PIPELINE/JOB add|remove source|constraint|metric|outage_window VALUE"
+
+
+def read_change(words: Sequence[str]) -> Change:
+    """A change from the words after the sink's name: what sort of part may be said in the plural, as files
+    have it. Raises InputError that says how it is written."""
+    named = words[1].removesuffix("s") if len(words) == 3 else ""
+    if words[:1] not in [[verb] for verb in AlterVerb] or named not in list(SinkPart):
+        raise InputError("say what to add or remove", hint=_USAGE)
+    verb, part, text = AlterVerb(words[0]), SinkPart(named), words[2]
+    if verb == AlterVerb.REMOVE and not text.lstrip().startswith("{"):
+        return Change(verb=verb, part=part, key=text)
+    match part:
+        case SinkPart.CONSTRAINT:
+            return change_of(verb, read_constraint(text))
+        case SinkPart.OUTAGE_WINDOW:
+            return change_of(verb, read_outage(text))
+        case SinkPart.METRIC:
+            name, equals, sql = text.partition("=")
+            if not (name.strip() and equals and sql.strip()):
+                raise InputError(f"{text!r} is no metric", hint="Write NAME=SQL: revenue=sum(price).")
+            return change_of(verb, sql.strip(), metric=name.strip())
+    return change_of(verb, text)
+
+
+def alter_sink(client: Client, name: str, words: Sequence[str], *, as_json: bool) -> None:
+    """Make the change, and say what is altered then."""
+    after = client.grid.alter_sink(name, read_change(words))
+    if as_json:
+        return emit(after)
+    print(f"{name}: altered for the runs that start from now on")
+    say_alterations(client, name)
+    return None
+
+
+def say_alterations(client: Client, name: str) -> None:
+    """What is altered of a sink, a line each."""
+    for one in client.list_alterations(name):
+        for change in one.changes:
+            print(f"altered: {change}")
+
+
+def status_sinks(client: Client, name: str | None, *, as_json: bool) -> None:
+    """One line for each source of each sink (or of the one of that name). Raises NotFoundError."""
+    tasks = client.list_load_tasks(name)
+    if as_json:
+        return emit(tasks)
+    head = (
+        "sink", "source", "state", "last load", "rows", "added", "rejects", "position", "lag", "next",
+        "drift", "altered", "why",
+    )  # fmt: skip
+    show(table(*head, rows=[_row(task) for task in tasks]))
+    return None
+
+
+def _row(task: LoadTask) -> tuple[object, ...]:
+    return (
+        task.sink,
+        task.source,
+        task.state or "never run",
+        moment(task.loaded),
+        f"{task.rows:,}",
+        f"{task.rows_added:,}",
+        f"{task.rejects:,}",
+        task.position,
+        "" if task.lag_seconds is None else show_seconds(task.lag_seconds),
+        moment(task.following),
+        ", ".join(task.drifted),
+        task.alterations or "",
+        task.why,
+    )
+
+
+class Configured(StrEnum):
+    """What can be configured."""
+
+    RESOURCE = "resource"
+    MODEL = "model"
+    DATASET = "dataset"
+    SINK = "sink"
+    SITE = "site"
+    PROJECT = "project"
+
+
+What = Annotated[
+    Configured,
+    typer.Argument(
+        metavar="NOUN",
+        help="resource, site, project, or model or dataset for its aliases.",
+        show_default=False,
+    ),
+]
+Altered = Annotated[Configured, typer.Argument(metavar="NOUN", help="resource or sink.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Its name; of a model PIPELINE/JOB.",
+        show_default=False,
+        autocompletion=complete_names,
+    ),
+]
+Rows = Annotated[str | None, typer.Option(help="Rows its jobs handle (250k, 1M): chooses the size.")]
+Columns = Annotated[int | None, typer.Option(min=1, help="Columns its jobs handle.")]
+Cpus = Annotated[float | None, typer.Option(min=0.01, help="CPUs per worker.")]
+Memory = Annotated[str | None, typer.Option(help="Memory per worker (512MiB, 4GiB).")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs per worker.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Workers, each a pod of its own.")]
+Keep = Annotated[str | None, typer.Option(help="How long a deployment stays up after its last job (10m).")]
+Site = Annotated[str | None, typer.Option("--site", "--at", help="Where it is brought up (default: local).")]
+How = Annotated[
+    Staging | None,
+    typer.Option(
+        "--staging", help="At a cluster: how data gets there (default: direct).", show_default=False
+    ),
+]
+Jobs = Annotated[
+    list[str] | None,
+    typer.Option("--job", metavar="JOB", help="Assign a job (job or pipeline/job); repeatable."),
+]
+
+
+def configure(
+    context: typer.Context,
+    what: What,
+    name: Name,
+    type: Annotated[JobKind | None, typer.Option("--type", help="The kind of job a resource serves.")] = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    gpus: Gpus = None,
+    workers: Workers = None,
+    keep: Keep = None,
+    site: Site = None,
+    staging: How = None,
+    job: Jobs = None,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VERSION", help="Let a name stand for a version (prod=3); repeatable."),
+    ] = None,
+    best_by: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="What @best goes by: validation_auc, or max:NAME, min:NAME."),
+    ] = None,
+    expect: Annotated[
+        int | None, typer.Option(min=0, help="Move the alias only from this version (0: only set it anew).")
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Of a project: its share against those of others (default: 1).")
+    ] = None,
+    address: Address = None,
+    export: ExportBucket = None,
+    shared: SharedBucket = None,
+    endpoint: Endpoint = None,
+    set: Setting = None,
+    json: Json = False,
+) -> None:
+    """Create or replace a resource, and show the size chosen and why; name versions of a model; alter a site.
+
+    Give the job's size (--rows, --columns) and Gridmill chooses; --cpus, --memory, --gpus and --workers
+    override it. For a model, --alias and --best-by set what PIPELINE/JOB@NAME stands for. For a site,
+    --address and --set change what it was added with; NAME= takes a setting away. For a resource at a Slurm
+    site --set says what it asks of Slurm (partition=gpu, account=physics, time_limit=8h). For a project,
+    --share says how much it gets against others, and --cpus, --memory and --gpus the most it has at once.
+    """
+    if what == Configured.PROJECT:
+        with session(context) as client:
+            given = 1.0 if share is None else share
+            view = client.configure_project(name, share=given, cpus=cpus, memory=memory, gpus=gpus)
+        return emit(view) if json else show(describe(view))
+    if what == Configured.SITE:
+        with session(context) as client:
+            settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
+            say(client.configure_site(name, address=address, settings=settings), json)
+            return say_away(client, name)
+    if what != Configured.RESOURCE:
+        return set_aliases(context, name, alias or [], best_by, expect, json)
+    if type is None:
+        raise InputError("say which jobs the resource serves", hint=f"--type is one of {', '.join(JobKind)}.")
+    with session(context) as client:
+        done = client.configure_resource(
+            name,
+            type,
+            rows=rows,
+            columns=columns,
+            cpus=cpus,
+            memory=memory,
+            gpus=gpus or 0,
+            workers=workers,
+            keep=keep,
+            site=site or "local",
+            jobs=tuple(job or ()),
+            settings=read_settings(set or ()),
+            staging=staging,
+        )
+    return _say(done, json)
+
+
+def alter(
+    context: typer.Context,
+    what: Altered,
+    name: Name,
+    change: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[add|remove PART VALUE]",
+            help="Of a sink: source PATH, constraint or outage_window as in YAML, metric NAME=SQL.",
+        ),
+    ] = None,
+    rows: Rows = None,
+    columns: Columns = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    gpus: Gpus = None,
+    workers: Workers = None,
+    keep: Keep = None,
+    site: Site = None,
+    staging: How = None,
+    job: Jobs = None,
+    set: Setting = None,
+    json: Json = False,
+) -> None:
+    """Change some settings of a resource; or add to a sink and remove from it, for the runs that follow: a
+    source, constraint, metric or outage_window.
+
+    gridmill alter sink shops/sales add constraint '{column: price, min: 0}'
+    """
+    if what == Configured.SINK:
+        with session(context) as client:
+            return alter_sink(client, name, change or [], as_json=json)
+    if what in (Configured.MODEL, Configured.DATASET):
+        raise InputError(
+            f"a {what} version never changes", hint=f"`gridmill configure {what}` moves its aliases."
+        )
+    if what != Configured.RESOURCE:
+        raise InputError(f"a {what} is not altered", hint=f"`gridmill configure {what} {name}` changes it.")
+    if change:
+        raise InputError(
+            f"of a resource nothing can be {'removed' if change[0] == 'remove' else 'added'}",
+            hint=f"Its settings are options: gridmill alter resource {name} --memory 12GiB",
+        )
+    given: dict[str, Any] = {
+        "cpus": cpus,
+        "memory": memory,
+        "gpus": gpus,
+        "workers": workers,
+        "keep": keep,
+        "site": site,
+        "staging": staging,
+        "jobs": None if job is None else tuple(job),
+        "rows": rows,
+        "columns": columns,
+    }
+    with session(context) as client:
+        given["settings"] = _settings(client, name, set)
+        changes = {field: value for field, value in given.items() if value is not None}
+        if not changes:
+            raise InputError(
+                "nothing to change was given", hint="`gridmill alter --help` lists what there is."
+            )
+        done = client.alter_resource(name, **changes)
+    return _say(done, json)
+
+
+def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, str] | None:
+    """Those it has with the new ones; what is set to nothing is no longer set."""
+    if not words:
+        return None
+    before: Resource = find_noun(client.grid, Noun.RESOURCE, name)
+    merged = {**before.settings, **read_settings(words)}
+    return {name: value for name, value in merged.items() if value}
+
+
+def _say(done: tuple[Resource, Sizing], as_json: bool) -> None:
+    if as_json:
+        return emit({"resource": done[0], "sizing": done[1]})
+    resource, sizing = done
+    workers = f"{sizing.workers} workers, each " if sizing.workers > 1 else ""
+    print(f"resource {resource.name} ({resource.type}): {workers}{amounts(sizing.amounts)}")
+    for why in sizing.why:
+        print(f"  {why}")
+    return None

@@ -1,0 +1,81 @@
+"""`du` and `clean`: what takes space, and taking away what nobody needs."""
+
+from collections import Counter
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from gridmill.cli.session import Json, emit, session, settings_of, show
+from gridmill.cli.tables import table
+from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.domain.retention import DAY_SECONDS
+from gridmill.domain.usage import Usage
+
+
+class By(StrEnum):
+    """How `du` adds up."""
+
+    KIND = "kind"
+    JOB = "job"
+    VERSION = "version"
+
+
+def du(
+    context: typer.Context,
+    by: Annotated[By, typer.Option(help="Add up by kind, job or version.")] = By.KIND,
+    json: Json = False,
+) -> None:
+    """Show what takes how much space: versions by kind, job or version, and the home's own folders."""
+    with session(context, reading=True) as client:
+        found = client.usage()
+    if json:
+        return emit(found)
+    sizes, counts = Counter[str](), Counter[str]()
+    for one in found:
+        name = _name(one, by)
+        sizes[name] += one.size_bytes
+        counts[name] += 1
+    rows = [(name, counts[name], show_bytes(size)) for name, size in sizes.most_common()]
+    rows.append(("total", len(found), show_bytes(sizes.total())))
+    return show(table(by.value, "entries", "size", rows=rows))
+
+
+def _name(one: Usage, by: By) -> str:
+    match by:
+        case By.JOB:
+            return f"{one.kind} {one.job}".strip()
+        case By.VERSION:
+            return one.version or f"{one.kind} {one.job}".strip()
+    return one.kind
+
+
+def clean(
+    context: typer.Context,
+    days: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Keep history for so many days (else GRIDMILL_HISTORY, 90 days).",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    json: Json = False,
+) -> None:
+    """Take away versions beyond what their jobs retain, leftovers, and history older than --days.
+
+    Leftovers are files of removed versions and failed attempts, and folders of pods that ended. History is
+    events (logs), reports, code bundles, environments, and records of runs that no version tells of. What a
+    run may be using stays.
+    """
+    kept = settings_of(context).history_seconds / DAY_SECONDS if days is None else days
+    with session(context, reading=dry_run) as client:
+        found = client.clean(days=kept, dry_run=dry_run)
+    if json:
+        return emit(found)
+    if found:
+        rows = [(one.kind, one.name, show_bytes(one.size_bytes), one.why) for one in found]
+        show(table("", "", "size", "", rows=rows))
+    size = show_bytes(sum(one.size_bytes for one in found))
+    return print(f"{show_count(len(found), 'thing')} {'would go' if dry_run else 'went'}, {size}")

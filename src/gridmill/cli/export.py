@@ -1,0 +1,76 @@
+"""`export` and `path`: results as files for other programs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridmill.cli.completion import complete_versions
+from gridmill.cli.session import Json, emit, say, session
+from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.errors import InputError
+
+_VERSION = typer.Argument(
+    metavar="VERSION", autocompletion=complete_versions, help="PIPELINE/JOB@N, @ALIAS, or the latest version."
+)
+_STDOUT = "-"
+
+
+def export(
+    context: typer.Context,
+    versions: Annotated[list[str], _VERSION],
+    to: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="NAME.csv, .parquet, .jsonl, of a model .onnx; - for the screen."),
+    ] = "",
+    format: Annotated[
+        str, typer.Option(help="csv, parquet, jsonl or onnx, where the name does not say it (of -: csv).")
+    ] = "",
+    columns: Annotated[str, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = "",
+    split: Annotated[str, typer.Option(help="Only this split of a dataset: train, validation, test.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", hidden=True)] = "",
+    json: Json = False,
+) -> None:
+    """Write the rows of a sink, dataset or prediction, or a model's graph, to a file."""
+    version = _one(versions, to, output)
+    names = [name.strip() for name in columns.split(",") if name.strip()] or None
+    with session(context, reading=True) as client:
+        found = client.load(version)
+    if to == _STDOUT:
+        found.write(sys.stdout.buffer, format=format or "csv", columns=names, split=split or None)
+        return
+    rows = found.write(Path(to), format=format or None, columns=names, split=split or None, replace=force)
+    size = Path(to).stat().st_size  # of a pipe 0
+    if json:
+        return emit({"version": found.id, "path": str(Path(to).absolute()), "rows": rows, "size_bytes": size})
+    what = f"{show_count(rows, 'row')} of {found.id}" if found.kind != "model" else f"the graph of {found.id}"
+    say(f"{what} in {to}, {show_bytes(size)}")
+
+
+def _one(versions: list[str], to: str, output: str) -> str:
+    """The version to be written. Raises InputError for the former meaning of `export`, which is `backup`."""
+    if output:
+        again = f"gridmill backup {' '.join(versions)} -o {output}"
+        raise InputError(
+            "archives of pipelines are written by `gridmill backup`, not by `export`",
+            hint=f"Write `{again}`.",
+        )
+    if len(versions) > 1:
+        raise InputError("`export` writes one version", hint="Repeat it for each of them.")
+    if not to:
+        name = versions[0].partition("@")[0].rpartition("/")[2]
+        raise InputError("say where to write it", hint=f"--to {name}.csv, {name}.parquet, ..., or --to -")
+    return versions[0]
+
+
+def path(context: typer.Context, version: Annotated[str, _VERSION], json: Json = False) -> None:
+    """Print the folder with the files of a version. Of a sink it is the Delta table with all its versions."""
+    with session(context, reading=True) as client:
+        found = client.load(version)
+    if json:
+        output = found.artifact.output
+        told = {"version": found.id, "kind": found.kind, "path": str(found.path)}
+        return emit(told | {"table_version": output.table_version})
+    return print(found.path)

@@ -1,0 +1,234 @@
+"""Nouns as words: cells and lines of text, pure functions of a noun and the time."""
+
+import time
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from math import floor
+
+from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_seconds
+from gridmill.domain.environment_build import is_building, state_of
+from gridmill.domain.metrics import headline, metrics
+from gridmill.domain.project import DEFAULT, ProjectView
+from gridmill.domain.provenance import SAME
+from gridmill.domain.run import Attempt, Run
+from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState
+from gridmill.domain.views import JobView, PartView, RunView
+from gridmill.scheduler.graph import critical_path
+
+_BAR = 12
+
+
+URGENCY = (
+    JobState.RUNNING,
+    JobState.FAILED,
+    JobState.WAITING,
+    JobState.BLOCKED,
+    JobState.STOPPED,
+    JobState.SKIPPED,
+    JobState.SUCCEEDED,
+    JobState.UNCHANGED,
+)
+
+
+def amounts(given: Amounts, most_cpus: float | None = None) -> str:
+    """`2 CPUs, 1.5 GiB, 1 GPU`; `1-2 CPUs, ...` of what gets more where it is alone."""
+    cpus, most = f"{given.cpus:g}", max(given.cpus, most_cpus or 0.0)
+    if most > given.cpus:
+        cpus = f"{cpus}-{most:g}"
+    parts = [f"{cpus} CPU{'' if most == 1 else 's'}", show_bytes(given.memory_bytes)]
+    if given.gpus:
+        parts.append(show_count(given.gpus, "GPU"))
+    return ", ".join(parts)
+
+
+def in_use(view: ProjectView) -> tuple[str, str, str]:
+    """CPUs, memory and GPUs that a project has at once: `2 of 16`, where its quota bounds them."""
+    project = view.project
+    memory = "" if project.memory_bytes is None else f" of {show_bytes(project.memory_bytes)}"
+    cpus = "" if project.cpus is None else f" of {project.cpus:g}"
+    gpus = "" if project.gpus is None else f" of {project.gpus}"
+    return f"{view.cpus:g}{cpus}", f"{show_bytes(view.memory_bytes)}{memory}", f"{view.gpus}{gpus}"
+
+
+def whose(run: Run) -> str:
+    """`project vision`; empty for the project of those that name none."""
+    return "" if run.project == DEFAULT else f"project {run.project}"
+
+
+def moment(at: float | None) -> str:
+    """Local date and time."""
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+MOST_SHOWN = 0.99
+"""A job that runs has something left to do: 100 % is shown of none."""
+
+
+def progress(view: JobView) -> str:
+    """A bar with percent, or how much was done, and the job's own note."""
+    if view.job.state != JobState.RUNNING:
+        return ""
+    done, total = view.progress.get("done"), view.progress.get("total")
+    note = str(view.progress.get("note") or "")
+    if is_building(view):
+        return note
+    if not isinstance(done, int | float):
+        return note
+    if not isinstance(total, int | float) or total <= 0:
+        return f"{done:g} {view.progress.get('unit') or ''} {note}".strip()
+    share = min(MOST_SHOWN, max(0.0, floor(100 * done / total) / 100))
+    full = round(share * _BAR)
+    return f"{'━' * full}{'╌' * (_BAR - full)} {share:4.0%} {note}".rstrip()
+
+
+def elapsed(view: JobView, now: float) -> str:
+    """How long the job has run or ran."""
+    started = view.job.started
+    if started is None or view.job.state in (JobState.WAITING, JobState.BLOCKED):
+        return ""
+    return show_seconds(max(0.0, (view.job.ended or now) - started))
+
+
+def memory(view: JobView) -> str:
+    """`peak of size`; while it runs, the size."""
+    attempt = newest(view)
+    if attempt is None:
+        return ""
+    size = show_bytes(attempt.given.memory_bytes)
+    if attempt.use is None:
+        return f"≤ {size}"
+    return f"{show_bytes(attempt.use.peak_memory_bytes)} of {size}"
+
+
+def newest(view: JobView) -> Attempt | None:
+    """The newest attempt."""
+    return view.attempts[-1] if view.attempts else None
+
+
+def place(view: JobView) -> str:
+    """The deployment it runs or ran on; before that its resource."""
+    attempt = newest(view)
+    return attempt.deployment_id if attempt is not None else view.job.resource
+
+
+def remark(view: JobView) -> str:
+    """What it waits for and why, or how it ended."""
+    message = "" if view.job.message == view.job.state else view.job.message
+    return message if view.job.state in FINISHED_JOBS else view.why or message
+
+
+NODES = ("node", "state", "exit code", "time", "said last")
+"""Columns of `node_rows`."""
+
+
+def node_rows(view: JobView) -> list[tuple[str, ...]]:
+    """What a command did on each node: a line for each of NODES; none for other jobs."""
+    return [] if view.job.job.each is None else [_node_row(part) for part in view.parts]
+
+
+def _node_row(part: PartView) -> tuple[str, ...]:
+    over = part.job.state in FINISHED_JOBS
+    code = "" if part.exit_code is None or not over else str(part.exit_code)
+    took = "" if part.seconds is None or not over else show_seconds(part.seconds)
+    return part.node, part.job.state.value, code, took, part.job.message if over else part.why
+
+
+def latest_metric(view: JobView) -> str:
+    """Of a job that runs its newest metrics, two at most; else those that say most."""
+    if view.job.state in FINISHED_JOBS:
+        return headline(view.metrics)
+    return metrics(dict(list(view.metrics.items())[-2:]))
+
+
+JOBS = ("job", "state", "on", "progress", "time", "memory", "")
+"""Columns of `job_row`."""
+
+
+def job_row(view: JobView, now: float) -> tuple[str, ...]:
+    """How a job stands, its newest metrics last, after what it waits for."""
+    said = "; ".join(filter(None, (remark(view), latest_metric(view))))
+    told = (view.job.job.name, state_of(view), place(view), progress(view))
+    return (*told, elapsed(view, now), memory(view), said)
+
+
+def counts(view: RunView) -> str:
+    """`12 of 20 jobs done, 3 running, 5 waiting`."""
+    states = Counter(job.job.state for job in view.jobs)
+    done = sum(states[state] for state in DONE_JOBS)
+    rest = [f"{states[state]} {state}" for state in URGENCY if states[state] and state not in DONE_JOBS]
+    return ", ".join([f"{done} of {len(view.jobs)} jobs done", *rest])
+
+
+def critical_line(view: RunView, now: float) -> str:
+    """`critical path: load 3 s, train 40 s; may take longer: plot by 12 s`; empty without branches."""
+    found = critical_path([job.job for job in view.jobs], now)
+    if not found.branches:
+        return ""
+    names = {job.job.id: job.job.job.name for job in view.jobs}
+    spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in found.slack.items() if slack > 0]
+    steps = [f"{names[key]} {show_seconds(found.seconds[key])}" for key in found.path if found.seconds[key]]
+    unsure = "" if found.known else " (as far as times are known)"
+    return f"critical path: {', '.join(steps)}{unsure}; may take longer: {', '.join(spare[:5])}"
+
+
+def job_line(view: JobView, state: str, message: str) -> str:
+    """One line for a change of a job's state, for logs and pipes."""
+    detail = message = "" if message == state else message
+    attempt = newest(view)
+    if state == JobState.RUNNING and attempt is not None and not message:
+        detail = f"on {attempt.deployment_id} ({amounts(attempt.given)})"
+        if view.job.reason and attempt is view.attempts[0]:
+            detail += f": {short_reason(view.job.reason)}"
+    elif state == JobState.UNCHANGED and view.job.reason and not attempt:
+        detail = f"{short_reason(view.job.reason)} ({message})"
+    elif state in (JobState.WAITING, JobState.BLOCKED) and not message:
+        detail = view.why
+    elif state in FINISHED_JOBS and view.metrics and not message:
+        detail = headline(view.metrics)
+    return f"{view.job.job.name}: {state}" + (f" {detail}" if detail else "")
+
+
+_REASON = 100
+"""Of a reason so many characters are shown in a line; `show job` shows all of it."""
+
+
+def short_reason(reason: str) -> str:
+    """The reason, cut where it is long."""
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
+
+
+def reason_lines(view: RunView, most: int) -> Iterator[str]:
+    """Why each job of a run was executed or restored: jobs with the same reason share a line; of more than
+    `most` lines the rest is counted."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for job in (one.job for one in view.jobs if one.job.reason):
+        unchanged = job.state == JobState.UNCHANGED
+        if unchanged and job.reason.startswith(SAME):
+            shared.setdefault((f"restored, {SAME} ", ""), []).append(job.reason.removeprefix(SAME).strip())
+        else:
+            verb, why = "restored" if unchanged else "executed", short_reason(job.reason)
+            shared.setdefault(("", f" {verb}: {why}"), []).append(job.job.name)
+    for number, ((before, after), names) in enumerate(shared.items()):
+        if number == most:
+            left = sum(map(len, list(shared.values())[most:]))
+            yield f"and {left} more jobs: `gridmill show job {view.run.id}/JOB` shows why"
+            return
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        yield f"{before}{', '.join(names[:most])}{more}{after}"
+
+
+def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as lines of text, its columns two spaces apart."""
+    lines = [head, *rows]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        (cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def _width(text: str) -> int:
+    """Columns of a screen; a wide character (Chinese, say) takes two."""
+    return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)

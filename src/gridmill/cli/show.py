@@ -1,0 +1,423 @@
+"""Which part of a list is shown: those in some states, and how many of the newest.
+
+Pipelines that are known by their names, with the file and the last run of each.
+
+`show model NAME --trials`: what the search for a model's settings tried.
+
+`show`, `list`, `remove`: any noun by its name.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from gridmill.cli.completion import complete_names, complete_nouns, complete_pipelines, complete_states
+from gridmill.cli.configure import stands_for
+from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
+from gridmill.cli.format import amounts, in_use, moment, whose
+from gridmill.cli.render import run_table
+from gridmill.cli.session import Json, console, emit, session, show_table
+from gridmill.cli.session import show as show_text
+from gridmill.cli.tables import FittedTable, table
+from gridmill.codec import to_builtins
+from gridmill.domain.amounts import show_bytes, show_count, show_number, show_seconds
+from gridmill.domain.artifact import BEST, LATEST, Alias, Artifact, ArtifactKind, best_of
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.metrics import HIGHER_IS_BETTER, headline
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import ProjectView
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import Run
+from gridmill.domain.states import DeploymentState, RunState
+from gridmill.domain.views import RunView, ScheduleView
+from gridmill.errors import InputError
+from gridmill.ports.grid import Grid
+from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
+
+RECENT = 50
+"""Runs that are listed where nobody says how many."""
+
+STATES: dict[Noun, type[StrEnum]] = {Noun.RUN: RunState, Noun.DEPLOYMENT: DeploymentState}
+"""Nouns that have states, and these."""
+
+_MEANT = {
+    "running": RunState.ACTIVE,
+    "done": RunState.SUCCEEDED,
+    "success": RunState.SUCCEEDED,
+    "completed": RunState.SUCCEEDED,
+    "ok": RunState.SUCCEEDED,
+    "error": RunState.FAILED,
+    "cancelled": RunState.STOPPED,
+    "canceled": RunState.STOPPED,
+    "killed": RunState.STOPPED,
+}
+"""Words of other tools for the states of runs."""
+
+
+_MOST_COUNTED = 10_000
+"""Runs that are asked for at once, at most."""
+
+
+def count(grid: Grid, noun: Noun) -> int:
+    """How many of a noun there are; of runs 10,000 at most are counted."""
+    return len(grid.runs(limit=_MOST_COUNTED) if noun == Noun.RUN else list_nouns(grid, noun))
+
+
+def read_states(noun: Noun | None, words: Sequence[str]) -> tuple[Any, ...]:
+    """The states of that noun that the words name, commas between them too. Raises InputError."""
+    if not words:
+        return ()
+    kind = STATES.get(noun) if noun is not None else None
+    if kind is None:
+        raise InputError(f"--state is for {' and '.join(map(plural, STATES))}")
+    return tuple(_read(kind, word.strip().lower()) for one in words for word in one.split(","))
+
+
+def _read(kind: type[StrEnum], word: str) -> StrEnum:
+    known = [state.value for state in kind]
+    if word in known:
+        return kind(word)
+    near = [_MEANT[word]] if kind is RunState and word in _MEANT else get_close_matches(word, known, n=1)
+    meant = f"; did you mean {str(near[0])!r}?" if near else ""
+    raise InputError(f"{word!r} is not a state{meant}", hint=f"The states are {', '.join(known)}.")
+
+
+def listed(
+    grid: Grid, noun: Noun, states: tuple[Any, ...], pipeline: str | None, number: int | None
+) -> tuple[tuple[Any, ...], str]:
+    """Those to show, and a line about those that are left out. Raises InputError."""
+    if noun == Noun.RUN:
+        most = RECENT if number is None else number
+        found = grid.runs(limit=most + 1, pipeline=pipeline, states=states)
+        more = f"these are the newest {most}; `-n {4 * most}` shows more" if len(found) > most else ""
+        return found[:most], more
+    if pipeline is not None:
+        raise InputError("--pipeline is for runs")
+    found = list_nouns(grid, noun)
+    found = tuple(one for one in found if not states or one.state in states)
+    if number is None or len(found) <= number:
+        return found, ""
+    return found[:number], f"{number} of {len(found)} {plural(noun)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A pipeline with its newest run; None where it was applied and never run, or its runs were deleted."""
+
+    pipeline: Pipeline
+    last: Run | None
+
+    def fields(self) -> dict[str, Any]:
+        """The pipeline as JSON has it, with its file and the id of its last run."""
+        path = self.pipeline.path
+        more = {"file": None if path is None else str(path), "last_run": self.last and self.last.id}
+        return {**to_builtins(self.pipeline), **more}
+
+
+def last_run(grid: Grid, pipeline: str) -> Run | None:
+    """The newest run of a pipeline."""
+    return next(iter(grid.runs(limit=1, pipeline=pipeline)), None)
+
+
+def pipeline_row(known: Known) -> tuple[object, ...]:
+    """A pipeline's cells."""
+    one, last = known.pipeline, known.last
+    ran = "" if last is None else f"{last.id} {last.state}, {moment(last.created)}"
+    return (
+        one.name,
+        len(one.jobs),
+        "apply" if one.applied else "its last run",
+        ran,
+        one.folder if one.path is None else one.path,
+        one.description,
+    )
+
+
+Trial = Mapping[str, Any]
+
+
+def show_trials(found: object, *, as_json: bool) -> None:
+    """Print the trials, the best first. Raises InputError for what no search has made."""
+    if not isinstance(found, Artifact) or found.kind != ArtifactKind.MODEL:
+        raise InputError("--trials is for models", hint="gridmill show model PIPELINE/JOB --trials")
+    search = found.output.details.get("search")
+    if not search:
+        raise InputError(
+            f"{found.id} was trained without a search", hint="`search` in a training tries several settings."
+        )
+    trials = ranked(search["trials"], higher=search["metric"] in HIGHER_IS_BETTER)
+    if as_json:
+        return emit({**search, "trials": trials})
+    names = list(dict.fromkeys(name for trial in trials for name in trial["parameters"]))
+    head = ("trial", "state", f"validation {search['metric']}", *names, "took", "")
+    show_table(head, [_row(trial, names, search["best"]) for trial in trials])
+    return None
+
+
+def ranked(trials: Sequence[Trial], *, higher: bool) -> list[Trial]:
+    """The best first; those without a value last, in the order of their numbers."""
+
+    def place(trial: Trial) -> tuple[bool, float, int]:
+        value = trial["value"]
+        return value is None, 0.0 if value is None else -value if higher else value, trial["number"]
+
+    return sorted(trials, key=place)
+
+
+def _row(trial: Trial, names: Sequence[str], best: int) -> tuple[str, ...]:
+    value, seconds, state = trial["value"], trial.get("seconds"), str(trial["state"])
+    return (
+        f"{trial['number']}{' *' if trial['number'] == best else ''}",
+        _STATES.get(state, state),
+        "" if value is None else show_number(value),
+        *(_word(trial["parameters"].get(name)) for name in names),
+        "" if seconds is None else show_seconds(seconds),
+        trial.get("message") or "",
+    )
+
+
+_STATES = {"complete": "succeeded", "pruned": "ended early", "fail": "failed"}
+"""The states of trials in the words for jobs."""
+
+
+def _word(value: object) -> str:
+    return "" if value is None else show_number(value) if isinstance(value, float) else str(value)
+
+
+NounName = Annotated[
+    str,
+    typer.Argument(metavar="NOUN", help=f"One of {', '.join(Noun)}.", autocompletion=complete_nouns),
+]
+
+
+def show(
+    context: typer.Context,
+    noun: NounName,
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]", help="Its name or id; for a job also RUN JOB.", autocompletion=complete_names
+        ),
+    ] = None,
+    rejects: Annotated[bool, typer.Option("--rejects", help="The rows that a sink rejected.")] = False,
+    trials: Annotated[
+        bool, typer.Option("--trials", help="The trials of the search that chose a model's settings.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show one noun: `show run weather-1`, `show job weather-1 train`, `show model weather/lstm`."""
+    kind = read_noun(noun)
+    if not name and kind != Noun.CONTROL:
+        raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
+    with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
+        found = find_noun(client.grid, kind, "/".join(name or ()))
+        told = client.version(found.id) if isinstance(found, Artifact) else found
+        known = client.list_alterations(found.name) if isinstance(found, Artifact) else ()
+        altered = [change for one in known for change in one.changes]
+    if rejects:
+        show_rejects(found, as_json=json)
+    elif trials:
+        show_trials(found, as_json=json)
+    elif json:
+        emit(found)
+    elif isinstance(found, RunView):
+        show_text(run_table(found, time.time()))
+    else:
+        show_text(describe(told))
+        for change in altered:
+            print(f"altered: {change}")
+
+
+def list_all(
+    context: typer.Context,
+    noun: Annotated[
+        str | None,
+        typer.Argument(metavar="[NOUN]", help=f"One of {', '.join(LISTED)}.", autocompletion=complete_nouns),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE", help="Only those in this state; repeatable.", autocompletion=complete_states
+        ),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only the runs of this pipeline.", autocompletion=complete_pipelines
+        ),
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option("-n", min=1, metavar="N", help="How many (of runs: 50 without it).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List a noun, runs and versions newest first; without one, show how many there are of each.
+
+    gridmill list runs --state failed -n 5
+    """
+    states = read_states(None if noun is None else read_noun(noun), state or ())
+    with session(context, reading=True) as client:
+        if noun is None:
+            counts = {kind.value: count(client.grid, kind) for kind in LISTED}
+            emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))
+            return
+        kind = read_noun(noun)
+        found, left_out = listed(client.grid, kind, states, pipeline, number)
+        if kind == Noun.PIPELINE:
+            found = tuple(Known(pipeline=one, last=last_run(client.grid, one.name)) for one in found)
+        names = {} if json or kind not in ARTIFACTS else _names(client.grid, found)
+    if json:
+        emit([one.fields() for one in found] if kind == Noun.PIPELINE else found)
+    else:
+        _tabulate(kind, found, names)
+    if left_out:
+        console(error=True).print(left_out, markup=False)
+
+
+def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> None:
+    if not found:
+        console(error=True).print(f"there are no {plural(kind)}", markup=False)
+        return
+    if kind in _TABLES:
+        head, row = _TABLES[kind]
+        show_text(list_table(head, [row(one) for one in found]))
+    else:
+        show_text(list_table(_ARTIFACTS, [_artifact_row(one, names) for one in found]))
+
+
+def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:
+    """A list for a screen: all columns but the first are folded between words, and a narrow screen does
+    without the least needed ones."""
+    return FittedTable(head, rows, folded=head[1:], left_out=_LEFT_OUT)
+
+
+def _names(grid: Grid, versions: Sequence[Artifact]) -> Mapping[str, str]:
+    counts = Counter(one.name for one in versions)
+    latest = frozenset(
+        one.id if counts[one.name] == 1 else grid.artifact(one.name).id
+        for one in {one.name: one for one in versions}.values()
+    )
+    return names_of(versions, grid.aliases(), latest)
+
+
+def names_of(
+    versions: Sequence[Artifact], aliases: Sequence[Alias], latest: frozenset[str]
+) -> Mapping[str, str]:
+    """Each version's id and the names that stand for it: `latest, prod`. `latest` are the ids of the latest
+    versions."""
+    names: dict[str, list[str]] = {}
+    by_name: dict[str, list[Artifact]] = {}
+    for one in versions:
+        by_name.setdefault(one.name, []).append(one)
+    for name, some in by_name.items():
+        for one in some:
+            if one.id in latest:
+                names.setdefault(one.id, []).append(LATEST)
+        metric = next((alias.metric for alias in aliases if alias.id == f"{name}@{BEST}"), "")
+        best = best_of(some, metric)
+        if best is not None and len(some) > 1:
+            names.setdefault(best.id, []).append(BEST)
+    for alias in aliases:
+        if alias.number is not None:
+            names.setdefault(f"{alias.name}@{alias.number}", []).append(alias.alias)
+    return {id: ", ".join(some) for id, some in names.items()}
+
+
+def run_list(runs: Sequence[Run]) -> FittedTable:
+    """Runs as a table."""
+    head, row = _TABLES[Noun.RUN]
+    return list_table(head, [row(run) for run in runs])
+
+
+def _run_row(run: Run) -> tuple[object, ...]:
+    ended = run.ended or time.time()
+    wall = show_seconds(ended - run.started) if run.started else ""
+    probe = f"probe of {run.probe}" if run.probe else ""
+    what = "; ".join(part for part in (whose(run), probe, run.message) if part)
+    return run.id, run.state, moment(run.created), wall, what
+
+
+def _resource_row(resource: Resource) -> tuple[object, ...]:
+    size = resource.size
+    asked = [f"{size.rows} rows"] if size and size.rows else []
+    asked += [f"{resource.cpus:g} CPU{'' if resource.cpus == 1 else 's'}"] if resource.cpus else []
+    asked += [show_bytes(resource.memory_bytes)] if resource.memory_bytes else []
+    asked += [show_count(resource.gpus, "GPU")] if resource.gpus else []
+    wanted = ", ".join(asked) or "sized by its jobs"
+    keep = "" if resource.keep_seconds is None else show_seconds(resource.keep_seconds)
+    return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)
+
+
+def _project_row(view: ProjectView) -> tuple[object, ...]:
+    return view.name, f"{view.project.share:g}", f"{view.used_share:.0%}", *in_use(view)
+
+
+def schedule_row(view: ScheduleView) -> tuple[object, ...]:
+    """A schedule's cells."""
+    kept = view.schedule
+    following = moment(view.next[0]) if view.next else ""
+    counts = (kept.runs, kept.unchanged, kept.skipped)
+    return view.name, kept.spec.text, following, *counts, kept.last_run, view.why
+
+
+def schedule_list(schedules: Sequence[ScheduleView]) -> FittedTable:
+    """Schedules as a table."""
+    head, row = _TABLES[Noun.SCHEDULE]
+    return list_table(head, [row(view) for view in schedules])
+
+
+def _artifact_row(one: Artifact, names: Mapping[str, str]) -> tuple[object, ...]:
+    made = moment(one.created or None)
+    return (
+        one.id,
+        names.get(one.id),
+        one.kind,
+        one.output.rows,
+        show_bytes(one.output.size_bytes),
+        headline(one.output.metrics),
+        made,
+    )
+
+
+_LEFT_OUT = ("kind", "size", "description", "folder")
+_Table = tuple[tuple[str, ...], Callable[[Any], tuple[object, ...]]]
+_ARTIFACTS = ("id", "named", "kind", "rows", "size", "metrics", "made")
+_TABLES: Mapping[Noun, _Table] = {
+    Noun.RUN: (("run", "state", "created", "time", ""), _run_row),
+    Noun.RESOURCE: (("resource", "type", "site", "asked for", "keep", "jobs"), _resource_row),
+    Noun.PROJECT: (("project", "share", "used", "CPUs", "memory", "GPUs"), _project_row),
+    Noun.SITE: (
+        ("site", "kind", "nodes", "largest node"),
+        lambda site: (site.name, site.kind, len(site.nodes), amounts(site.largest)),
+    ),
+    Noun.DEPLOYMENT: (
+        ("deployment", "state", "resource", "site", "pods", "size", ""),
+        lambda one: (
+            one.id,
+            one.state,
+            one.resource,
+            one.site,
+            len(one.pods),
+            amounts(one.sizing.amounts),
+            one.message,
+        ),
+    ),
+    Noun.ALIAS: (
+        ("alias", "stands for", "set"),
+        lambda one: (one.id, stands_for(one), moment(one.changed)),
+    ),
+    Noun.SCHEDULE: (
+        ("schedule", "when", "next", "runs", "unchanged", "skipped", "last run", ""),
+        schedule_row,
+    ),
+    Noun.BACKFILL: (HEAD, backfill_row),
+    Noun.PIPELINE: (
+        ("pipeline", "jobs", "known from", "last run", "file", "description"),
+        pipeline_row,
+    ),
+}

@@ -1,0 +1,96 @@
+"""Runs of clients: the environment of their jobs, and their end when the client that waits for them goes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gridmill.control.node import ControlNode
+from gridmill.control.steps.begin import stop_run
+from gridmill.domain.run import Asked, Run
+from gridmill.domain.states import RunState
+from gridmill.domain.views import RunView
+
+_NEWEST = 1000
+"""Among so many runs one is looked for whose client does not know whether it was started, seconds ago."""
+
+
+class AttendedRuns:
+    """Runs on one node. With `own_environment` jobs have the control node's environment, whoever starts them.
+
+    Environments may hold secrets: they are in memory alone, and go with their run.
+    """
+
+    def __init__(
+        self,
+        node: ControlNode,
+        *,
+        own_environment: bool,
+        look: Callable[[str], RunView],
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._node, self._own_environment = node, own_environment
+        self._look, self._on_begin = look, on_begin
+
+    def begin(
+        self,
+        start: Callable[[], RunView],
+        environment: Mapping[str, str],
+        asked: Asked,
+        *,
+        again: bool = False,
+    ) -> RunView:
+        """Start a run whose jobs have that environment. `again`: the client has asked for it before, and does
+        not know whether it was started."""
+        control = self._node.control
+        with self._node.lock:
+            known = self._known(asked.request) if again else None
+            control.asked = asked
+            try:
+                view = self._look(known) if known is not None else start()
+            finally:
+                control.asked = Asked()
+            if not self._own_environment:
+                self._dress(view.run.id, environment)
+        self._on_begin()
+        return view
+
+    def _known(self, request: str) -> str | None:
+        newest = self._node.control.ledger.store.list(Run, newest_first=True, limit=_NEWEST)
+        runs = (record.noun for record in newest if isinstance(record.noun, Run))
+        return next((run.id for run in runs if request and run.request == request), None)
+
+    def take(self, run: str, environment: Mapping[str, str]) -> None:
+        """The client of a run that another control node began is back."""
+        with self._node.lock:
+            self._dress(run, environment)
+            self._mark(run)
+        self._node.client_is_back(run)
+
+    def stop(self, run: str) -> None:
+        """Its client has gone. May be repeated."""
+        with self._node.changing() as transaction:
+            found = self._node.control.ledger.snapshot.runs.get(run)
+            if found is not None and found.state == RunState.ACTIVE:
+                stop_run(self._node.control, transaction, found, None)
+
+    def is_over(self, run: str) -> bool:
+        """Whether it has ended."""
+        with self._node.lock:
+            return run not in self._node.control.ledger.snapshot.runs
+
+    def end_waits(self) -> None:
+        """The control node ends: who waits for news gets none."""
+        self._node.begin_end()
+
+    def _dress(self, run: str, environment: Mapping[str, str]) -> None:
+        control = self._node.control
+        active = control.ledger.snapshot.runs
+        for name in [name for name in control.environments if name not in active]:
+            del control.environments[name]
+        if run in active:
+            control.environments[run] = environment
+
+    def _mark(self, run: str) -> None:
+        found = self._node.control.ledger.snapshot.runs.get(run)
+        if found is not None and not found.attended:
+            with self._node.changing() as transaction:
+                transaction.put(replace(transaction.get(Run, run) or found, attended=True))

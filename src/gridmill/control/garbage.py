@@ -1,0 +1,438 @@
+"""What removing versions would take away, and what stands against it.
+
+What can go, decided from the records and what lies on the disk. Nothing is touched here.
+
+Which records of runs, deployments and removed versions are history, and forgetting them bit by bit.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from gridmill.control.state import Control
+from gridmill.control.steps.lineage import names_of, users_of
+from gridmill.control.steps.references import aliases_of, fetch_artifact, versions_of
+from gridmill.domain.artifact import Artifact, ArtifactKind, split_reference
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.provenance import CodeList, Provenance
+from gridmill.domain.resource import Measurement
+from gridmill.domain.retention import DAY_SECONDS, RUNS_KEPT, Retention, beyond
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
+from gridmill.domain.usage import Waste
+from gridmill.domain.views import Removal
+from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
+from gridmill.ports.disk import GOING, Place, Thing
+from gridmill.ports.store import Delete, Record, Store, key_of
+from gridmill.scheduler.history import PER_JOB
+
+
+def plan_removal(
+    control: Control, reference: str, *, of_table: bool = False
+) -> tuple[Removal, tuple[Artifact, ...]]:
+    """The versions a reference names for removal (`pipeline/job`: all) and what stands against it.
+
+    With `of_table` also one of several versions of a sink: the table stays, and what only that version had
+    in it goes with a later load. Raises InputError for an alias, NotFoundError, and without it ConflictError
+    for one of several versions of a sink.
+    """
+    name, version = split_reference(reference)
+    if version and not version.isdecimal():
+        raise InputError(
+            f"{version!r} is a name for a version, not a version",
+            hint=f"`gridmill remove alias {reference}` removes the name; "
+            f"`gridmill show artifact {reference}` says which version it stands for.",
+        )
+    wanted = (fetch_artifact(control, f"{name}@{int(version)}"),) if version else _all(control, name)
+    if version and wanted[0].kind == ArtifactKind.SINK and not wanted[0].removed and not of_table:
+        raise ConflictError(
+            f"{wanted[0].id} is one version of a table that its other versions share",
+            hint=f"`gridmill remove sink {name}` removes the whole table.",
+        )
+    there = [one for one in wanted if not one.removed]
+    ids = {one.id for one in there}
+    plan = Removal(
+        versions=tuple(one.id for one in wanted),
+        size_bytes=_size(there),
+        aliases=tuple(a.id for a in aliases_of(control, name) if f"{name}@{a.number}" in ids or not version),
+        used_by=tuple(one.id for one in users_of(control, ids) if one.id not in ids) if ids else (),
+        running=tuple(dict.fromkeys(running(control, name))) if ids else (),
+        gone=not there,
+    )
+    return plan, wanted
+
+
+def _all(control: Control, name: str) -> tuple[Artifact, ...]:
+    """Those that are there; where none is, those that were: a crash may have left their files."""
+    there = versions_of(control, name)
+    if there:
+        return there
+    records = control.ledger.store.list(Artifact, parent=name)
+    gone = tuple(record.noun for record in records if isinstance(record.noun, Artifact))
+    if not gone:
+        raise NotFoundError(f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is.")
+    return gone
+
+
+def _size(versions: Sequence[Artifact]) -> int:
+    """Versions of one sink share a table: the newest has the size of all."""
+    tables = versions[:1] if versions and versions[0].kind == ArtifactKind.SINK else versions
+    return sum(one.output.size_bytes for one in tables)
+
+
+def running(control: Control, name: str) -> Iterator[str]:
+    """Active runs of its pipeline, or of one whose jobs read it."""
+    for job_run in control.ledger.snapshot.job_runs.values():
+        read = {split_reference(reference)[0] for reference in job_run.job.external_names}
+        if job_run.pipeline == name.partition("/")[0] or name in read:
+            yield job_run.run_id
+
+
+def check_removal(plan: Removal, *, force: bool) -> None:
+    """Raise ConflictError where a run may be using it; without `force` also where anything refers to it."""
+    what = plan.versions[0] if len(plan.versions) == 1 else f"{plan.versions[-1]} ... {plan.versions[0]}"
+    if plan.running:
+        raise ConflictError(
+            f"run {plan.running[0]} may be using {what}",
+            hint=f"Wait for its end, or `gridmill stop {plan.running[0]}`.",
+        )
+    if plan.aliases and not force:
+        raise ConflictError(
+            f"{what} is what {plan.aliases[0]!r} stands for",
+            hint=f"Move the alias to another version, or `gridmill remove alias {plan.aliases[0]}`; "
+            "--force removes it too.",
+        )
+    if plan.used_by and not force:
+        more = f" and {len(plan.used_by) - 1} more" if len(plan.used_by) > 1 else ""
+        raise ConflictError(
+            f"{plan.used_by[0]}{more} {'were' if more else 'was'} made from {what}",
+            hint="Remove these first, or --force: they stay, and what they were made from is known but gone.",
+        )
+
+
+def removed_uris(control: Control, versions: Sequence[Artifact]) -> Iterator[str]:
+    """What lies in storage for versions that were removed, and for no other."""
+    for one in versions:
+        kept = {other.output.uri for other in versions_of(control, one.name)}
+        uri = one.output.uri
+        if uri and uri not in kept:
+            yield uri.rpartition("/")[0] if one.kind == ArtifactKind.SINK and not kept else uri
+
+
+_SETTLED_SECONDS = DAY_SECONDS
+"""Folders of pods and attempts that ended are kept for a day: somebody may want to see why."""
+
+Rubbish = tuple[Waste, Thing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The records that decide, read once."""
+
+    artifacts: tuple[Artifact, ...]  # newest first
+    runs: tuple[Run, ...]
+
+    @property
+    def kept_uris(self) -> frozenset[str]:
+        """Where versions that are there lie."""
+        return frozenset(one.output.uri for one in self.artifacts if not one.removed)
+
+
+def read_records(control: Control) -> Records:
+    """All versions and runs."""
+    store = control.ledger.store
+    artifacts = (record.noun for record in store.list(Artifact, newest_first=True))
+    runs = (record.noun for record in store.list(Run))
+    return Records(
+        artifacts=tuple(one for one in artifacts if isinstance(one, Artifact)),
+        runs=tuple(run for run in runs if isinstance(run, Run)),
+    )
+
+
+def old_versions(control: Control, records: Records, now: float) -> tuple[Artifact, ...]:
+    """Versions beyond what their jobs retain, that nothing needs."""
+    wanted = _retentions(control, {one.name for one in records.artifacts})
+    there = [one for one in records.artifacts if not one.removed]
+    stay = (one.id for one in there if one.name in wanted and names_of(control, one))
+    busy = {name for name in wanted if any(running(control, name))}
+    idle = {name: limits for name, limits in wanted.items() if name not in busy}
+    return beyond(there, idle, now, frozenset(stay))
+
+
+def _retentions(control: Control, names: Iterable[str]) -> Mapping[str, Retention]:
+    """What the newest run of each job said."""
+    found: dict[str, Retention] = {}
+    for name in names:
+        newest = control.newest_artifact(name)
+        run_id, job = newest.run_id if newest else "", name.partition("/")[2]
+        newest_run = control.ledger.store.list(Run, parent=name.partition("/")[0], limit=1, newest_first=True)
+        for candidate in (*(record.noun.id for record in newest_run if isinstance(record.noun, Run)), run_id):
+            record = control.ledger.store.get(JobRun, f"{candidate}/{job}")
+            if record is not None and isinstance(record.noun, JobRun):
+                if record.noun.job.retain is not None:
+                    found[name] = record.noun.job.retain
+                break
+    return found
+
+
+def old_runs(control: Control, records: Records, before: float) -> Iterator[str]:
+    """Finished runs that ended before that time and have events."""
+    for run in records.runs:
+        ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
+        if ended and control.ledger.store.events(run_id=run.id, limit=1):
+            yield run.id
+
+
+def rubbish(
+    control: Control, records: Records, things: Iterable[Thing], now: float, before: float
+) -> Iterator[Rubbish]:
+    """What lies on the disk and can go. `before` is the time up to which history is not kept."""
+    idle = not control.ledger.snapshot.runs
+    pods = control.ledger.snapshot.places.owners  # their journals may still be read
+    bundles = _bundles_wanted(control, records, before)
+    kept, removed = records.kept_uris, {one.output.uri for one in records.artifacts if one.removed}
+    for thing in things:
+        why = "it was on its way out" if _is_going(thing) else ""
+        settled, old = thing.changed < now - _SETTLED_SECONDS, thing.changed < before
+        match thing.place:
+            case _ if why:
+                pass
+            case Place.OUTPUT if thing.name not in kept:
+                why = _why_output(control, thing.name, removed)
+            case Place.MANIFEST:
+                why = _why_manifest(control, thing, settled=settled)
+            case Place.HANDED if settled:
+                why = _why_output(control, thing.name, set())
+            case Place.CHECKPOINTS if settled:
+                why = _why_checkpoints(control, thing, old=old)
+            case Place.POD if thing.ended and settled and thing.name not in pods:
+                why = "its pod has ended"
+            case Place.IMPORT if settled and thing.ended:
+                why = "its import was cut short"
+            case Place.ATTEMPT if settled and thing.name not in control.ledger.snapshot.attempts:
+                why = "its attempt has ended"
+            case Place.REPORT if old:
+                why = "old; `gridmill report` writes it again"
+            case Place.BUNDLE | Place.SHARED_BUNDLE if old and thing.name.partition(".")[0] not in bundles:
+                why = "no pipeline and no recent run has this code"
+            case Place.CODE | Place.ENVIRONMENT if idle and old:
+                why = "old; it is made again when needed"
+        if why:
+            yield Waste(kind=thing.place.value, name=thing.name, why=why, size_bytes=thing.size_bytes), thing
+
+
+def _is_going(thing: Thing) -> bool:
+    """Itself, or the folder that it is in: a sink's, which goes as a whole."""
+    return any(part.startswith(GOING) for part in thing.name.split("/"))
+
+
+def _why_output(control: Control, uri: str, removed: set[str]) -> str:
+    """Why what lies there is nobody's; empty where that is not known. What no record knows stays:
+    another home may share the root."""
+    if uri in removed and not any(running(control, "/".join(uri.split("/")[1:3]))):
+        return "its version was removed"
+    attempt_id = uri.rpartition("/")[2].removeprefix(".").removesuffix(".draft")
+    record = control.ledger.store.get(Attempt, attempt_id)
+    attempt = record.noun if record is not None else None
+    if isinstance(attempt, Attempt) and attempt.run_id in control.ledger.snapshot.runs:
+        return ""  # a part's may still be put together
+    if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
+        return f"its attempt {attempt.state}"
+    return ""
+
+
+def _why_manifest(control: Control, thing: Thing, *, settled: bool) -> str:
+    """Why a version's manifest, or the list that an attempt made for one, is of no use; empty where it is,
+    and where no record of this home knows it."""
+    _, pipeline, job, name = thing.name.split("/")
+    if name.startswith("."):
+        return _why_output(control, thing.name, set()) if settled else ""
+    record = control.ledger.store.get(Artifact, f"{pipeline}/{job}@{name.removesuffix('.json')}")
+    gone = record is not None and isinstance(record.noun, Artifact) and record.noun.removed
+    return "its version was removed" if gone else ""
+
+
+def _why_checkpoints(control: Control, thing: Thing, *, old: bool) -> str:
+    """Why no attempt goes on from them; empty where one may. A job that has succeeded since needs none but
+    its own, which were removed then."""
+    if any(job_run.checkpoints == thing.name for job_run in control.ledger.snapshot.job_runs.values()):
+        return ""
+    newest = control.newest_artifact("/".join(thing.name.split("/")[1:3]))
+    if newest is not None and newest.created > thing.changed:
+        return f"its job has succeeded since ({newest.id})"
+    return "old" if old and newest is not None else ""
+
+
+def _bundles_wanted(control: Control, records: Records, before: float) -> frozenset[str]:
+    pipelines = (record.noun for record in control.ledger.store.list(Pipeline))
+    declared = {one.bundle for one in pipelines if isinstance(one, Pipeline) and one.bundle}
+    recent = {run.bundle for run in records.runs if run.bundle and (run.ended is None or run.ended >= before)}
+    return frozenset(declared | recent)
+
+
+_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Records that nobody needs any more, as they were when they were looked at."""
+
+    runs: tuple[Record, ...] = ()
+    deployments: tuple[Record, ...] = ()
+    measurements: tuple[Record, ...] = ()
+    versions: tuple[Record, ...] = ()
+    provenances: tuple[Record, ...] = ()
+
+    def told(self, days: float) -> Iterator[Waste]:
+        """What goes, and why."""
+        for one in self.runs:
+            why = f"it ended over {days:g} days ago, and no version there is was made from what it made"
+            yield Waste(kind="run", name=key_of(one.noun), why=why)
+        for one in self.deployments:
+            yield Waste(kind="deployment", name=key_of(one.noun), why=f"it went over {days:g} days ago")
+        for one in self.measurements:
+            why = f"over {days:g} days old, and sizes are learned from the newest {PER_JOB} of a job"
+            yield Waste(kind="measurement", name=key_of(one.noun), why=why)
+        for one in self.versions:
+            why = f"made over {days:g} days ago and removed; no version there is was made from it"
+            yield Waste(kind="record", name=key_of(one.noun), why=why)
+        for one in self.provenances:
+            why = f"first seen over {days:g} days ago, and no version there is was made from it"
+            yield Waste(kind="record", name=key_of(one.noun), why=why)
+
+
+def old_history(store: Store, records: Records, before: float, lying: frozenset[str]) -> History:
+    """What ended before that time. Runs that a version still tells of stay, and so does what they used; so do
+    removed versions that runs tell of, or of which something may lie on the disk (`lying`: URIs)."""
+    runs = {run.id: run for run in records.runs}
+    needed = lineage(records.artifacts)
+    makers = frozenset(one.run_id for one in records.artifacts if one.id in needed)
+    going = {run.id for run in runs_to_forget(records.runs, makers, before)}
+    found = (record for record in store.list(Run) if key_of(record.noun) in going) if going else ()
+    gone = (record for record in store.list(Deployment) if _is_gone(record.noun, before))
+    return History(
+        runs=tuple(record for record in found if record.noun == runs[key_of(record.noun)]),
+        deployments=tuple(gone),
+        measurements=tuple(_unlearned(store.list(Measurement, newest_first=True), before)),
+        versions=tuple(_untold(store, versions_to_forget(records, needed, before, lying), going)),
+        provenances=tuple(_unmade(store, records.artifacts, before)),
+    )
+
+
+def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Iterator[Record]:
+    """What no version that is there was made from, and files of code that nothing refers to then."""
+    there = {f"{one.name}#{one.fingerprint}" for one in artifacts if not one.removed}
+    ids = {one.id for one in artifacts if not one.removed}
+    lists = set[str]()
+    for record in store.list(Provenance):
+        one = record.noun
+        assert isinstance(one, Provenance)
+        if one.created < before and one.id not in there and one.artifact not in ids:
+            yield record
+        else:
+            lists.add(one.code)
+    for record in store.list(CodeList):
+        if (
+            isinstance(record.noun, CodeList)
+            and record.noun.created < before
+            and record.noun.hash not in lists
+        ):
+            yield record
+
+
+def versions_to_forget(
+    records: Records, needed: frozenset[str], before: float, lying: frozenset[str]
+) -> frozenset[str]:
+    """Removed versions made before that time, whose files are gone, and that no version there is was made
+    from (`needed`). The newest of each name stays: from it versions are numbered on."""
+    newest: dict[str, Artifact] = {}
+    for one in records.artifacts:
+        newest.setdefault(one.name, one)
+    return frozenset(
+        one.id
+        for one in records.artifacts
+        if one.removed
+        and one.created < before
+        and one.id not in needed
+        and one is not newest[one.name]
+        and (one.output.uri in records.kept_uris or one.output.uri not in lying)
+    )
+
+
+def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator[Record]:
+    """Those that no run tells of any more when these have gone."""
+    if versions:
+        jobs = (record.noun for record in store.list(JobRun))
+        kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
+        told = {artifact for job in kept for artifact in (*job.artifacts, *job.external)}
+        yield from (one for one in store.list(Artifact) if key_of(one.noun) in versions - told)
+
+
+def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
+    """What attempts used before that time, beyond those of each job that sizes are learned from."""
+    places: Counter[str] = Counter()
+    for record in newest_first:
+        if isinstance(record.noun, Measurement):
+            places[record.noun.job] += 1
+            if places[record.noun.job] > PER_JOB and record.noun.ended < before:
+                yield record
+
+
+def runs_to_forget(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
+    """Runs of which nothing is needed any more, of all that there are (oldest first of each pipeline).
+
+    They ended before that time. The newest of each pipeline, those of a backfill (it tells of them), and
+    those in `needed` stay.
+    """
+    places: dict[str, int] = {}
+    old: list[Run] = []
+    for run in reversed(runs):
+        place = places[run.pipeline] = places.get(run.pipeline, -1) + 1
+        ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
+        if ended and place >= RUNS_KEPT and not run.chunk and run.id not in needed:
+            old.append(run)
+    return tuple(reversed(old))
+
+
+def lineage(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
+    """The versions that are there, and what these were made from, back to the sources."""
+    by_id = {one.id: one for one in artifacts}
+    waiting = [one.id for one in artifacts if not one.removed]
+    known = set(waiting)
+    for artifact_id in waiting:  # it grows while it is walked through
+        more = [one for one in by_id[artifact_id].made_from if one in by_id and one not in known]
+        known.update(more)
+        waiting.extend(more)
+    return frozenset(known)
+
+
+def _is_gone(noun: object, before: float) -> bool:
+    return isinstance(noun, Deployment) and noun.state == DeploymentState.GONE and noun.created < before
+
+
+def forget(store: Store, history: History, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Delete the records: a run with its jobs and attempts in one commit, whole or not at all. What changed
+    since it was looked at (a run was resumed) stays, and with it, this time, all removed versions: it may
+    tell of them. Needs no lock: nothing of it is in anybody's memory but what may be there too long."""
+    further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
+    for run in history.runs:
+        if not goes_on():
+            return
+        run_id = key_of(run.noun)
+        parts = [record for kind in (JobRun, Attempt) for record in store.list(kind, parent=run_id)]
+        if not _delete(store, [run, *parts]):
+            further = (*history.deployments, *history.measurements, *history.provenances)
+    for first in range(0, len(further), _AT_ONCE):
+        _delete(store, further[first : first + _AT_ONCE])
+
+
+def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> bool:
+    """Whether they were as they were looked at; otherwise they stay."""
+    try:
+        store.commit(
+            [Delete(noun=type(one.noun), key=key_of(one.noun), expected=one.version) for one in records]
+        )
+    except StaleVersionError:
+        return False
+    return True

@@ -1,0 +1,214 @@
+"""Sites of other machines: opened as they are declared, and asked for their nodes now and then.
+
+A site may take seconds to answer, or not answer at all: each look is a thread of its own, so that none waits
+for another's, and takes the node's lock only to note what it found. (The local site comes with the node
+and does not change.)
+"""
+
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+from gridmill.control.node import ControlNode
+from gridmill.control.steps.problems import surveyed
+from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.route import Way
+from gridmill.domain.site import LOCAL, Node, Site, SiteKind
+from gridmill.errors import GridmillError, UnavailableError, explained
+from gridmill.ports.site import Carries, Clears, SitePort
+
+SURVEY_SECONDS = 5.0
+PROBE_SECONDS = 600.0
+"""How often a site in another place is probed again of which that told too little."""
+
+
+class Surveyor:
+    """Keeps `control.sites` and the nodes of declared sites as they are. `close` ends its threads."""
+
+    def __init__(self, node: ControlNode, seconds: float = SURVEY_SECONDS) -> None:
+        self._node = node
+        self._seconds = seconds
+        self._ending = threading.Event()
+        self._looks: dict[str, threading.Thread] = {}
+        self._next_probes: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._loop, name="survey", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it; a site that does not answer is not waited for."""
+        self._ending.set()
+        self._thread.join(1.0)
+
+    def _loop(self) -> None:
+        while not self._ending.is_set():
+            self.look_around()
+            self._ending.wait(self._seconds)
+
+    def look_around(self) -> None:
+        """Begin to look at every site, but those whose last look goes on. Waits for none."""
+        self._looks = {name: look for name, look in self._looks.items() if look.is_alive()}
+        for site in self._declared():
+            if site.name not in self._looks:
+                look = threading.Thread(
+                    target=self._guarded, args=(site,), name=f"survey {site.name}", daemon=True
+                )
+                self._looks[site.name] = look
+                look.start()
+
+    def _declared(self) -> tuple[Site, ...]:
+        with self._node.lock:
+            return tuple(
+                site for site in self._node.control.ledger.snapshot.sites.values() if site.name != LOCAL
+            )
+
+    def _guarded(self, site: Site) -> None:
+        """What a site says of its trouble is told once."""
+        try:
+            self.survey(site)
+            self._note(site, "")
+        except GridmillError as error:
+            self._note(site, f"site {site.name}: {explained(error)}")
+        except Exception as error:  # noqa: BLE001  the outermost loop of this thread: other sites go on
+            self._note(site, f"site {site.name} cannot be looked at: {error!r}")
+
+    def _note(self, site: Site, trouble: str) -> None:
+        """Nothing of a site that was removed or changed meanwhile: then its port was closed."""
+        with self._node.lock:
+            stands = self._stands(site)
+            if self._ending.is_set():
+                return
+            surveyed(self._node.control, site.name, trouble if stands else "")
+            if stands and trouble:
+                self._node.control.away.add(site.name)
+            elif stands:
+                self._node.control.away.discard(site.name)
+
+    def _stands(self, site: Site) -> bool:
+        """Whether it is still declared as it was when it was asked. Under the lock."""
+        now = self._node.control.ledger.snapshot.sites.get(site.name)
+        return now is not None and described(now) == described(site)
+
+    def survey(self, site: Site) -> None:
+        """Look at one site. Raises what it raises."""
+        known = self._node.control.sites.get(site.name)
+        port = known or self._node.control.open_site(site)
+        adopted = False
+        try:
+            adopted = self._take_in(site, port, port.nodes(), self._way_of(site, port))
+            if isinstance(port, Carries):
+                self._take_look(site, port.farm())
+        finally:
+            if known is None and not adopted:
+                port.close()
+
+    def _take_in(self, site: Site, port: SitePort, nodes: tuple[Node, ...], way: Way | None) -> bool:
+        """Whether the port is the site's from now on: not when it was removed, or is another one by now."""
+        with self._node.lock:
+            now = self._node.control.ledger.snapshot.sites.get(site.name)
+            if now is None or not self._stands(site) or self._node.ending:
+                return False
+            adopt(self._node, site.name, port)
+            seen = replace(now if now.nodes == nodes else now.with_nodes(nodes), way=completed(now.way, way))
+            if seen != now:
+                with self._node.changing() as transaction:
+                    transaction.put(seen)
+            return True
+
+    def _take_look(self, site: Site, look: FarmLook) -> None:
+        with self._node.lock:
+            if self._stands(site):
+                self._node.control.farms[site.name] = look
+
+    def _way_of(self, site: Site, port: SitePort) -> Way | None:
+        """Probed now and then as long as that tells more: a farm may not know probes yet."""
+        now = self._node.control.clock.monotonic()
+        if is_measured(site.way) or now < self._next_probes.get(site.name, 0.0):
+            return site.way
+        self._next_probes[site.name] = now + PROBE_SECONDS
+        return way_of(site, port)
+
+
+def way_of(site: Site, port: SitePort) -> Way | None:
+    """What is known of the way to a site, else what a probe says, if it comes through. Takes a second."""
+    if is_measured(site.way) or not isinstance(port, Carries):
+        return site.way
+    try:
+        return completed(site.way, port.probe())
+    except UnavailableError:
+        return site.way
+
+
+def is_measured(way: Way | None) -> bool:
+    """In both directions."""
+    return way is not None and way.there is not None and way.back is not None
+
+
+def completed(known: Way | None, probed: Way | None) -> Way | None:
+    """What is known, and of a probe what is not."""
+    if known is None or probed is None:
+        return known or probed
+    trip = known.round_trip_seconds
+    return replace(
+        known,
+        there=known.there or probed.there,
+        back=known.back or probed.back,
+        round_trip_seconds=probed.round_trip_seconds if trip is None else trip,
+    )
+
+
+def described(site: Site) -> Site:
+    """The site as it was declared, without what was seen of it."""
+    return replace(site, nodes=(), past=(), way=None)
+
+
+def adopt(node: ControlNode, name: str, port: SitePort) -> None:
+    """From now on this is the site's port; one that was there is closed. Its pods go on."""
+    if node.control.sites.get(name) is port:
+        return
+    retire(node, name)
+    node.control.sites[name] = port
+    if isinstance(port, Clears):
+        port.tidy()
+
+
+def retire(node: ControlNode, name: str) -> None:
+    """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time. What
+    was seen of the site through it is forgotten."""
+    port = _forget(node, name)
+    if port is not None:
+        node.control.aside.do(f"close site {name} {id(port)}", port.close, lambda done: done.result())
+
+
+def leave(node: ControlNode, site: Site) -> None:
+    """As `retire`, of a site that was removed: what is kept for it elsewhere goes, also where it has not
+    answered since this control node began."""
+    act = partial(_leave, node, site, _forget(node, site.name))
+    node.control.aside.do(f"leave site {site.name}", act, partial(_left, node, site))
+
+
+def _forget(node: ControlNode, name: str) -> SitePort | None:
+    node.control.away.discard(name)
+    node.control.farms.pop(name, None)
+    return node.control.sites.pop(name, None)
+
+
+def _leave(node: ControlNode, site: Site, known: SitePort | None) -> None:
+    if known is None and site.kind != SiteKind.CLUSTER:
+        return
+    port = known or node.control.open_site(site)
+    try:
+        if isinstance(port, Clears):
+            port.clear()
+    finally:
+        port.close()
+
+
+def _left(node: ControlNode, site: Site, done: Future[None]) -> None:
+    try:
+        done.result()
+    except GridmillError as error:
+        node.control.warn(f"what was put elsewhere for site {site.name} may stay there: {explained(error)}")

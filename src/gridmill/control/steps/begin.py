@@ -1,0 +1,432 @@
+"""Sinks as they were altered, for the runs that begin.
+
+What a resource asks of its site beside amounts, checked before anything waits for it.
+
+Starting, stopping and resuming runs: the nouns a run begins with, and its moves.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.control.steps.inputs import declared_sizes
+from gridmill.control.steps.parts import stop_attempt
+from gridmill.control.steps.pipeline_folders import check_run_origin, note_origin
+from gridmill.control.steps.result_names import settle_names
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.job import Job, JobSize, When
+from gridmill.domain.naming import check_name
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import DEFAULT
+from gridmill.domain.resource import Resource, default_resource
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.sink_overrides import Alterations, altered_pipeline
+from gridmill.domain.site import LOCAL, Site, SiteKind
+from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState, check_move
+from gridmill.errors import InputError, NotFoundError, PipelineError
+from gridmill.plugins import WISHES, find
+from gridmill.scheduler.conditions import may_go_on
+from gridmill.scheduler.due_times import check_times
+from gridmill.scheduler.feasibility import at
+from gridmill.scheduler.graph import order
+from gridmill.scheduler.sizing import size_job
+
+
+def alterations_of(control: Control, name: str) -> Alterations:
+    """What was altered of a sink, maybe nothing."""
+    record = control.ledger.store.get(Alterations, name)
+    known = record.noun if record is not None and isinstance(record.noun, Alterations) else None
+    return known or Alterations(name=name)
+
+
+def as_altered(control: Control, pipeline: Pipeline) -> Pipeline:
+    """The pipeline as it is to run."""
+    sinks = [f"{pipeline.name}/{job.name}" for job in pipeline.jobs if job.sink is not None]
+    found = {name: alterations_of(control, name) for name in sinks}
+    return altered_pipeline(pipeline, {name: one for name, one in found.items() if one.changes})
+
+
+def check_wishes(resource: Resource, site: Site) -> None:
+    """Raises InputError, at the setting."""
+    if resource.staging is not None and site.kind != SiteKind.CLUSTER:
+        raise InputError(
+            f"nothing is carried to a {site.kind} site: its jobs see the storage root",
+            hint="Leave `staging` out, or name a site of kind cluster.",
+            place=f"resource {resource.name}: staging",
+        )
+    if site.kind in WISHES:
+        find("wishes", site.kind)(resource, site)
+    elif resource.settings:
+        raise InputError(
+            f"a {site.kind} site takes no settings of a resource",
+            hint=f"Sites of these kinds do: {', '.join(sorted(WISHES))}.",
+            place=f"resource {resource.name}: settings",
+        )
+
+
+AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
+"""What a resumed run does again, and more: see `_done_again`."""
+
+
+def check_names(pipeline: Pipeline) -> None:
+    """Raises InputError for a name that is not one: names become parts of paths and ids."""
+    check_name("pipeline", pipeline.name)
+    for job in pipeline.jobs:
+        check_name("job", job.name)
+    for resource in pipeline.resources:
+        check_name("resource", resource.name)
+
+
+def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
+    """The pipeline with those jobs and what they need. Raises NotFoundError."""
+    if not only:
+        return pipeline
+    jobs = {job.name: job for job in pipeline.jobs}
+    unknown = [name for name in only if name not in jobs]
+    if unknown:
+        raise NotFoundError(
+            f"pipeline {pipeline.name!r} has no job {unknown[0]!r}",
+            hint=f"It has: {', '.join(sorted(jobs))}.",
+        )
+    wanted, open_names = set[str](), list(only)
+    while open_names:
+        name = open_names.pop()
+        if name not in wanted:
+            wanted.add(name)
+            open_names.extend(jobs[name].all_needs)
+    kept = tuple(job for job in pipeline.jobs if job.name in wanted)
+    return replace(pipeline, jobs=kept, data=pipeline.loads)
+
+
+def resources_used(
+    control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
+) -> dict[str, Resource]:
+    """The resource of each job. Raises PipelineError for what is not there or does not fit."""
+    found = all_resources_used(control, pipeline, resources)
+    return {name: some[0] for name, some in found.items()}
+
+
+def all_resources_used(
+    control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
+) -> dict[str, tuple[Resource, ...]]:
+    """Those that each job may go to. Raises PipelineError as well."""
+    found = {
+        job.name: resources_for(_placed(control, job, pipeline), pipeline.name, resources)
+        for job in pipeline.jobs
+    }
+    _check_sites(control, pipeline, found)
+    return found
+
+
+def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> tuple[Resource, ...]:
+    """Those that a job may go to, as it names them; one where it leaves no choice. Raises PipelineError."""
+    if not job.resources:
+        return (resource_of(job, pipeline, resources),)
+    _check_named(job, pipeline)
+    found = tuple(
+        resource_of(
+            replace(job, resource=name, resources=(), at=None), pipeline, resources, f"resources[{number}]"
+        )
+        for number, name in enumerate(job.resources)
+    )
+    there = tuple(one for one in found if job.at in (None, one.site))
+    if not there:
+        raise PipelineError(
+            f"job {job.name!r} is to run at {job.at!r}, and none of its resources is there",
+            place=f"{pipeline}: jobs.{job.name}.at",
+            hint="Leave `at` out, or name a resource of that site.",
+        )
+    return there
+
+
+def _check_named(job: Job, pipeline: str) -> None:
+    """Raises PipelineError for what a file is refused for as well."""
+    place = f"{pipeline}: jobs.{job.name}.resources"
+    if job.resource is not None:
+        message = f"job {job.name!r} names a resource, and several to choose from"
+        raise PipelineError(message, place=place, hint="Leave one of the two out.")
+    twice = next((name for name in job.resources if job.resources.count(name) > 1), None)
+    if twice is not None:
+        message = f"job {job.name!r} names the resource {twice!r} twice"
+        raise PipelineError(message, place=place, hint="Name each once, the one that you like best first.")
+
+
+def _placed(control: Control, job: Job, pipeline: Pipeline) -> Job:
+    """The job with what its pipeline says for it: the site, unless it names a resource. A sink that is at
+    home only because its pipeline's site takes none in goes where it was assigned to."""
+    snapshot = control.ledger.snapshot
+    if job.named_resources:
+        return job
+    site = at(job, pipeline, snapshot.sites)
+    known = {**snapshot.resources, **{one.name: one for one in pipeline.resources}}
+    if site not in (job.at, pipeline.at) and assigned_to(job, pipeline.name, known) is not None:
+        return job
+    return replace(job, at=site)
+
+
+def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource | None:
+    """The resource that says itself that it is for this job."""
+    names = (f"{pipeline}/{job.name}", job.name)
+    return next((one for one in resources.values() if any(name in one.jobs for name in names)), None)
+
+
+def resource_of(
+    job: Job, pipeline: str, resources: Mapping[str, Resource], field: str = "resource"
+) -> Resource:
+    """The resource a job uses: the one it names in that field, the one it was assigned to, or its type's
+    default at its site.
+
+    Raises PipelineError for an unknown resource, or one of another type or at another site.
+    """
+    place = f"{pipeline}: jobs.{job.name}.{field}"
+    if job.resource is not None:
+        found = resources.get(job.resource)
+        if found is None:
+            names = sorted(name for name, r in resources.items() if not r.default)
+            known, close = ", ".join(names) or "none yet", get_close_matches(job.resource, names, n=1)
+            raise PipelineError(
+                f"there is no resource {job.resource!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+                place=place,
+                hint=f"There are: {known}. "
+                f"`gridmill configure resource {job.resource} --type {job.kind}` makes it.",
+            )
+    else:
+        usual = default_resource(job.kind, job.at or LOCAL)
+        found = assigned_to(job, pipeline, resources) or resources.get(usual.name) or usual
+    if found.type != job.kind:
+        raise PipelineError(
+            f"resource {found.name!r} is for {found.type} jobs; {job.name!r} is a {job.kind} job",
+            place=place,
+            hint=f"Use a resource of type {job.kind}, or none for the default one.",
+        )
+    if job.at is not None and found.site != job.at:
+        raise PipelineError(
+            f"job {job.name!r} is to run at {job.at!r}, and its resource {found.name!r} is at {found.site!r}",
+            place=f"{pipeline}: jobs.{job.name}.at",
+            hint="Leave one of the two out, or configure the resource at that site.",
+        )
+    return found
+
+
+def _check_sites(control: Control, pipeline: Pipeline, found: Mapping[str, tuple[Resource, ...]]) -> None:
+    """Raises PipelineError where a job's resource is at a site that nobody added, InputError where it
+    asks for what sites of that kind do not have."""
+    known = control.ledger.snapshot.sites
+    pairs = [(job, one) for job in pipeline.jobs for one in found[job.name]]
+    for job, resource in pairs:
+        site = resource.site
+        if site not in known:
+            raise PipelineError(
+                f"there is no site {site!r}",
+                place=f"{pipeline.name}: jobs.{job.name}{'.at' if job.at else ''}",
+                hint=f"There are: {', '.join(sorted(known))}. `gridmill add site {site} --kind ...` adds it.",
+            )
+        check_wishes(resource, known[site])
+
+
+def declare_resources(control: Control, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
+    """All resources as they will be, the pipeline's own included."""
+    for resource in pipeline.resources:
+        if transaction.get(Resource, resource.name) != resource:
+            transaction.put(resource)
+    resources = dict(control.ledger.snapshot.resources)
+    resources.update({resource.name: resource for resource in pipeline.resources})
+    return resources
+
+
+def begin_run(
+    control: Control,
+    transaction: Transaction,
+    pipeline: Pipeline,
+    *,
+    force: bool,
+    adopt: bool = False,
+    only: tuple[str, ...] = (),
+    due: float | None = None,
+    chunk: str = "",
+) -> Run:
+    """The run and its jobs, all BLOCKED; the next tick looks at those without needs.
+
+    Where `only` names jobs, `force` is for these and not for what they need.
+    """
+    order(pipeline)
+    check_names(pipeline)
+    check_times(pipeline)
+    note_origin(control, transaction, pipeline, adopt=adopt)
+    _claim(control, pipeline.name)
+    resources = declare_resources(control, transaction, pipeline)
+    used = resources_used(control, pipeline, resources)
+    for resource in used.values():
+        if transaction.get(Resource, resource.name) is None:
+            transaction.put(resource)
+    check_project(control, pipeline)
+    run = Run(
+        id=f"{pipeline.name}-{control.counters.next(pipeline.name)}",
+        pipeline=pipeline.name,
+        order=control.counters.next("order"),
+        state=RunState.ACTIVE,
+        created=transaction.now,
+        started=transaction.now,
+        parameters=pipeline.parameters,
+        folder=pipeline.folder,
+        bundle=pipeline.bundle,
+        commit=pipeline.commit,
+        force=force,
+        due=due,
+        chunk=chunk,
+        project=pipeline.project,
+        only=only,
+        attended=control.asked.attended,
+        request=control.asked.request,
+        settled=settle_names(control, pipeline.jobs),
+        data=pipeline.loads,
+        file=pipeline.file,
+    )
+    transaction.put(run)
+    sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready
+    job_runs = [
+        replace(
+            _job_run(
+                control, run, _as_declared(control, job, pipeline), index, used[job.name], sizes[job.name]
+            ),
+            lines=pipeline.lines.of_job(job.name) if pipeline.lines is not None else None,
+        )
+        for index, job in enumerate(pipeline.jobs)
+    ]
+    for job in job_runs:
+        transaction.put(replace(job, force=True) if force and (not only or job.job.name in only) else job)
+    control.candidates.add(run.id, [job.id for job in job_runs if not job.needs])
+    return run
+
+
+def check_project(control: Control, pipeline: Pipeline) -> None:
+    """A name that nobody made is a mistake, or would be a way around a quota. Raises PipelineError."""
+    known = control.ledger.snapshot.projects
+    if pipeline.project != DEFAULT and pipeline.project not in known:
+        raise PipelineError(
+            f"there is no project {pipeline.project!r}",
+            place=f"{pipeline.name}: project",
+            hint=f"There are: {', '.join(sorted({DEFAULT, *known}))}. "
+            f"`gridmill configure project {pipeline.project} --share 1` makes it.",
+        )
+
+
+def _claim(control: Control, pipeline: str) -> None:
+    """Two stores would write over each other's results of pipelines of one name. Raises ConflictError."""
+    site = control.ledger.snapshot.sites.get(LOCAL)
+    owner = site.settings.get("store") if site else None
+    if owner and pipeline not in control.claimed:
+        control.storage.claim(pipeline, owner)
+        control.claimed.add(pipeline)
+
+
+def _as_declared(control: Control, job: Job, pipeline: Pipeline) -> Job:
+    job = _placed(control, job, pipeline)
+    return job if job.retain or not pipeline.retain else replace(job, retain=pipeline.retain)
+
+
+def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:
+    site = control.ledger.snapshot.sites.get(resource.site)
+    sizing = size_job(
+        job,
+        size,
+        control.ledger.snapshot.history,
+        pipeline=run.pipeline,
+        resource=resource,
+        largest=site.largest if site else Amounts(),
+        nodes=len(site.nodes) if site else 1,
+    )
+    return JobRun(
+        id=f"{run.id}/{job.name}",
+        run_id=run.id,
+        pipeline=run.pipeline,
+        job=job,
+        order=index,
+        state=JobState.BLOCKED,
+        resource=resource.name,
+        project=run.project,
+        needs=tuple(f"{run.id}/{need}" for need in job.all_needs),
+        priority=job.priority,
+        sizing=sizing,
+    )
+
+
+def stop_run(control: Control, transaction: Transaction, run: Run, job: str | None) -> None:
+    """Jobs that have not started are stopped now; those that run are asked to end."""
+    if run.state in FINISHED_RUNS:
+        return
+    if job is None and run.state == RunState.ACTIVE:
+        transaction.put(replace(run, state=RunState.STOPPING, message="stopping"))
+    stopped: list[str] = []
+    for job_run in control.ledger.snapshot.job_runs_of(run.id):
+        if job is not None and job_run.job.name != job:
+            continue
+        if job_run.state in (JobState.BLOCKED, JobState.WAITING):
+            ended = replace(job_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
+            transaction.put(ended)
+            stopped.append(job_run.id)
+        elif job_run.state == JobState.RUNNING:
+            stop_attempt(control, transaction, job_run)
+            stopped += [job_run.id] if job_run.parts else []
+    dependents = [key for name in stopped for key in may_go_on(control.ledger.snapshot, name)]
+    control.candidates.add(run.id, [*dependents, *stopped])
+
+
+def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
+    """Make a finished run active again; jobs find their resources anew, as these may have been changed.
+
+    One that has succeeded is left alone. Raises PipelineError when a resource is gone, ConflictError when the
+    pipeline's name was moved to another folder, NotFoundError.
+    """
+    if run_id in control.ledger.snapshot.runs:
+        return
+    run = control.ledger.fetch(Run, run_id)
+    if run.state == RunState.SUCCEEDED:
+        return  # it may have ended since it was looked at: there is nothing left to do, and that is well
+    check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
+    check_run_origin(control, transaction, run)
+    records = control.ledger.store.list(JobRun, parent=run_id)
+    jobs = [record.noun.job for record in records if isinstance(record.noun, JobRun)]
+    settled = {**settle_names(control, jobs), **run.settled}  # what was settled stays
+    active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
+    transaction.put(replace(active, attended=control.asked.attended))
+    known = [record.noun for record in records if isinstance(record.noun, JobRun)]
+    again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
+    for noun in known:
+        job_run = control.ledger.fetch(JobRun, noun.id)
+        transaction.put(_again(control, transaction, job_run) if job_run.id in again else job_run)
+    control.candidates.add(run_id, [r.noun.id for r in records if isinstance(r.noun, JobRun)])
+
+
+def _done_again(job_runs: Sequence[JobRun]) -> frozenset[str]:
+    """What failed, was stopped or skipped; what runs after failures too, however it ended; and what has read
+    the versions of these."""
+    again = {one.id for one in job_runs if one.state in AGAIN or one.job.when != When.SUCCESS}
+    while True:
+        readers = {one.id for one in job_runs if again.intersection(one.needs)} - again
+        if not readers:
+            return frozenset(again)
+        again |= readers
+
+
+def _again(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
+    resource = resources_for(job_run.job, job_run.pipeline, control.ledger.snapshot.resources)[0]
+    if transaction.get(Resource, resource.name) is None:
+        transaction.put(resource)
+    return replace(
+        job_run,
+        state=JobState.BLOCKED,
+        resource=resource.name,
+        external=(),
+        failures=0,
+        losses=0,
+        memory_kills=0,
+        not_before=0.0,
+        message="",
+        attempt_id=None,
+        artifacts=(),
+        parts=0,
+        ended=None,
+    )

@@ -1,0 +1,162 @@
+"""What is sent to pods: to those whose link is open; the others ask when they greet.
+
+A gang's attempt: its ranks are placed together, and end together.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.gang import Gang, roles_in_order
+from gridmill.domain.pod_protocol import Outcome, Stop, ToPod
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.site import LOCAL
+from gridmill.domain.states import ATTEMPT_MOVES, AttemptState, check_move
+from gridmill.scheduler.gang_results import choose_ports, gang_of, to_dismiss, together
+
+
+def stop_message(control: Control, attempt_id: str, reason: str) -> Stop:
+    """A Stop with the configured grace."""
+    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=control.limits.grace_seconds)
+
+
+def send_to_pod(control: Control, pod_id: str, message: ToPod) -> None:
+    """Send, if the pod's link is open."""
+    channel = control.channels.get(pod_id)
+    if channel is not None:
+        control.links.send(channel, [message])
+
+
+def meet(control: Control, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
+    """The ranks of a new gang, in order, with where each is reached: a port that no other live rank has."""
+    taken = {attempt.port for attempt in control.ledger.snapshot.attempts.values() if attempt.port}
+    taken |= {noun.port for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
+    ports = choose_ports([member.token for member in members], taken)
+    return tuple(
+        replace(
+            member,
+            gang=members[0].id,
+            rank=rank,
+            ranks=len(members),
+            address=_address(transaction, member),
+            port=port,
+        )
+        for rank, (member, port) in enumerate(zip(members, ports, strict=True))
+    )
+
+
+def _address(transaction: Transaction, attempt: Attempt) -> str:
+    """What its pod said of its host; the host's name for a pod that said nothing."""
+    deployment = transaction.get(Deployment, attempt.deployment_id)
+    pods = deployment.pods if deployment else ()
+    pod = next((pod for pod in pods if pod.id == attempt.pod_id), None)
+    return (pod.address or pod.node) if pod else ""
+
+
+def member_id(gang: str, rank: int) -> str:
+    """The attempt id of a rank: the gang's own for rank 0."""
+    return f"{gang}.{rank}" if rank else gang
+
+
+def members_of(transaction: Transaction, attempt: Attempt) -> tuple[Attempt, ...]:
+    """All ranks of its gang, in order, as the transaction leaves them; none ended before the others."""
+    return tuple(_members(transaction, attempt))
+
+
+def _members(transaction: Transaction, attempt: Attempt) -> Iterator[Attempt]:
+    for rank in range(attempt.ranks):
+        member = transaction.get(Attempt, member_id(attempt.gang, rank))
+        if member is not None:
+            yield member
+
+
+def gang_for(control: Control, transaction: Transaction, attempt: Attempt, job_run: JobRun) -> Gang | None:
+    """What goes with its order; None where it is no rank of a gang."""
+    if not attempt.ranks:
+        return None
+    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    elsewhere = deployment is not None and deployment.site != LOCAL
+    return gang_of(
+        members_of(transaction, attempt),
+        attempt.rank,
+        _roles(job_run),
+        by_pod=attempt.given.gpus > 0 and elsewhere,
+        restarts=max(0, job_run.attempts - 1),
+    )
+
+
+def _roles(job_run: JobRun) -> Mapping[str, int]:
+    spec = job_run.job.command or job_run.job.training
+    return spec.roles if spec is not None else {}
+
+
+def note_end(
+    control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome
+) -> tuple[Attempt, Outcome] | None:
+    """Note how a rank ended, and have the others end where it failed, or those that only served where it was
+    the last of those that they served. Rank 0's attempt, standing for all, and the gang's outcome once all
+    ranks have ended; None until then.
+
+    Ranks keep their places until then: nobody else gets half of the room in which the gang may start again.
+    """
+    if attempt.outcome is not None:
+        return None
+    if attempt.dismissed:
+        outcome = Outcome(
+            state=AttemptState.SUCCEEDED,
+            use=outcome.use,
+            metrics=outcome.metrics,
+            carriage=outcome.carriage,
+        )
+    check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
+    transaction.put(replace(attempt, outcome=outcome, ended=transaction.now))
+    members = members_of(transaction, attempt)
+    if any(member.outcome is None for member in members):
+        if outcome.state != AttemptState.SUCCEEDED:
+            _end(control, transaction, members, f"rank {attempt.rank} of its gang has ended")
+        else:
+            _dismiss(control, transaction, attempt, members)
+        return None
+    for member in members[1:]:
+        transaction.put(_final(member, transaction.now))
+    head, whole = together(members)
+    return replace(head, outcome=None), whole
+
+
+def _dismiss(
+    control: Control, transaction: Transaction, attempt: Attempt, members: Sequence[Attempt]
+) -> None:
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    serving = to_dismiss(members, roles_in_order(len(members), _roles(job_run))) if job_run else ()
+    dismissed = [replace(member, dismissed=True) for member in serving if not member.dismissed]
+    transaction.put(*dismissed)
+    _end(control, transaction, dismissed, "those that it served have ended")
+
+
+def _end(control: Control, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:
+    """Those that have not ended and were not asked to."""
+    for member in members:
+        if member.outcome is None and not member.stop_requested and member.interrupted is None:
+            transaction.put(replace(member, stop_requested=True))
+            message = stop_message(control, member.id, why)
+            transaction.then(partial(send_to_pod, control, member.pod_id, message))
+
+
+def _final(member: Attempt, now: float) -> Attempt:
+    outcome = member.outcome or Outcome(state=AttemptState.LOST)
+    return replace(
+        member,
+        state=outcome.state,
+        outcome=None,
+        ended=member.ended or now,
+        cause=outcome.cause,
+        exit_code=outcome.exit_code,
+        message=outcome.message,
+        hint=outcome.hint,
+        use=outcome.use,
+        metrics=outcome.metrics,
+        carriage=outcome.carriage,
+    )

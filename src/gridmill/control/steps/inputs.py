@@ -1,0 +1,176 @@
+"""What a job reads: its input versions, its size, and the order for its pod."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.control.steps.gangs import gang_for
+from gridmill.control.steps.part_folders import folders_of_parts, output_uri
+from gridmill.control.steps.references import fetch_artifact
+from gridmill.control.steps.result_names import unknown_name
+from gridmill.control.steps.source_listing import NOTHING, Listed
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input
+from gridmill.domain.job import Job, JobKind, JobSize, check_kind
+from gridmill.domain.manifest import contents_uri
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.route import Staging
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import LOCAL
+from gridmill.errors import InputError, NotFoundError
+from gridmill.scheduler.conditions import failed_before
+
+
+def leaves_checkpoints(job: Job) -> bool:
+    """Whether its attempts leave something that the next attempt goes on from."""
+    return job.kind == JobKind.TRAINING or bool(job.gang) or job.can_resume
+
+
+def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact | None) -> str:
+    """Where attempts of a training, a gang or a job that can resume leave what the next one goes on from; the
+    folder is removed when one succeeds. Empty for other jobs.
+
+    Only attempts at the same work share it (the fingerprint), and only where they take turns
+    (`planning.lines`): runs without parameters do so with other jobs than runs with some. What is made
+    again although a version of it exists (`same`) has another folder: the old one may still be being removed.
+    """
+    if not leaves_checkpoints(job_run.job):
+        return ""
+    again = f"-after-{same.number}" if same is not None else ""
+    return f"checkpoints/{job_run.name}/{fingerprint[:32]}{'' if run.parameters else '-plain'}{again}"
+
+
+def table_uri(job_run: JobRun) -> str:
+    """The Delta table of a sink, below the storage root."""
+    return f"sinks/{job_run.name}/table" if job_run.job.kind == JobKind.SINK else ""
+
+
+def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
+    """The versions a job reads: those of the jobs it needs, and those of other pipelines that its run has
+    settled, whatever is made meanwhile.
+
+    Raises InputError when one does not exist, or not any more, or is of another kind.
+    """
+    run = transaction.get(Run, job_run.run_id)
+    inputs: list[Input] = []
+    for need in job_run.needs:
+        needed = transaction.get(JobRun, need)
+        for artifact_id in needed.artifacts if needed else ():
+            artifact = fetch_artifact(control, artifact_id)
+            inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
+    for name in job_run.job.external_names:
+        found = _settled(control, run, name, job_run)
+        check_kind(job_run.job, name, found)
+        inputs.append(Input(name=name, artifact=_kept(found, job_run)))
+    return tuple(inputs)
+
+
+def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
+    if artifact.removed:
+        raise InputError(
+            f"job {job_run.job.name!r} reads {artifact.id}, which was removed",
+            hint=f"Run the pipeline {artifact.name.partition('/')[0]!r} again: it makes a new version.",
+        )
+    return artifact
+
+
+def _settled(control: Control, run: Run | None, name: str, job_run: JobRun) -> Artifact:
+    """The version that a name means in the run. Raises InputError where it meant none when the run began."""
+    known = run.settled.get(name) if run is not None else None
+    if known is not None:
+        return fetch_artifact(control, known)
+    raise unknown_name(control, name, job_run.job) or InputError(
+        f"job {job_run.job.name!r} reads {name!r}, which did not exist when run {job_run.run_id} began",
+        hint=f"It exists now: `gridmill resume {job_run.run_id}`, or start a new run.",
+    )
+
+
+def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
+    """What is known of the job's size from its declaration, its sources and its inputs; models
+    are no data."""
+    tables = [entry.artifact.output for entry in inputs if entry.artifact.kind != ArtifactKind.MODEL]
+    rows = sum(output.rows or 0 for output in tables)
+    columns = max((len(output.columns) for output in tables), default=0)
+    size = sum(output.size_bytes for output in tables)
+    if job.sink:
+        size = source_bytes
+    return JobSize(rows=job.rows or rows or None, columns=columns or None, input_bytes=size or None)
+
+
+def declared_sizes(
+    control: Control, pipeline: Pipeline, listings: Mapping[str, Listed]
+) -> Mapping[str, JobSize]:
+    """Sizes before a run: from sources, as far as they were listed, and from the newest versions of what
+    each job reads."""
+    sizes: dict[str, JobSize] = {}
+    for job in pipeline.jobs:
+        found: list[Input] = []
+        for name in job.all_needs:
+            artifact = control.newest_artifact(f"{pipeline.name}/{name}")
+            if artifact is not None and not artifact.removed:
+                found.append(Input(name=name, artifact=artifact))
+        sizes[job.name] = size_of(job, tuple(found), listings.get(job.name, NOTHING).size_bytes)
+    return sizes
+
+
+def kept_versions(control: Control, job_run: JobRun) -> tuple[int, ...]:
+    """The versions of a sink's table that an artifact refers to."""
+    records = control.ledger.store.list(Artifact, parent=job_run.name)
+    known = (record.noun for record in records if isinstance(record.noun, Artifact))
+    versions = {one.output.table_version for one in known if not one.removed}
+    return tuple(sorted(version for version in versions if version is not None))
+
+
+def _shared_bundle(control: Control, job_run: JobRun, bundle: str | None, attempt: Attempt) -> str:
+    """Where the pod finds the code, if it needs it and is on another machine."""
+    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    elsewhere = deployment is not None and deployment.site != LOCAL
+    return control.storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
+
+
+def _staging(control: Control, attempt: Attempt) -> Staging:
+    """As its resource has it now."""
+    snapshot = control.ledger.snapshot
+    deployment = snapshot.deployments.get(attempt.deployment_id)
+    resource = snapshot.resources.get(deployment.resource) if deployment is not None else None
+    return (resource.staging if resource is not None else None) or Staging.DIRECT
+
+
+def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> Order:
+    """The order that goes to the pod."""
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    run = transaction.get(Run, attempt.run_id)
+    if job_run is None or run is None:
+        raise NotFoundError(f"attempt {attempt.id} has no job")
+    inputs = inputs_of(control, transaction, job_run)
+    earlier = control.newest_artifact(job_run.name)
+    uri = output_uri(job_run, attempt.gang or attempt.id)
+    return Order(
+        attempt_id=attempt.id,
+        token=attempt.token,
+        run_id=run.id,
+        pipeline=run.pipeline,
+        job=job_run.job,
+        given=attempt.given,
+        root=control.storage.location,
+        output_uri=uri,
+        table_uri=table_uri(job_run),
+        checkpoint_uri=job_run.checkpoints,
+        folder=run.folder,
+        bundle=run.bundle,
+        bundle_path=_shared_bundle(control, job_run, run.bundle, attempt),
+        inputs=inputs,
+        earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier and not earlier.removed else (),
+        kept_versions=kept_versions(control, job_run) if job_run.job.sink else (),
+        workers=job_run.sizing.workers,
+        gpu_indices=attempt.gpu_indices,
+        size=job_run.size or size_of(job_run.job, inputs, 0),
+        share=job_run.probe or 1.0,
+        part=job_run.part,
+        parts=folders_of_parts(transaction, job_run),
+        gang=gang_for(control, transaction, attempt, job_run),
+        staging=_staging(control, attempt),
+        failed=failed_before(job_run, partial(transaction.get, JobRun)),
+        contents_uri=contents_uri(uri) if job_run.part is None and job_run.probe is None else "",
+    )

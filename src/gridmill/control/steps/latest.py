@@ -1,0 +1,100 @@
+"""Moves of aliases, told to the storage root once they are committed.
+
+Recording and finding the latest version of each name.
+"""
+
+import os
+import pwd
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.domain.artifact import LATEST, Alias, Artifact, Latest
+from gridmill.domain.manifest import AliasMove
+from gridmill.domain.run import JobRun, Run
+from gridmill.errors import StorageError
+
+
+def note_set(
+    control: Control, transaction: Transaction, before: Alias | None, after: Alias | None, by: str = ""
+) -> None:
+    """An alias is set, moved or removed: by that, or by the user whom the control node belongs to."""
+    alias = after or before
+    if alias is not None:
+        moved = _stands_for(before), _stands_for(after)
+        _note(control, transaction, alias.name, alias.alias, moved, by or _user())
+
+
+def note_latest_move(
+    control: Control, transaction: Transaction, before: Latest | None, after: Latest, by: str = ""
+) -> None:
+    """`latest` becomes another version."""
+    old = before.artifact if before is not None else ""
+    if old != after.artifact:
+        _note(control, transaction, after.name, LATEST, (old, after.artifact), by or after.run)
+
+
+def _note(
+    control: Control, transaction: Transaction, name: str, alias: str, moved: tuple[str, str], by: str
+) -> None:
+    before, after = moved
+    move = AliasMove(time=transaction.now, name=name, alias=alias, before=before, after=after, by=by)
+    transaction.then(partial(_append, control, move))
+
+
+def _append(control: Control, move: AliasMove) -> None:
+    """What is committed stands, also where it cannot be told."""
+    try:
+        control.storage.note_move(move)
+    except StorageError as error:
+        control.warn(f"a move of {move.name}@{move.alias} is not noted: {error}")
+
+
+def _stands_for(alias: Alias | None) -> str:
+    if alias is None:
+        return ""
+    return f"{alias.name}@{alias.number}" if alias.number is not None else f"best by {alias.metric}"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def note_latest(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+    """Record what a job that is done has made, or found unchanged, as the latest version of its name.
+
+    A later run's version stays. A run of a backfill makes no version the latest one, except of a sink: all
+    versions of a sink are states of one table.
+    """
+    run = transaction.get(Run, job_run.run_id)
+    if run is None or not job_run.artifacts or (run.chunk and job_run.job.sink is None):
+        return
+    known = transaction.get(Latest, job_run.name) or control.ledger.look_up(Latest, job_run.name)
+    after = Latest(name=job_run.name, artifact=job_run.artifacts[-1], run=run.id, order=run.order)
+    if known is None or (known.order <= run.order and known != after):
+        transaction.put(after)
+        note_latest_move(control, transaction, known, after)
+
+
+def find_latest(control: Control, name: str) -> Latest | None:
+    """The record of a name, if any run has made one."""
+    record = control.ledger.store.get(Latest, name)
+    return record.noun if record is not None and isinstance(record.noun, Latest) else None
+
+
+def latest_of(control: Control, name: str) -> Artifact | None:
+    """The latest version of a name that is not removed; where its record is missing, or its version was
+    removed, the one that was created last. None where there is none."""
+    known = find_latest(control, name)
+    record = control.ledger.store.get(Artifact, known.artifact) if known is not None else None
+    if record is not None and isinstance(record.noun, Artifact) and not record.noun.removed:
+        return record.noun
+    newest = control.newest_artifact(name)
+    if newest is None or not newest.removed:
+        return newest
+    records = control.ledger.store.list(Artifact, parent=name, newest_first=True)
+    versions = (one.noun for one in records if isinstance(one.noun, Artifact))
+    return next((one for one in versions if not one.removed), None)

@@ -1,0 +1,56 @@
+"""Where attempts write, and the parts that a job is done in: their ids, their folders."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.domain.job import JobKind
+from gridmill.domain.manifest import contents_uri
+from gridmill.domain.run import JobRun
+
+FOLDERS = {
+    JobKind.SINK: "sinks",
+    JobKind.DATASET: "datasets",
+    JobKind.TRAINING: "models",
+    JobKind.PREDICTION: "predictions",
+    JobKind.COMMAND: "files",
+}
+
+
+def output_uri(job_run: JobRun, attempt_id: str) -> str:
+    """The folder an attempt writes to, below the storage root."""
+    return f"{FOLDERS[job_run.job.kind]}/{job_run.name}/{attempt_id}"
+
+
+def left_behind(job_run: JobRun, attempt_id: str) -> tuple[str, ...]:
+    """What an attempt that did not succeed may have left below the storage root."""
+    uri = output_uri(job_run, attempt_id)
+    folder, _, name = uri.rpartition("/")
+    return (uri, f"{folder}/.{name}.draft", contents_uri(uri))
+
+
+def part_id(job_run_id: str, number: int) -> str:
+    """The id of a part's JobRun."""
+    return f"{job_run_id}.p{number}"
+
+
+def parts_of(transaction: Transaction, job_run: JobRun) -> Iterator[JobRun]:
+    """The parts that a job is done in now."""
+    for number in range(job_run.parts):
+        part = transaction.get(JobRun, part_id(job_run.id, number))
+        if part is not None:
+            yield part
+
+
+def folders_of_parts(transaction: Transaction, job_run: JobRun) -> tuple[str, ...]:
+    """The folders of the attempts that did them, in order."""
+    parts = parts_of(transaction, job_run)
+    return tuple(output_uri(part, part.attempt_id) for part in parts if part.attempt_id)
+
+
+def discard_parts(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+    """What the parts made is put together, or of no use any more."""
+    for part in parts_of(transaction, job_run):
+        if part.attempt_id is not None:
+            transaction.then(partial(control.discarded.extend, left_behind(part, part.attempt_id)))

@@ -1,0 +1,149 @@
+"""Jobs that are done in parts: cut when they are ready, gathered when the parts have ended."""
+
+from dataclasses import replace
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.control.steps.gangs import members_of, send_to_pod, stop_message
+from gridmill.control.steps.part_folders import discard_parts, part_id, parts_of
+from gridmill.control.steps.settle import NotKeptError, measure_nodes, publish, runs
+from gridmill.domain.command import Each
+from gridmill.domain.job import JobSize
+from gridmill.domain.pod_protocol import Part
+from gridmill.domain.resource import Sizing
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Site
+from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState, RunState
+from gridmill.scheduler.sizing import size_job
+from gridmill.scheduler.splitting import cut_job
+
+_MOST_TOLD = 5
+
+
+def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
+    """A job that is ready: RUNNING, with its parts WAITING beside it, where it is worth cutting and nobody
+    makes the same just now; else as it is."""
+    snapshot = control.ledger.snapshot
+    resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
+    site = snapshot.sites.get(resource.site) if resource else None
+    if resource is None or site is None or job_run.probe is not None:
+        return job_run
+    if job_run.job.each is not None:
+        return _on_each(transaction, job_run, job_run.job.each, site)
+    size = job_run.size or JobSize()
+    sized = partial(
+        size_job,
+        size=size,
+        history=snapshot.history,
+        pipeline=job_run.pipeline,
+        resource=resource,
+        largest=site.largest,
+        nodes=len(site.nodes),
+    )
+    found = cut_job(job_run.job, size, resource, site, sized)
+    if found is None or not _has_turn(control, transaction, job_run):
+        return job_run
+    for number in range(found.count):
+        part = Part(of=job_run.id, number=number, count=found.count)
+        transaction.put(_part(transaction, job_run, part, found.part))
+    return replace(
+        job_run, state=JobState.RUNNING, parts=found.count, sizing=found.whole, started=transaction.now
+    )
+
+
+def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) -> JobRun:
+    """A part for every node that matches. An estimate is no reason to leave a small one out."""
+    nodes = sorted(filter(each.matches, site.nodes), key=lambda node: node.name)
+    if not nodes:
+        there = ", ".join(node.name for node in site.nodes) or "none"
+        message = f"no node of site {site.name} is one that `each` asks for (there are: {there})"
+        return replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now)
+    asked = job_run.sizing.amounts
+    for number, node in enumerate(nodes):
+        part = Part(of=job_run.id, number=number, count=len(nodes), node=node.name)
+        most = asked.memory_bytes if job_run.job.memory_bytes else node.capacity.memory_bytes
+        amounts = replace(asked, memory_bytes=min(asked.memory_bytes, most))
+        transaction.put(_part(transaction, job_run, part, replace(job_run.sizing, amounts=amounts)))
+    return replace(job_run, state=JobState.RUNNING, parts=len(nodes), started=transaction.now)
+
+
+def _has_turn(control: Control, transaction: Transaction, job_run: JobRun) -> bool:
+    lines = control.ledger.snapshot.lines
+    turn = lines.turn_of(job_run)
+    also = (noun for noun in transaction.nouns.values() if isinstance(noun, JobRun) and noun.parts)
+    return lines.turns.before(turn, job_run.id) is None and all(lines.turn_of(one) != turn for one in also)
+
+
+def _part(transaction: Transaction, job_run: JobRun, part: Part, sizing: Sizing) -> JobRun:
+    """A part that is ready. One of a run that was resumed goes on counting its attempts."""
+    before = transaction.get(JobRun, part_id(job_run.id, part.number))
+    return replace(
+        job_run,
+        id=part_id(job_run.id, part.number),
+        state=JobState.WAITING,
+        part=part,
+        sizing=sizing,
+        attempts=before.attempts if before else 0,
+        attempt_id=None,
+        artifacts=(),
+    )
+
+
+def gather(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+    """A job whose parts are done or have ended: WAITING for the attempt that puts them together, FAILED or
+    STOPPED. As it is while some go on; where one has failed these are stopped."""
+    parts = tuple(parts_of(transaction, job_run))
+    bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
+    each = job_run.job.each is not None
+    if (bad and not each) or run.state != RunState.ACTIVE:
+        parts = tuple(_stopped(control, transaction, part) for part in parts)
+    if any(part.state not in FINISHED_JOBS for part in parts):
+        return job_run
+    if not bad and each:
+        measure_nodes(transaction, job_run, parts)
+        discard_parts(control, transaction, job_run)
+        done = replace(job_run, state=JobState.SUCCEEDED, ended=transaction.now)
+        try:
+            return publish(control, transaction, done, attempt=None, outputs=())
+        except NotKeptError as error:
+            return replace(done, state=JobState.FAILED, message=str(error))
+    if not bad and run.state == RunState.ACTIVE:
+        return replace(job_run, state=JobState.WAITING, ready=transaction.now)
+    discard_parts(control, transaction, job_run)
+    failed = [part for part in bad if part.state == JobState.FAILED]
+    if failed:
+        told = "; ".join(f"{_called(part)}: {part.message}" for part in failed[:_MOST_TOLD])
+        left = len(failed) - _MOST_TOLD
+        message = f"{told}; and {left} more" if left > 0 else told
+        return replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now)
+    return replace(job_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
+
+
+def _called(part_run: JobRun) -> str:
+    assert part_run.part is not None
+    if part_run.part.node:
+        return f"on {part_run.part.node}"
+    return f"part {part_run.part.number + 1} of {part_run.part.count}"
+
+
+def _stopped(control: Control, transaction: Transaction, part_run: JobRun) -> JobRun:
+    """The part, asked to end if it goes on."""
+    if part_run.state in (JobState.BLOCKED, JobState.WAITING):
+        part_run = replace(part_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
+        transaction.put(part_run)
+    elif part_run.state == JobState.RUNNING:
+        stop_attempt(control, transaction, part_run)
+    return part_run
+
+
+def stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+    """Ask the job's attempt, if it has one, to end: all ranks of a gang."""
+    attempt = transaction.get(Attempt, job_run.attempt_id or "")
+    if attempt is None:
+        return
+    for one in members_of(transaction, attempt) if attempt.ranks else (attempt,):
+        if runs(one):
+            transaction.put(replace(one, stop_requested=True))
+            message = stop_message(control, one.id, "stopped on request")
+            transaction.then(partial(send_to_pod, control, one.pod_id, message))

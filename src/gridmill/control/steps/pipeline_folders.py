@@ -1,0 +1,74 @@
+"""Which folder a pipeline's name belongs to: that of its first submit, until it is moved to another."""
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.domain.pipeline import Origin, Pipeline
+from gridmill.domain.run import Run
+from gridmill.errors import ConflictError, explained
+
+
+def note_origin(control: Control, transaction: Transaction, pipeline: Pipeline, *, adopt: bool) -> None:
+    """Record the pipeline's folder for its name, or check that it is that one; `adopt` moves the name.
+
+    A folder that does not exist any more was moved: the name follows. What is declared without a folder (in
+    Python, or over REST) has nothing that could be compared. Raises ConflictError.
+    """
+    if not pipeline.folder:
+        return
+    here = _origin(pipeline)
+    known = _known(control, transaction, here)
+    if not adopt:
+        _check(control, known, here)
+    if known is None or known.folder != here.folder:
+        transaction.put(here)
+
+
+def conflict_of(control: Control, pipeline: Pipeline) -> str:
+    """Why a run of it would be refused: the pipeline's name belongs to another folder. Else empty."""
+    here = _origin(pipeline)
+    try:
+        if here.folder:
+            _check(control, control.ledger.look_up(Origin, here.name), here)
+    except ConflictError as error:
+        return explained(error)
+    return ""
+
+
+def check_run_origin(control: Control, transaction: Transaction, run: Run) -> None:
+    """A run of a folder from which the pipeline's name was moved is not resumed. Raises ConflictError."""
+    here = Origin(name=run.pipeline, folder=run.folder)
+    known = _known(control, transaction, here)
+    if known is None or known.folder == here.folder or control.storage.has_left(here.folder, known.host):
+        return
+    raise ConflictError(
+        f"run {run.id} was started from the folder {run.folder}; pipeline {run.pipeline!r} belongs to "
+        f"{known.folder} now",
+        hint="It would write into the other one's tables. Start a new run, from the folder that you mean.",
+    )
+
+
+def _origin(pipeline: Pipeline) -> Origin:
+    return Origin(name=pipeline.name, folder=pipeline.folder, host=pipeline.host)
+
+
+def _known(control: Control, transaction: Transaction, here: Origin) -> Origin | None:
+    if not here.folder:
+        return None
+    return transaction.get(Origin, here.name) or control.ledger.look_up(Origin, here.name)
+
+
+def _check(control: Control, known: Origin | None, here: Origin) -> None:
+    if known is None or known.folder == here.folder:
+        return
+    if not control.storage.has_left(known.folder, known.host):
+        raise _elsewhere(known, here)
+
+
+def _elsewhere(known: Origin, here: Origin) -> ConflictError:
+    is_remote = known.host not in ("", here.host)
+    where = f"{known.folder} on {known.host}" if is_remote else known.folder
+    return ConflictError(
+        f"pipeline {here.name!r} belongs to the folder {where}; this one is in {here.folder}",
+        hint="Both would write into the same tables and versions. Give one of the two another name, or move "
+        f"the name to {here.folder}: `gridmill run FILE --adopt` (or `gridmill apply -f FILE --adopt`).",
+    )

@@ -1,0 +1,318 @@
+"""What a job makes its result from, the version that was made from the same, and why there is none."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from gridmill.codec import encode, fingerprint, to_builtins
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.control.steps.latest import latest_of
+from gridmill.control.steps.references import fetch_artifact
+from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.job import Job
+from gridmill.domain.provenance import FIRST, HASHED, MOST_FILES, SAME, TEXT_BYTES, CodeList, Provenance
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.sink_status import WAITING
+from gridmill.domain.source import Format, Source
+from gridmill.domain.training import TrainingSpec
+from gridmill.errors import NotFoundError
+from gridmill.ports.storage import FileStat
+from gridmill.scheduler.provenance import (
+    Compared,
+    ReadVersion,
+    files_named,
+    files_read,
+    together,
+    why_changed,
+)
+
+FORMAT = 4
+"""Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
+_WITHOUT_EFFECT: Mapping[type, frozenset[str]] = {
+    SinkSpec: frozenset({"parts"}),
+    Source: frozenset({"headers", "endpoint", "settled_seconds"}),
+    TrainingSpec: frozenset({"checkpoint_seconds"}),
+}
+"""Fields that decide how a job is executed and nothing of what it makes."""
+_SECRET = "env."
+_SCANNED = 100
+_LATER_VERSIONS = 50
+_SHORT = 16
+
+
+def provenance_of(
+    control: Control, run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]
+) -> Provenance:
+    """What the job is made from in this run; `source` are the files that a sink loads from.
+
+    Nothing else counts: no times, no absolute paths, no host, no order of keys, no defaults of fields. Raises
+    InputError for a declared input that names no file, StorageError where the code bundle is gone.
+    """
+    job = job_run.job
+    declared = dict(_declared(job.spec, f"{job.kind}"))
+    code = code_of(control, run, job)
+    loaded = {stat.name or stat.path: stat.content or _look_of(stat) for stat in source}
+    read = {entry.name: entry.artifact.id for entry in inputs}
+    whole = fingerprint(FORMAT, job_run.name, job.kind, declared, code.hash, loaded, read)
+    return Provenance(
+        name=job_run.name,
+        fingerprint=whole,
+        format=FORMAT,
+        declared={name: _text(name, value) for name, value in declared.items()},
+        parameters=job.parameters,
+        inputs=read,
+        code=code.hash,
+        source=_bounded(loaded),
+        created=control.now(),
+    )
+
+
+def _look_of(stat: FileStat) -> str:
+    return f"{stat.size_bytes} {stat.mtime_ns} {stat.ctime_ns}"
+
+
+def code_of(control: Control, run: Run, job: Job) -> CodeList:
+    """The files of the code bundle that the job's code reads; those of jobs that read the same are found
+    once."""
+    if not job.runs_code or run.bundle is None:
+        return CodeList(hash="")
+    reader = fingerprint(run.bundle, run.file, run.data, run.folder, job.reads_files, files_named(job))
+    known = control.code_read.get(reader)
+    if known is None:
+        every = control.code.get(run.bundle)
+        if every is None:
+            every = control.code[run.bundle] = control.storage.code_files(run.bundle)
+        files = files_read(job, every, file=run.file, data=run.data, folder=run.folder)
+        known = CodeList(hash=fingerprint(files), files=_bounded(files), created=control.now())
+        control.code_read[reader] = known
+    return known
+
+
+def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
+    """Each field that is not its default, by its path: `command.run`. A field that a later Gridmill adds
+    changes nothing as long as it has its default."""
+    without_effect, empty = _WITHOUT_EFFECT.get(type(noun), frozenset()), True
+    for one in fields(noun):
+        value = getattr(noun, one.name)
+        if one.name not in without_effect and value != _default(one):
+            empty = False
+            yield from _value(value, f"{path}.{one.name}")
+    if empty:
+        yield path, {}
+
+
+def _value(value: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  as _declared
+    if is_dataclass(value):
+        yield from _declared(value, path)
+    elif isinstance(value, Mapping) and value:
+        for key in sorted(value, key=str):
+            yield from _value(value[key], f"{path}.{key}")
+    elif isinstance(value, tuple | list) and any(is_dataclass(one) for one in value):
+        for number, one in enumerate(value):
+            yield from _value(one, f"{path}[{getattr(one, 'name', None) or number}]")
+    else:
+        yield path, _as_meant(to_builtins(value))
+
+
+def _as_meant(value: object) -> object:
+    """A text of several lines without what YAML's ways of writing it add at its ends."""
+    return value.strip() if isinstance(value, str) and "\n" in value and value.strip() else value
+
+
+def _default(one: Field[Any]) -> object:
+    if one.default is not MISSING:
+        return one.default
+    return one.default_factory() if one.default_factory is not MISSING else MISSING
+
+
+def _text(name: str, value: object) -> str:
+    """As it is shown; of long ones, and of environment variables, which may be secrets, a hash."""
+    said = value if isinstance(value, str) else encode(value).decode()
+    if len(said) > TEXT_BYTES or _SECRET in name:
+        return HASHED + sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:_SHORT]
+    return said
+
+
+def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
+    """At most so many entries: of more files one for each folder at the top (`src/`), with their number."""
+    if len(files) <= MOST_FILES:
+        return {name: digest[:_SHORT] + digest[64:] for name, digest in files.items()}
+    folders: dict[str, list[str]] = {}
+    for name in sorted(files):
+        folder = name.partition("/")[0] + "/" if "/" in name else "./"
+        folders.setdefault(folder, []).append(f"{name} {files[name]}")
+    if len(folders) > MOST_FILES:
+        folders = {"./": [one for some in folders.values() for one in some]}
+    return {name: f"{fingerprint(some)[:_SHORT]} {len(some)}" for name, some in folders.items()}
+
+
+def find_provenance(control: Control, name: str, whole: str) -> Provenance | None:
+    """The record of what a fingerprint of that name is made of."""
+    key = f"{name}#{whole}"
+    known = control.provenances.get(key)
+    if known is None:
+        record = control.ledger.store.get(Provenance, key)
+        if record is None or not isinstance(record.noun, Provenance):
+            return None
+        known = control.provenances[key] = record.noun
+    return known
+
+
+def find_code(control: Control, whole: str) -> CodeList | None:
+    """A list of code by its hash (empty: of no code); None where it is not known."""
+    known = control.code_lists.get(whole)
+    if known is None and whole:
+        record = control.ledger.store.get(CodeList, whole)
+        if record is None or not isinstance(record.noun, CodeList):
+            return None
+        known = control.code_lists[whole] = record.noun
+    return known or CodeList(hash="")
+
+
+def note_provenance(control: Control, transaction: Transaction, now: Provenance, code: CodeList) -> None:
+    """Record it and the files of its code, unless they are known."""
+    known = find_provenance(control, now.name, now.fingerprint) or transaction.get(Provenance, now.id)
+    if known is None:
+        transaction.put(now)
+    if now.code and find_code(control, now.code) is None and not transaction.get(CodeList, now.code):
+        transaction.put(code)
+
+
+def note_made(control: Control, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
+    """Record the version that was made from this, or that was found to be what it makes."""
+    key = f"{job_run.name}#{job_run.fingerprint}"
+    known = transaction.get(Provenance, key) or control.ledger.look_up(Provenance, key)
+    if known is not None and known.artifact != artifact_id:
+        after = replace(known, artifact=artifact_id)
+        transaction.put(after)
+        control.provenances[key] = after
+
+
+def restorable(control: Control, job_run: JobRun, now: Provenance) -> Artifact | None:
+    """An earlier version that was made from the same and is not removed, the newest of them. None for a
+    source that only the job can look at."""
+    newest = control.newest_artifact(job_run.name)
+    if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
+        return None
+    if newest.output.details.get(WAITING):  # a file may be settled by now, whatever the clocks say
+        return None
+    if newest.fingerprint == now.fingerprint and not newest.removed:
+        return newest
+    found = _made_from_the_same(control, now)
+    if found is not None and job_run.job.sink is not None:
+        return found if _may_go_back(control, job_run.job, now, found, newest) else None
+    return found
+
+
+def _made_from_the_same(control: Control, now: Provenance) -> Artifact | None:
+    known = find_provenance(control, now.name, now.fingerprint)
+    if known is not None and known.artifact:
+        found = _fetched(control, known.artifact)
+        if found is not None and not found.removed:
+            return found
+    elif known is None:
+        return None
+    records = control.ledger.store.list(Artifact, parent=now.name, newest_first=True, limit=_SCANNED)
+    versions = (record.noun for record in records if isinstance(record.noun, Artifact))
+    return next((a for a in versions if a.fingerprint == now.fingerprint and not a.removed), None)
+
+
+def _fetched(control: Control, artifact_id: str) -> Artifact | None:
+    try:
+        return fetch_artifact(control, artifact_id)
+    except NotFoundError:  # its record was deleted
+        return None
+
+
+def _may_go_back(control: Control, job: Job, now: Provenance, found: Artifact, newest: Artifact) -> bool:
+    """Whether a sink's table as it was at `found` is what a load would give: rows of files that are gone
+    stay in the table, so none may have been loaded since that is not there now."""
+    if job.sink is None or job.sink.source.format == Format.FILES or job.sink.retain is not None:
+        return found.id == newest.id
+    if newest.number - found.number > _LATER_VERSIONS:
+        return False
+    for number in range(found.number + 1, newest.number + 1):
+        later = _fetched(control, f"{now.name}@{number}")
+        made = find_provenance(control, now.name, later.fingerprint) if later is not None else None
+        if (
+            made is None
+            or not made.source.keys() <= now.source.keys()
+            or any(n[-1:] == "/" for n in made.source)
+        ):
+            return False
+    return True
+
+
+def is_declared_alike(control: Control, name: str, one: str, other: str) -> bool:
+    """Whether two fingerprints of a job differ in nothing that its declaration says."""
+    if one == other:
+        return True
+    a, b = find_provenance(control, name, one), find_provenance(control, name, other)
+    return a is not None and b is not None and (a.format, a.declared) == (b.format, b.declared)
+
+
+def why_restored(same: Artifact) -> str:
+    """Why a job does not execute."""
+    return f"{SAME} {same.id}"
+
+
+def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *, broken: str = "") -> str:
+    """Why a job executes that is not restored: what changed since its latest version, or what rules that it
+    executes in any case. `broken` is what is wrong with the files of the version that could be restored."""
+    if job_run.probe is not None:
+        return "it tries the job on a part of its data"
+    if job_run.force:
+        return "`--force`"
+    ruled = job_run.job.why_executed(scheduled=run.scheduled) or broken
+    if ruled:
+        return ruled
+    if control.newest_artifact(job_run.name) is None:
+        return FIRST
+    latest = latest_of(control, job_run.name)
+    if latest is None:
+        return "all earlier versions were removed"
+    if latest.removed:
+        return f"{latest.id} was removed"
+    reasons = list(_reasons(control, run, job_run, now, latest))
+    return together(reasons, latest.id) if reasons else _no_change(job_run.job, latest)
+
+
+def _no_change(job: Job, latest: Artifact) -> str:
+    if job.sink is not None and job.sink.source.live:
+        return "its source is read in every run: only the job sees what is new in it"
+    if latest.output.details.get(WAITING):
+        return f"files of its source were not settled when {latest.id} was made"
+    return f"{latest.id} cannot be restored: files were loaded since that are not there now"
+
+
+def _reasons(control: Control, run: Run, job_run: JobRun, now: Provenance, latest: Artifact) -> Iterator[str]:
+    before = find_provenance(control, job_run.name, latest.fingerprint)
+    if before is None:
+        yield f"{latest.id} has no record of what it was made from"
+        return
+    code, before_code = code_of(control, run, job_run.job), find_code(control, before.code)
+    yield from why_changed(
+        Compared(
+            job=job_run.job.name,
+            now=now,
+            before=before,
+            inputs_now=_versions(control, now),
+            inputs_before=_versions(control, before),
+            code_now=code.files,
+            code_before=before_code.files if before_code is not None else None,
+        )
+    )
+
+
+def _versions(control: Control, one: Provenance) -> Mapping[str, ReadVersion]:
+    found = {name: _fetched(control, artifact_id) for name, artifact_id in one.inputs.items()}
+    return {
+        name: ReadVersion(
+            artifact=artifact, provenance=find_provenance(control, artifact.name, artifact.fingerprint)
+        )
+        for name, artifact in found.items()
+        if artifact is not None
+    }

@@ -1,0 +1,116 @@
+"""From what people write to a version: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
+
+from collections.abc import Mapping
+
+from gridmill.control.state import Control
+from gridmill.control.steps.latest import latest_of
+from gridmill.domain.artifact import BEST, LATEST, Alias, Artifact, best_of, split_reference
+from gridmill.domain.run import Attempt
+from gridmill.errors import NotFoundError
+
+
+def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
+    """A version by id, removed or not. Raises NotFoundError."""
+    known = control.versions.get(artifact_id)
+    if known is not None:
+        return known
+    record = control.ledger.store.get(Artifact, artifact_id)
+    if record is None or not isinstance(record.noun, Artifact):
+        raise NotFoundError(f"there is no version {artifact_id!r}", hint=_what_there_is(control, artifact_id))
+    control.versions[artifact_id] = record.noun
+    return record.noun
+
+
+def metrics_of(control: Control, version: Artifact) -> Mapping[str, float]:
+    """The metrics of a version, with what the attempt that made it said, where its record is still there."""
+    known = control.measured.get(version.id)
+    if known is None:
+        record = control.ledger.store.get(Attempt, version.attempt_id) if version.attempt_id else None
+        said = record.noun.metrics if record is not None and isinstance(record.noun, Attempt) else {}
+        known = control.measured[version.id] = {**said, **version.output.metrics}
+    return known
+
+
+def find_version(control: Control, reference: str) -> Artifact:
+    """The version a reference stands for now; a name alone is `latest`. Raises NotFoundError."""
+    name, version = split_reference(_with_pipeline(control, reference))
+    if version.isdecimal():
+        return fetch_artifact(control, f"{name}@{int(version)}")
+    if version in ("", LATEST):
+        return _latest(control, name)
+    alias = find_alias(control, f"{name}@{version}")
+    if alias is not None and alias.number is not None:
+        return fetch_artifact(control, f"{name}@{alias.number}")
+    if alias is None and version != BEST:
+        raise NotFoundError(f"there is no {reference!r}", hint=_what_there_is(control, reference))
+    return _best(control, name, alias.metric if alias else "")
+
+
+def _with_pipeline(control: Control, reference: str) -> str:
+    """`sales@3` as `shop/sales@3` where one pipeline alone has versions of a job `sales`.
+
+    Raises NotFoundError where several have.
+    """
+    job, version = split_reference(reference)
+    if "/" in job or not job:
+        return reference
+    records = control.ledger.store.list(Artifact)
+    names = {record.noun.name for record in records if isinstance(record.noun, Artifact)}
+    found = sorted(name for name in names if name.endswith(f"/{job}"))
+    if len(found) > 1:
+        raise NotFoundError(f"several pipelines have a job {job!r}", hint=f"Write one of {', '.join(found)}.")
+    return f"{found[0]}@{version}" if found and version else found[0] if found else reference
+
+
+def find_alias(control: Control, alias_id: str) -> Alias | None:
+    """An alias that was set, by `pipeline/job@alias`."""
+    record = control.ledger.store.get(Alias, alias_id)
+    return record.noun if record is not None and isinstance(record.noun, Alias) else None
+
+
+def aliases_of(control: Control, name: str | None) -> tuple[Alias, ...]:
+    """The aliases that were set, of one name or of all."""
+    records = control.ledger.store.list(Alias, parent=name)
+    return tuple(record.noun for record in records if isinstance(record.noun, Alias))
+
+
+def best_by(control: Control, name: str) -> str:
+    """The metric that was set for the best version of that name; empty where the model says it itself."""
+    alias = find_alias(control, f"{name}@{BEST}")
+    return alias.metric if alias else ""
+
+
+def versions_of(control: Control, name: str) -> tuple[Artifact, ...]:
+    """All versions of that name that are not removed, newest first."""
+    records = control.ledger.store.list(Artifact, parent=name, newest_first=True)
+    found = (record.noun for record in records if isinstance(record.noun, Artifact))
+    return tuple(one for one in found if not one.removed)
+
+
+def _latest(control: Control, name: str) -> Artifact:
+    latest = latest_of(control, name)
+    if latest is None:
+        raise NotFoundError(f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is.")
+    return latest
+
+
+def _best(control: Control, name: str, metric: str) -> Artifact:
+    found = best_of(versions_of(control, name), metric)
+    if found is None:
+        what = f"was measured by {metric!r}" if metric else "was measured on a validation split"
+        raise NotFoundError(
+            f"no version of {name!r} {what}",
+            hint=f"`gridmill configure model {name} --best-by METRIC` says what is best.",
+        )
+    return found
+
+
+def _what_there_is(control: Control, reference: str) -> str:
+    name, _ = split_reference(reference)
+    versions = versions_of(control, name)
+    numbers = [str(one.number) for one in versions[:5]]
+    if not numbers:
+        return "`gridmill list artifacts` shows what there is."
+    best = [BEST] if best_of(versions, best_by(control, name)) is not None else []
+    names = [alias.alias for alias in aliases_of(control, name) if alias.alias != BEST]
+    return f"{name} has the versions {', '.join(numbers)}; and {', '.join((LATEST, *best, *names))}."

@@ -1,0 +1,69 @@
+"""Which versions the names of other pipelines' results mean in a run: decided once, when the run begins."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from gridmill.control.state import Control
+from gridmill.control.steps.references import find_version
+from gridmill.domain.artifact import Artifact, split_reference
+from gridmill.domain.job import Job
+from gridmill.errors import InputError, NotFoundError
+
+
+def settle_names(control: Control, jobs: Iterable[Job]) -> Mapping[str, str]:
+    """The id of the version that each name in these jobs means now. A name without a version is left out."""
+    settled: dict[str, str] = {}
+    for name in dict.fromkeys(name for job in jobs for name in job.external_names):
+        try:
+            settled[name] = find_version(control, name).id
+        except NotFoundError:
+            continue
+    return settled
+
+
+def check_names_known(control: Control, jobs: Iterable[Job]) -> None:
+    """Raise InputError for a name that no version has."""
+    for job in jobs:
+        for name in job.external_names:
+            unknown = unknown_name(control, name, job)
+            if unknown is not None:
+                raise unknown
+
+
+def unknown_name(control: Control, reference: str, job: Job) -> InputError | None:
+    """What to say of a name that no version has; None for one that a version has."""
+    try:
+        find_version(control, reference)
+    except NotFoundError as error:
+        if control.newest_artifact(split_reference(reference)[0]) is not None:
+            message = f"job {job.name!r} reads {reference!r}: {error}"
+            return InputError(message, hint=error.hint, place=_place(job, reference))
+        return InputError(
+            f"job {job.name!r} reads {reference!r}, which does not exist",
+            hint=_near(control, reference),
+            place=_place(job, reference),
+        )
+    return None
+
+
+def _place(job: Job, reference: str) -> str:
+    """The field of the job that names it, as far as it is the only one that does."""
+    if reference in job.needs:
+        return f"jobs.{job.name}.needs[{job.needs.index(reference)}]"
+    spec, place = job.spec, f"jobs.{job.name}.{job.kind.value}"
+    for name in ("dataset", "models", "tables"):
+        value = getattr(spec, name, None)
+        if value == reference:
+            return f"{place}.{name}"
+        if isinstance(value, tuple) and reference in value:
+            return f"{place}.{name}[{value.index(reference)}]"
+    return place
+
+
+def _near(control: Control, reference: str) -> str:
+    name = split_reference(reference)[0]
+    records = control.ledger.store.list(Artifact)
+    known = {record.noun.name for record in records if isinstance(record.noun, Artifact)}
+    close = get_close_matches(name, known, n=1)
+    first = f"Run the pipeline {name.partition('/')[0]!r} first."
+    return f"Did you mean {close[0]!r}? If not: {first}" if close else first

@@ -1,0 +1,380 @@
+"""Defects of Gridmill itself that show at one job: that job fails and says so, the others go on.
+
+Ending an attempt: its record, its job's next state, the versions it made, what it measured.
+"""
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.control.steps.gangs import note_end
+from gridmill.control.steps.latest import note_latest
+from gridmill.control.steps.part_folders import discard_parts, left_behind, output_uri, parts_of
+from gridmill.control.steps.provenance import is_declared_alike, note_made
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.job import JobSize
+from gridmill.domain.manifest import contents_uri
+from gridmill.domain.pipeline import place_message
+from gridmill.domain.pod_protocol import Outcome, Told
+from gridmill.domain.project import Project
+from gridmill.domain.resource import Measurement, Use
+from gridmill.domain.route import Way
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.sink_status import WAITING
+from gridmill.domain.site import Site
+from gridmill.domain.states import (
+    ATTEMPT_MOVES,
+    DONE_JOBS,
+    FINISHED_JOBS,
+    LIVE_ATTEMPTS,
+    AttemptState,
+    Cause,
+    JobState,
+    check_move,
+)
+from gridmill.domain.usage import Parallel
+from gridmill.errors import GridmillError, InternalError, StorageError
+from gridmill.scheduler.bottleneck import has_workers
+from gridmill.scheduler.conditions import may_go_on
+from gridmill.scheduler.fair_share import charged
+from gridmill.scheduler.gang_results import parallel_of_swarm, parallel_of_whole, together_used, use_of_whole
+from gridmill.scheduler.history import PROBE
+from gridmill.scheduler.outcomes import settle
+from gridmill.scheduler.site_choice import learned
+from gridmill.scheduler.sizing import subject_of
+
+
+def defect(control: Control, job: str, error: Exception) -> InternalError:
+    """What to tell about an error that nothing expects; the control node's log gets the traceback."""
+    control.warn(f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}")
+    return InternalError(
+        f"a defect of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
+        hint="The traceback is in the control node's log; please report it. `gridmill resume` tries again.",
+    )
+
+
+LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
+
+
+class NotKeptError(Exception):
+    """The manifest of a version could not be written: there is no such version."""
+
+
+def runs(attempt: Attempt) -> bool:
+    """Whether it may still say something: it has not ended, nor is it a rank that waits for others to end."""
+    return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
+
+
+def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+    """Everything that follows from the end of an attempt, in one transaction.
+
+    An end that cannot be taken in, by a defect of Gridmill, is the failure of that attempt alone; so is one
+    whose versions' manifests cannot be written.
+    """
+    inner = transaction.within()
+    try:
+        _settle(control, inner, attempt, outcome)
+    except GridmillError:
+        raise
+    except NotKeptError as error:
+        inner = transaction.within()
+        control.newest.clear()
+        failed = Outcome(state=AttemptState.FAILED, cause=Cause.STORAGE, message=str(error))
+        _settle(control, inner, attempt, failed)
+    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+        inner = transaction.within()
+        control.newest.clear()
+        told = defect(control, attempt.id, error)
+        failed = Outcome(
+            state=AttemptState.FAILED, cause=Cause.INTERNAL, message=told.message, hint=told.hint
+        )
+        _settle(control, inner, attempt, failed)
+    transaction.join(inner)
+
+
+def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+    if attempt.ranks:
+        whole = note_end(control, transaction, attempt, outcome)
+        if whole is None:
+            return
+        attempt, outcome = whole
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    ended = _ended(control, attempt, _placed(outcome, job_run), transaction.now)
+    transaction.put(ended)
+    _charge(control, transaction, ended)
+    if job_run is not None and ended.state != AttemptState.SUCCEEDED:
+        transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
+    if job_run is None or job_run.attempt_id != attempt.id:
+        return
+    after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
+    line = control.last_lines.get(job_run.id, "")
+    if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
+        after = replace(after, message=f"{after.message}: {line}" if after.message else line)
+    if after.state in DONE_JOBS and job_run.probe is not None:
+        transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
+    elif after.state in DONE_JOBS and job_run.part is None:
+        after = publish(control, transaction, after, attempt=ended, outputs=outcome.outputs)
+        note_latest(control, transaction, after)
+        if job_run.checkpoints:
+            transaction.then(partial(control.discarded.append, job_run.checkpoints))
+    if job_run.part is not None:
+        after = replace(after, told=_told(ended))
+    transaction.put(after)
+    _learn_way(control, transaction, after, ended)
+    told = _whole(transaction, after, outcome)
+    if told is not None:
+        measure(control, transaction, after, ended, told)
+    if after.state in FINISHED_JOBS:
+        dependents = may_go_on(control.ledger.snapshot, job_run.id)
+        control.candidates.add(job_run.run_id, dependents or [job_run.id])
+        _look_again(control, transaction, job_run)
+        discard_parts(control, transaction, job_run)
+    transaction.then(partial(_forget, control, job_run.id))
+
+
+def _told(ended: Attempt) -> Told | None:
+    if ended.state != AttemptState.SUCCEEDED:
+        return None
+    return Told(
+        began=ended.started or ended.placed, ended=ended.ended or ended.placed, use=ended.use or Use()
+    )
+
+
+def _whole(transaction: Transaction, job_run: JobRun, outcome: Outcome) -> Outcome | None:
+    """What the attempt tells of the job: with its parts, where it put these together. None: nothing; a part
+    does not, but that there is a node on which `each` needs more memory."""
+    if job_run.part is not None:
+        return outcome if job_run.part.node and outcome.cause == Cause.MEMORY else None
+    if not job_run.parts:
+        return outcome
+    told = [part.told for part in parts_of(transaction, job_run) if part.told is not None]
+    if len(told) < job_run.parts:
+        return None
+    parallel = _parallel(job_run, outcome, told)
+    return replace(outcome, use=use_of_whole(told, outcome.use or Use()), parallel=parallel)
+
+
+def _parallel(job_run: JobRun, outcome: Outcome, told: Sequence[Told]) -> Parallel | None:
+    """Of a swarm its workers have told; the parts of another job are its workers themselves."""
+    if outcome.parallel is not None:
+        return parallel_of_swarm(outcome.parallel, told)
+    if has_workers(job_run.job):
+        return None
+    rows, unit = _extent(job_run)
+    return parallel_of_whole(f"{subject_of(job_run.job, job_run.pipeline)} by {unit}", rows, told)
+
+
+def _extent(job_run: JobRun) -> tuple[int, str]:
+    """How much it had to do, and in what that is counted."""
+    size = job_run.size or JobSize()
+    if job_run.job.sink is not None and size.input_bytes:
+        return size.input_bytes, "bytes"
+    return (size.rows, "rows") if size.rows else (1, "whole")
+
+
+def _learn_way(control: Control, transaction: Transaction, job_run: JobRun, ended: Attempt) -> None:
+    """What was carried tells how quick the way is; what it read and made is there now."""
+    deployment = control.ledger.snapshot.deployments.get(ended.deployment_id)
+    site = transaction.get(Site, deployment.site) if deployment is not None else None
+    if site is None or ended.carriage is None:
+        return
+    there = _made_from(transaction, job_run) if ended.started is not None else []
+    made = job_run.artifacts if ended.state == AttemptState.SUCCEEDED else ()
+    transaction.put(replace(site, way=learned(site.way or Way(), ended.carriage, (*there, *made))))
+
+
+def _charge(control: Control, transaction: Transaction, ended: Attempt) -> None:
+    """Count what it used against its project's share, where projects share the grid."""
+    if control.ledger.snapshot.projects:
+        known = transaction.get(Project, ended.project) or Project(name=ended.project)
+        places = max(1, ended.given.gpus) * max(1, ended.ranks)
+        held = max(0.0, transaction.now - ended.placed)
+        transaction.put(charged(known, places * held, transaction.now))
+
+
+def _look_again(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+    """Jobs of other runs that waited for this one's end: what it made may be what they would make."""
+    snapshot = control.ledger.snapshot
+    for key in snapshot.lines.turns.behind(snapshot.lines.turn_of(job_run)):
+        other = transaction.get(JobRun, key)
+        if other is not None and other.state == JobState.WAITING and not other.attempts:
+            transaction.put(replace(other, state=JobState.BLOCKED))
+            control.candidates.add(other.run_id, [other.id])
+
+
+def _forget(control: Control, job_run_id: str) -> None:
+    control.progress.pop(job_run_id, None)
+    control.metrics.pop(job_run_id, None)
+    control.last_lines.pop(job_run_id, None)
+
+
+def _placed(outcome: Outcome, job_run: JobRun | None) -> Outcome:
+    """The outcome with the file and line of the field that its message names."""
+    if job_run is None or not outcome.message:
+        return outcome
+    job = job_run.job
+    return replace(outcome, message=place_message(outcome.message, job.kind.value, job.name, job_run.lines))
+
+
+def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
+    """The final record. What the job measured while it ran is kept with it."""
+    check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
+    return replace(
+        attempt,
+        state=outcome.state,
+        ended=now,
+        cause=outcome.cause,
+        exit_code=outcome.exit_code,
+        message=outcome.message,
+        hint=outcome.hint,
+        use=outcome.use,
+        metrics={**control.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
+        carriage=outcome.carriage,
+    )
+
+
+def _largest(control: Control, job_run: JobRun) -> int:
+    """The most memory an attempt could have: what its resource is set to, or its site's largest node has."""
+    resource = control.ledger.snapshot.resources.get(job_run.resource)
+    site = control.ledger.snapshot.sites.get(resource.site if resource else "local")
+    most = site.largest.memory_bytes if site else 0
+    return min(most, resource.memory_bytes) if resource and resource.memory_bytes else most
+
+
+def publish(
+    control: Control,
+    transaction: Transaction,
+    job_run: JobRun,
+    *,
+    attempt: Attempt | None,
+    outputs: tuple[Output, ...],
+) -> JobRun:
+    """Commit the versions the attempt made, whose manifests are on the disk before. A command without files
+    makes an empty one: it can be found unchanged too. Raises NotKeptError."""
+    outputs = outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
+    listed = contents_uri(output_uri(job_run, attempt.gang or attempt.id)) if attempt is not None else ""
+    if listed:
+        transaction.then(partial(control.storage.drop_listed, listed))
+    same = _found_nothing_new(control, job_run, outputs)
+    if same is not None:
+        message = f"as {same.run_id} made it"
+        note_made(control, transaction, job_run, same.id)
+        return replace(job_run, state=JobState.UNCHANGED, artifacts=(same.id,), message=message)
+    made: list[str] = []
+    sources = tuple(_made_from(transaction, job_run))
+    for output in outputs:
+        newest = control.newest_artifact(job_run.name)
+        number = newest.number + 1 if newest else 1
+        artifact = Artifact(
+            id=f"{job_run.name}@{number}",
+            name=job_run.name,
+            number=number,
+            output=output,
+            fingerprint=job_run.fingerprint,
+            made_from=sources,
+            run_id=job_run.run_id,
+            attempt_id=attempt.id if attempt is not None else "",
+            created=transaction.now,
+        )
+        _keep_manifest(control, artifact, listed, attempt)
+        control.newest[job_run.name] = artifact
+        transaction.put(artifact)
+        note_made(control, transaction, job_run, artifact.id)
+        made.append(artifact.id)
+    return replace(job_run, artifacts=tuple(made))
+
+
+def _keep_manifest(control: Control, version: Artifact, listed: str, attempt: Attempt | None) -> None:
+    shared = attempt is not None and bool(attempt.ranks) and version.kind == ArtifactKind.FILES
+    try:
+        control.storage.keep_manifest(version, listed if version.output.uri else "", shared=shared)
+    except StorageError as error:
+        raise NotKeptError(f"its manifest could not be written: {error}") from error
+
+
+def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
+    """The newest version, where the job looked at its sources and the table is still the same."""
+    newest = control.newest_artifact(job_run.name)
+    if newest is None or newest.removed or len(outputs) != 1:
+        return None
+    if not is_declared_alike(control, job_run.name, newest.fingerprint, job_run.fingerprint):
+        return None
+    known, now = newest.output, outputs[0]
+    same = now.kind == ArtifactKind.SINK and (known.uri, known.table_version) == (now.uri, now.table_version)
+    waiting = [output.details.get(WAITING) or {} for output in (known, now)]
+    return newest if same and waiting[0] == waiting[1] else None
+
+
+def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:
+    found: list[str] = []
+    for need in job_run.needs:
+        needed = transaction.get(JobRun, need)
+        found.extend(needed.artifacts if needed else ())
+    return [*found, *job_run.external]
+
+
+def measure(
+    control: Control, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: Outcome
+) -> None:
+    """Record what the attempt used, for the next sizing. Lost and stopped attempts tell nothing."""
+    killed = outcome.cause == Cause.MEMORY
+    if outcome.state != AttemptState.SUCCEEDED and not killed:
+        return
+    transaction.put(
+        Measurement(
+            attempt_id=attempt.id,
+            subject=subject_of(job_run.job, job_run.pipeline) + (PROBE if job_run.probe else ""),
+            job=job_run.name,
+            size=_size(job_run, outcome),
+            given=attempt.given,
+            use=_use_of_all(job_run, outcome.use or Use()),
+            ended=transaction.now,
+            memory_killed=killed,
+            waited_seconds=_waited(job_run, attempt),
+            parallel=outcome.parallel,
+            resource=job_run.resource,
+            site=_site_of(control, job_run),
+        )
+    )
+
+
+def _site_of(control: Control, job_run: JobRun) -> str:
+    known = control.ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
+    return known.site if known is not None else ""
+
+
+def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
+    """Record what a job used that was done on every node: the memory of the one that needed most."""
+    told = [(part, part.told.use) for part in parts if part.told is not None]
+    neediest, _ = max(told, key=lambda one: one[1].peak_memory_bytes)
+    transaction.put(
+        Measurement(
+            attempt_id=neediest.attempt_id or neediest.id,
+            subject=subject_of(job_run.job, job_run.pipeline),
+            job=job_run.name,
+            size=job_run.size or JobSize(rows=job_run.job.rows),
+            given=neediest.sizing.amounts,
+            use=together_used([use for _, use in told]),
+            ended=transaction.now,
+        )
+    )
+
+
+def _use_of_all(job_run: JobRun, use: Use) -> Use:
+    """With the time of the attempts that it went on from: what a job takes is what all of them took."""
+    return replace(use, wall_seconds=use.wall_seconds + job_run.served_seconds)
+
+
+def _waited(job_run: JobRun, attempt: Attempt) -> float:
+    """For a place, or its turn; a retry waits for its back-off too, which tells nothing."""
+    return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
+
+
+def _size(job_run: JobRun, outcome: Outcome) -> JobSize:
+    """What was known before, so that sizes compare with those of plans, and what only the job could tell; of
+    a probe what it did."""
+    before, found = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
+    return before.or_else(found) if job_run.probe is None else found.or_else(before)

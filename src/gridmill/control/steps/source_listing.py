@@ -1,0 +1,79 @@
+"""What sources hold, listed beside the ticks: a folder of many files, or on a slow server, takes its time."""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
+
+from gridmill.control.state import Control
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job
+from gridmill.domain.source import Source
+from gridmill.errors import GridmillError, StorageError
+from gridmill.ports.storage import FileStat, Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """The files of a job's source with the hashes of their contents, or why they cannot be told. A
+    job without a source has none. `waiting`
+    says how many others are not settled yet; empty for none."""
+
+    files: tuple[FileStat, ...] = ()
+    waiting: str = ""
+    error: GridmillError | None = None
+
+    def there(self) -> tuple[FileStat, ...]:
+        """The files. Raises what looking raised."""
+        if self.error is not None:
+            raise self.error
+        return self.files
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+
+NOTHING = Listed()
+
+
+def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float) -> dict[str, Listed]:
+    """What the sources of these jobs hold at `now`, by job. May take long: not for holders of the lock."""
+    return {job.name: _list(storage, job.sink.source, folder, now) for job in jobs if job.sink is not None}
+
+
+def _list(storage: Storage, source: Source, folder: str, now: float) -> Listed:
+    try:
+        found = storage.describe_source(source, folder)
+        settled = tuple(file for file in found if not source.waits(file.ctime_ns, now))
+        files = storage.hash_sources(settled, f"{folder} {' '.join(source.local_paths)}")
+        return Listed(files=files, waiting=source.waiting_text(len(found) - len(settled)))
+    except StorageError:  # the store, not the source: tried again
+        raise
+    except GridmillError as error:
+        return Listed(error=error)
+
+
+def listed(
+    control: Control,
+    key: str,
+    jobs: Iterable[Job],
+    folder: str,
+    *,
+    then: Callable[[], None] = lambda: None,
+) -> Mapping[str, Listed] | None:
+    """What the sources of these jobs hold, once for each time it was asked under `key`; None: it is being
+    looked at, the next tick is told, and `then` called before. Raises what nobody expected."""
+    local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
+    if not local:
+        return {}
+    if key not in control.listings:
+        look = partial(list_sources, control.storage, local, folder, control.clock.now())
+        control.aside.do(f"sources of {key}", look, partial(_keep, control, key, then))
+    found = control.listings.pop(key, None)
+    return found.result() if found is not None else None
+
+
+def _keep(control: Control, key: str, then: Callable[[], None], found: Future[dict[str, Listed]]) -> None:
+    control.listings[key] = found
+    then()

@@ -1,0 +1,194 @@
+"""What a run of a pipeline would restore and what it would execute, and why, before it starts.
+
+Whether a version's files are still there, looked at beside the ticks before a job is called unchanged.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.control.steps.inputs import inputs_of
+from gridmill.control.steps.provenance import provenance_of, restorable, why_executes, why_restored
+from gridmill.control.steps.result_names import settle_names
+from gridmill.control.steps.source_listing import NOTHING, Listed
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job
+from gridmill.domain.manifest import told
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.provenance import FIRST
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.states import JobState, RunState
+from gridmill.errors import GridmillError, StorageError, explained
+from gridmill.ports.storage import Storage
+from gridmill.scheduler.graph import order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What would become of a job: the version that would be restored, or None; why; and what would make it
+    fail, as far as its files tell."""
+
+    version: Artifact | None = None
+    reason: str = ""
+    problem: str = ""
+
+
+def unchanged_jobs(
+    control: Control,
+    pipeline: Pipeline,
+    listings: Mapping[str, Listed],
+    broken: frozenset[str] = frozenset(),
+    *,
+    scheduled: bool = False,
+) -> Mapping[str, Artifact]:
+    """Jobs that would not execute, as far as is known before anything has run, and the versions that would be
+    restored. `listings` is what their sources hold, `broken` the versions that have lost files; `scheduled`:
+    in a run that a schedule starts."""
+    found = foresee(control, pipeline, listings, broken, scheduled=scheduled)
+    return {name: one.version for name, one in found.items() if one.version is not None}
+
+
+def foresee(
+    control: Control,
+    pipeline: Pipeline,
+    listings: Mapping[str, Listed],
+    broken: frozenset[str] = frozenset(),
+    *,
+    scheduled: bool = False,
+) -> Mapping[str, Foreseen]:
+    """What would become of each job; see `unchanged_jobs`."""
+    transaction = control.begin()
+    run = _run_of(control, pipeline, scheduled=scheduled)
+    transaction.nouns[(Run, run.id)] = run
+    found: dict[str, Foreseen] = {}
+    jobs = {job.name: job for job in pipeline.jobs}
+    for name in order(pipeline):
+        executing = [need for need in jobs[name].all_needs if found[need].version is None]
+        job_run = _job_run(run, jobs[name])
+        if executing:
+            found[name] = Foreseen(reason=_behind(control, run, job_run, executing))
+            continue
+        one = _foreseen(control, transaction, run, job_run, listings.get(name, NOTHING), broken)
+        if one.version is not None:
+            transaction.nouns[(JobRun, job_run.id)] = replace(job_run, artifacts=(one.version.id,))
+        found[name] = one
+    return found
+
+
+def _run_of(control: Control, pipeline: Pipeline, *, scheduled: bool) -> Run:
+    return Run(
+        id=pipeline.name,
+        pipeline=pipeline.name,
+        order=0,
+        state=RunState.ACTIVE,
+        created=0.0,
+        folder=pipeline.folder,
+        bundle=pipeline.bundle,
+        due=0.0 if scheduled else None,
+        settled=settle_names(control, pipeline.jobs),
+        data=pipeline.loads,
+        file=pipeline.file,
+    )
+
+
+def _job_run(run: Run, job: Job) -> JobRun:
+    return JobRun(
+        id=f"{run.id}/{job.name}",
+        run_id=run.id,
+        pipeline=run.pipeline,
+        job=job,
+        order=0,
+        state=JobState.BLOCKED,
+        resource="",
+        needs=tuple(f"{run.id}/{need}" for need in job.all_needs),
+    )
+
+
+def _foreseen(
+    control: Control,
+    transaction: Transaction,
+    run: Run,
+    job_run: JobRun,
+    listed: Listed,
+    broken: frozenset[str],
+) -> Foreseen:
+    try:
+        inputs = inputs_of(control, transaction, job_run)
+        now = provenance_of(control, run, job_run, inputs, listed.there())
+    except GridmillError as error:
+        return Foreseen(problem=explained(error))
+    ruled = job_run.job.why_executed(scheduled=run.scheduled)
+    same = restorable(control, job_run, now) if not ruled else None
+    if same is not None and same.id not in broken:
+        return Foreseen(version=same, reason=why_restored(same))
+    lost = f"files of {same.id} are missing or damaged" if same is not None else ""
+    return Foreseen(reason=why_executes(control, run, job_run, now, broken=lost))
+
+
+def _behind(control: Control, run: Run, job_run: JobRun, executing: list[str]) -> str:
+    """Why a job executes whose inputs are made before it."""
+    ruled = job_run.job.why_executed(scheduled=run.scheduled)
+    if ruled or control.newest_artifact(job_run.name) is None:
+        return ruled or FIRST
+    names = ", ".join(f"`{name}`" for name in executing)
+    return f"{names} execute{'s' * (len(executing) == 1)} before it"
+
+
+def find_broken(
+    control: Control, pipeline: Pipeline, listings: Mapping[str, Listed], lock: AbstractContextManager[object]
+) -> frozenset[str]:
+    """The versions that would be restored if they had not lost files. Reads them without the lock."""
+    whole, broken = set[str](), set[str]()
+    while True:
+        with lock:
+            standing = unchanged_jobs(control, pipeline, listings, frozenset(broken))
+        new = [one for one in standing.values() if one.id not in whole]
+        if not new:
+            return frozenset(broken)
+        for one in new:
+            (broken if _is_broken(control, one) else whole).add(one.id)
+
+
+def _is_broken(control: Control, version: Artifact) -> bool:
+    try:
+        return bool(control.storage.troubles(version))
+    except StorageError:
+        return True
+
+
+def why_broken(
+    control: Control, versions: Iterable[Artifact], asker: str, *, then: Callable[[], None] = lambda: None
+) -> str | None:
+    """What is wrong with the files of the first version of which something is, in words, once for each time
+    that `asker` asked; empty where nothing is. None: they are being looked at, the next tick is told, and
+    `then` called before."""
+    asked = tuple(one for one in versions if one.output.uri)
+    if not asked:
+        return ""
+    key = f"{', '.join(one.id for one in asked)} for {asker}"
+    if key not in control.looked:
+        look = partial(_look, control.storage, asked)
+        control.aside.do(f"files of {key}", look, partial(_keep, control, key, then))
+    found = control.looked.pop(key, None)
+    return found.result() if found is not None else None
+
+
+def _look(storage: Storage, versions: Iterable[Artifact]) -> str:
+    for one in versions:
+        try:
+            troubles = storage.troubles(one)
+        except StorageError as error:
+            return f"runs again: {error}"
+        if troubles:
+            return f"runs again: of {one.id} {told(troubles)}"
+    return ""
+
+
+def _keep(control: Control, key: str, then: Callable[[], None], found: "Future[str]") -> None:
+    control.looked[key] = found
+    then()

@@ -1,0 +1,1 @@
+"""NEW PACKAGE gridmill.control.ticks."""

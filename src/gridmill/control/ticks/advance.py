@@ -1,0 +1,215 @@
+"""The tick that moves runs on: jobs whose needs are met, jobs that need not run, runs that have ended."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from gridmill.control.background import done
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import CANDIDATES_PER_TICK, Control
+from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
+from gridmill.control.steps.latest import note_latest
+from gridmill.control.steps.parts import cut, gather
+from gridmill.control.steps.provenance import (
+    code_of,
+    note_provenance,
+    provenance_of,
+    restorable,
+    why_executes,
+    why_restored,
+)
+from gridmill.control.steps.settle import defect
+from gridmill.control.steps.source_listing import NOTHING, Listed, listed
+from gridmill.control.steps.unchanged import why_broken
+from gridmill.control.ticks.site_choice import chosen_resource, joining_now, with_choice
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
+from gridmill.errors import GridmillError, PipelineError, StorageError, explained
+from gridmill.scheduler.alternatives import Joining
+from gridmill.scheduler.conditions import may_go_on, why_skipped
+from gridmill.scheduler.outcomes import run_state
+from gridmill.scheduler.preflight import lacking_rows
+from gridmill.scheduler.sizing import size_job
+
+
+def advance(control: Control) -> None:
+    """Look at jobs whose needs may be met; follow their ends on through the run."""
+    transaction = control.begin()
+    joining = joining_now(control)
+    touched: set[str] = set()
+    for job_run_id in control.candidates.take(CANDIDATES_PER_TICK):
+        job_run = _whole(transaction, transaction.get(JobRun, job_run_id))
+        run = transaction.get(Run, job_run.run_id) if job_run else None
+        if job_run is None or run is None:
+            control.listings.pop(job_run_id, None)
+            continue
+        touched.add(run.id)
+        if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
+            _advance_job(control, joining, transaction, run, job_run)
+        elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
+            _take(control, transaction, job_run, gather(control, transaction, run, job_run))
+    for run_id in touched:
+        _advance_run(control, transaction, run_id)
+    control.ledger.commit(transaction)
+
+
+def _whole(transaction: Transaction, job_run: JobRun | None) -> JobRun | None:
+    """The job that a part is of."""
+    return transaction.get(JobRun, job_run.part.of) if job_run and job_run.part else job_run
+
+
+def _advance_job(
+    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
+) -> None:
+    needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
+    why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
+    if why is None:
+        return
+    if why:
+        after = replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
+    else:
+        after = _looked_at(control, joining, transaction, run, job_run)
+    _take(control, transaction, job_run, after)
+
+
+def _take(control: Control, transaction: Transaction, job_run: JobRun, after: JobRun) -> None:
+    if after is job_run:
+        return
+    transaction.put(after)
+    if after.state in DONE_JOBS:
+        note_latest(control, transaction, after)
+    if after.state in FINISHED_JOBS:
+        dependents = may_go_on(control.ledger.snapshot, job_run.id)
+        look = partial(control.candidates.add, job_run.run_id, dependents)
+        transaction.then(look)  # what it made can be read once it is committed
+
+
+def _looked_at(
+    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
+) -> JobRun:
+    """As it is while its source is being listed: it is a candidate again when that is done."""
+    again = partial(control.candidates.add, run.id, [job_run.id])
+    try:
+        found = listed(control, job_run.id, [job_run.job], run.folder, then=again)
+        if found is None:
+            return job_run
+        source = found.get(job_run.job.name, NOTHING)
+        after = _ready(control, joining, transaction, run, job_run, source, again)
+        if after is job_run and found:
+            control.listings[job_run.id] = done(lambda: found)  # not listed twice
+        return after
+    except GridmillError:
+        raise
+    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+        return _failed(job_run, transaction.now, explained(defect(control, job_run.id, error)))
+
+
+def _ready(
+    control: Control,
+    joining: Joining,
+    transaction: Transaction,
+    run: Run,
+    job_run: JobRun,
+    source: Listed,
+    again: Callable[[], None],
+) -> JobRun:
+    """WAITING with fingerprint and size; UNCHANGED; FAILED where an input is not there; SKIPPED in a run that
+    a schedule started where an input has no rows yet, which is nobody's mistake and may be so for long. As it
+    is while the files of the version that may stand are looked at: then `again` is called."""
+    now = transaction.now
+    try:
+        inputs = inputs_of(control, transaction, job_run)
+        lacking = lacking_rows(job_run.job, inputs) if run.due is not None else ()
+        if lacking:
+            return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
+        made_from = provenance_of(control, run, job_run, inputs, source.there())
+        size = size_of(job_run.job, inputs, source.size_bytes)
+    except StorageError:  # the store, not the job: tried again
+        raise
+    except GridmillError as error:
+        return _failed(job_run, now, explained(error))
+    fingerprint = made_from.fingerprint
+    may_stand = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
+    look = may_stand or leaves_checkpoints(job_run.job)
+    same = restorable(control, job_run, made_from) if look else None
+    broken = why_broken(control, (same,), job_run.id, then=again) if may_stand and same is not None else ""
+    if broken is None:
+        return job_run
+    job_run = replace(job_run, external=_external(job_run, inputs), size=size)
+    if may_stand and same is not None and not broken:
+        return _unchanged(job_run, same, fingerprint, now, source.waiting)
+    note_provenance(control, transaction, made_from, code_of(control, run, job_run.job))
+    reason = why_executes(control, run, job_run, made_from, broken=broken)
+    job_run = replace(job_run, reason=reason, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
+    snapshot, choice = control.ledger.snapshot, None
+    if job_run.job.resources:
+        try:
+            found, choice = chosen_resource(control, joining, job_run, inputs, size)
+        except PipelineError as error:
+            return _failed(job_run, now, explained(error))
+        job_run = replace(job_run, resource=found.name)
+        control.choosing.add(job_run.id)
+    resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
+    if resource is None:
+        return _failed(job_run, now, f"its resource {job_run.resource!r} was removed")
+    site = snapshot.sites.get(resource.site)
+    sizing = size_job(
+        job_run.job,
+        size,
+        snapshot.history,
+        pipeline=job_run.pipeline,
+        resource=resource,
+        largest=site.largest if site else Amounts(),
+        nodes=len(site.nodes) if site else 1,
+    )
+    sizing = with_choice(sizing, choice)
+    waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
+    waiting = replace(waiting, message=broken) if broken else waiting
+    return cut(control, transaction, waiting)
+
+
+def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, waiting: str) -> JobRun:
+    return replace(
+        job_run,
+        state=JobState.UNCHANGED,
+        fingerprint=fingerprint,
+        artifacts=(same.id,),
+        message=f"as {same.run_id} made it" + (f"; {waiting}" if waiting else ""),
+        reason=why_restored(same),
+        ready=now,
+        ended=now,
+    )
+
+
+def _no_rows(tables: tuple[str, ...]) -> str:
+    return f"no rows yet in {', '.join(f'`{name}`' for name in tables)}: runs once there are some"
+
+
+def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
+    return replace(job_run, state=JobState.FAILED, message=message, ready=now, ended=now)
+
+
+def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
+    """The versions of other pipelines, so that every attempt reads the same ones and its record says so."""
+    names = job_run.job.external_names
+    return tuple(entry.artifact.id for entry in inputs if entry.name in names)
+
+
+def _advance_run(control: Control, transaction: Transaction, run_id: str) -> None:
+    run = transaction.get(Run, run_id)
+    if run is None or run.state in FINISHED_RUNS:
+        return
+    snapshot = control.ledger.snapshot
+    if any(_is_open(transaction, key) for key in snapshot.unfinished_of(run_id)):
+        return
+    known = (transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id))
+    jobs = [job for job in known if job.part is None]
+    state, message = run_state(run, jobs)
+    transaction.put(replace(run, state=state, message=message, ended=transaction.now))
+
+
+def _is_open(transaction: Transaction, job_run_id: str) -> bool:
+    job_run = transaction.get(JobRun, job_run_id)
+    return job_run is not None and job_run.state not in FINISHED_JOBS

@@ -1,0 +1,275 @@
+"""The tick that plans and carries the plan out: commit first, then start, bring up, release."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from itertools import count, groupby, islice
+from operator import attrgetter
+from typing import Any
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Control
+from gridmill.control.steps.gangs import meet, member_id, send_to_pod, stop_message
+from gridmill.control.steps.problems import unfit_nodes
+from gridmill.control.steps.settle import runs
+from gridmill.control.ticks.observe import bring_up
+from gridmill.control.ticks.receive import start_attempt
+from gridmill.control.ticks.site_choice import joining_now, may_flee, move
+from gridmill.domain.amounts import GPU_SHARES, pick
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
+from gridmill.domain.resource import keep_of
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.site import LOCAL
+from gridmill.domain.states import (
+    JOB_MOVES,
+    LIVE_ATTEMPTS,
+    AttemptState,
+    DeploymentState,
+    JobState,
+    PodState,
+    check_move,
+)
+from gridmill.scheduler.alternatives import Joining
+from gridmill.scheduler.conditions import may_go_on
+from gridmill.scheduler.plan import needless, plan
+
+
+def dispatch(control: Control) -> Plan:
+    """Plan once and act on it. The plan says when to look again and whether more is waiting."""
+    wanted = plan(
+        control.ledger.snapshot,
+        control.now(),
+        limit=STARTS_PER_TICK,
+        unwilling=control.unwilling,
+        unfit=unfit_nodes(control),
+    )
+    transaction = control.begin()
+    joining = joining_now(control)
+    for refusal in wanted.refusals:
+        _refuse(control, joining, transaction, refusal)
+    for interrupt in wanted.interrupts:
+        _interrupt(control, transaction, interrupt)
+    for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
+        _start(control, transaction, job_run_id, tuple(starts))
+    for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, joining, transaction, up))]:
+        transaction.put(deployment)
+        transaction.then(partial(bring_up, control, deployment))
+    for release in wanted.releases:
+        _release(transaction, release)
+    marked = mark_idle(control, transaction)
+    control.ledger.commit(transaction)
+    more = marked or bool(needless(control.ledger.snapshot))  # of what it started nobody waits any more
+    return replace(wanted, complete=wanted.complete and not more)
+
+
+def mark_idle(control: Control, transaction: Transaction) -> bool:
+    """Note since when a deployment has no live attempt, after what starts now; `_start` forgets it.
+
+    True when any was noted: the next plan may release it.
+    """
+    snapshot = control.ledger.snapshot
+    starting = {noun.deployment_id for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
+    idle = [
+        replace(deployment, idle_since=transaction.now)
+        for known in snapshot.deployments.values()
+        if (deployment := transaction.get(Deployment, known.id)) is not None
+        and deployment.idle_since is None
+        and deployment.state == DeploymentState.UP
+        and deployment.id not in starting
+        and not snapshot.attempts_on(deployment.id)
+    ]
+    transaction.put(*idle)
+    return bool(idle)
+
+
+def _start(control: Control, transaction: Transaction, job_run_id: str, starts: Sequence[StartJob]) -> None:
+    """One attempt; a gang's has a record for each rank."""
+    job_run = transaction.get(JobRun, job_run_id)
+    if job_run is None:
+        return
+    check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
+    number = job_run.attempts + 1
+    name = f"{job_run.id.replace('/', '.', 1)}.{number}"
+    attempts = _placed(control, transaction, job_run, name, starts)
+    if not attempts:
+        return
+    running = replace(
+        job_run,
+        state=JobState.RUNNING,
+        attempts=number,
+        attempt_id=name,
+        started=job_run.started or transaction.now,
+        message="",
+    )
+    transaction.put(running, *attempts)
+    for start in starts:
+        deployment = transaction.get(Deployment, start.deployment_id)
+        if deployment is not None and deployment.idle_since is not None:
+            transaction.put(replace(deployment, idle_since=None))
+    for attempt in attempts:
+        start_attempt(control, transaction, attempt)
+
+
+def _placed(
+    control: Control, transaction: Transaction, job_run: JobRun, name: str, starts: Sequence[StartJob]
+) -> tuple[Attempt, ...]:
+    """None at all where the GPUs that are free are parts of several, and it needs one."""
+    gpus = free_gpus(transaction, control, starts)
+    attempts = [
+        _attempt(control, transaction, job_run, member_id(name, rank), start, own)
+        for rank, (start, own) in enumerate(zip(starts, gpus, strict=False))
+    ]
+    return meet(control, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
+
+
+def _attempt(
+    control: Control,
+    transaction: Transaction,
+    job_run: JobRun,
+    attempt_id: str,
+    start: StartJob,
+    gpus: tuple[int, ...],
+) -> Attempt:
+    return Attempt(
+        id=attempt_id,
+        run_id=job_run.run_id,
+        job_run_id=job_run.id,
+        token=control.new_token(),
+        deployment_id=start.deployment_id,
+        pod_id=start.pod_id,
+        state=AttemptState.PLACED,
+        given=start.given,
+        placed=transaction.now,
+        gpu_indices=gpus,
+        project=job_run.project,
+        asked_cpus=job_run.job.cpus or 1.0,
+        resumable=job_run.job.can_resume and job_run.part is None and job_run.probe is None,
+    )
+
+
+def free_gpus(
+    transaction: Transaction, control: Control, starts: Sequence[StartJob]
+) -> tuple[tuple[int, ...], ...]:
+    """The lowest numbers of the node's GPUs that no live attempt there has, for each of a job's ranks; at
+    other sites of the pod's own, which the site gave it. Of GPUs that are shared those of one; none for any
+    rank where that cannot be."""
+    if not any(start.given.gpus for start in starts):
+        return ((),) * len(starts)
+    places = {
+        pod.id: (deployment.site, pod.node if deployment.site == LOCAL else pod.id)
+        for deployment in control.ledger.snapshot.deployments.values()
+        for pod in deployment.pods
+    }
+    live = dict(control.ledger.snapshot.attempts)
+    live.update({a.id: a for a in transaction.nouns.values() if isinstance(a, Attempt)})
+    taken: dict[tuple[str, str] | None, set[int]] = {}
+    for one in live.values():
+        if one.state in LIVE_ATTEMPTS:
+            taken.setdefault(places.get(one.pod_id), set()).update(one.gpu_indices)
+    given: list[tuple[int, ...]] = []
+    for start in starts:
+        found = _free(control, places[start.pod_id], taken, start.given.gpus)
+        if found is None:
+            return ()
+        taken.setdefault(places[start.pod_id], set()).update(found)
+        given.append(found)
+    return tuple(given)
+
+
+def _free(
+    control: Control, place: tuple[str, str], taken: Mapping[Any, Set[int]], wanted: int
+) -> tuple[int, ...] | None:
+    there = taken.get(place, set())
+    site = control.ledger.snapshot.sites.get(place[0])
+    shares = int(site.settings.get(GPU_SHARES, "1")) if site is not None and place[0] == LOCAL else 1
+    if shares == 1:
+        return tuple(islice((number for number in count() if number not in there), wanted))
+    assert site is not None
+    total = sum(one.capacity.gpus for one in site.nodes if one.name == place[1])
+    return pick((number for number in range(total) if number not in there), wanted, shares)
+
+
+def _interrupt(control: Control, transaction: Transaction, wanted: Interrupt) -> None:
+    """Ask it to end; when it has, its job waits again, from its checkpoint (planning.progress)."""
+    for attempt in (transaction.get(Attempt, key) for key in wanted.attempt_ids):
+        if attempt is not None and runs(attempt) and not attempt.stop_requested:
+            transaction.put(replace(attempt, interrupted=wanted.interruption))
+            message = stop_message(control, attempt.id, wanted.interruption.why)
+            transaction.then(partial(send_to_pod, control, attempt.pod_id, message))
+
+
+def _bring_up(
+    control: Control, joining: Joining, transaction: Transaction, wanted: BringUp
+) -> Deployment | None:
+    """A new deployment, unless its resource's pods failed to come up too often."""
+    resource = wanted.resource
+    failures = control.failed_bring_ups.get(resource.name, 0)
+    if failures >= BRING_UPS:
+        _give_up(control, joining, transaction, resource.name)
+        return None
+    deployment_id = f"{resource.name}-{control.counters.next(resource.name)}"
+    site = control.ledger.snapshot.sites.get(resource.site)
+    pods = tuple(
+        Pod(
+            id=f"{deployment_id}.{index}",
+            node=node,
+            capacity=wanted.sizing.amounts,
+            state=PodState.STARTING,
+        )
+        for index, node in enumerate(wanted.nodes)
+    )
+    return Deployment(
+        id=deployment_id,
+        resource=resource.name,
+        type=resource.type,
+        site=resource.site,
+        state=DeploymentState.STARTING,
+        sizing=wanted.sizing,
+        pods=pods,
+        keep_seconds=keep_of(resource, site.kind if site else None),
+        created=transaction.now,
+        settings=resource.settings,
+        pinned=wanted.pinned,
+    )
+
+
+def _give_up(control: Control, joining: Joining, transaction: Transaction, resource: str) -> None:
+    hopeless = control.failed_bring_ups.get(resource, 0) > BRING_UPS
+    problem = control.bring_up_problems.pop(resource, "")
+    what = "cannot come up" if hopeless else f"did not come up {BRING_UPS} times in a row"
+    hint = f"`gridmill show resource {resource}` shows what was asked for, and of which site."
+    known = control.ledger.snapshot.resources.get(resource)
+    if known is None or known.site == LOCAL:
+        hint = hint if hopeless else "The pods' logs are in HOME/pods/*/log."
+    message = f"the pods of `{resource}` {what}: {problem or 'nothing is known of why'}"
+    for job_run in list(control.ledger.snapshot.job_runs.values()):
+        if job_run.resource == resource and job_run.state == JobState.WAITING:
+            refusal = Refuse(
+                job_run_id=job_run.id,
+                message=message,
+                hint=hint,
+            )
+            _refuse(control, joining, transaction, refusal)
+    control.failed_bring_ups.pop(resource, None)
+
+
+def _refuse(control: Control, joining: Joining, transaction: Transaction, refusal: Refuse) -> None:
+    """Fails it, unless another of its resources can run it."""
+    job_run = transaction.get(JobRun, refusal.job_run_id)
+    if job_run is None:
+        return
+    if may_flee(job_run) and move(control, joining, transaction, job_run, refused=refusal.message):
+        control.candidates.add(job_run.run_id, [job_run.id])  # there is more to plan
+        return
+    message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()
+    transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))
+    dependents = may_go_on(control.ledger.snapshot, job_run.id)
+    control.candidates.add(job_run.run_id, dependents or [job_run.id])
+
+
+def _release(transaction: Transaction, release: Release) -> None:
+    deployment = transaction.get(Deployment, release.deployment_id)
+    if deployment is not None and deployment.state != DeploymentState.RELEASING:
+        message = release.reason
+        transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))

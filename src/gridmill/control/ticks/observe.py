@@ -1,0 +1,266 @@
+"""What a site says of a pod, as it is noted: where it stands, and what ended with it.
+
+The tick that looks at sites: pods that are gone, and those a crash kept from being brought up.
+"""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import BRING_UPS, Control
+from gridmill.control.steps.problems import forget_gone, note_unfit, tell, tell_all
+from gridmill.control.steps.settle import LOST, settle_attempt
+from gridmill.control.ticks.receive import hear, with_pod
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import Outcome, PodEvent, PodOrder
+from gridmill.domain.resource import Use
+from gridmill.domain.run import Attempt
+from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
+from gridmill.errors import UnavailableError, explained
+from gridmill.ports.site import Carries, PodSight, Sight, SitePort
+
+_MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
+
+
+def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodSight) -> None:
+    """Why a pod is not up yet, and when its site will end it."""
+    deployment = transaction.get(Deployment, deployment_id)
+    if deployment is None:
+        return
+    waits = pod.state == PodState.STARTING and sight.sight != Sight.RUNNING
+    now = replace(
+        pod,
+        message=sight.message if waits else "",
+        began=pod.began if sight.began is None else sight.began,
+        ends=pod.ends if sight.ends is None else sight.ends,
+    )
+    if now != pod:
+        transaction.put(with_pod(deployment, now))
+
+
+def lost_with(attempt: Attempt, sight: PodSight, now: float) -> Outcome:
+    """How an attempt ended whose pod is gone. One that ran out of memory there has failed for that; what the
+    site measured of the pod stands in for what nobody could measure any more."""
+    use = Use(wall_seconds=now - (attempt.started or attempt.placed))
+    if sight.use is not None:
+        use = replace(sight.use, wall_seconds=use.wall_seconds)
+    if sight.cause == Cause.MEMORY:
+        return Outcome(
+            state=AttemptState.FAILED, cause=Cause.MEMORY, message=sight.message, hint=_MEMORY_HINT, use=use
+        )
+    return replace(LOST, message=sight.message or LOST.message, use=use)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a site said: pods it has brought up, why it could not (by deployment; empty: it could), how each
+    looks, what gone ones left."""
+
+    brought_up: AbstractSet[str]
+    problems: Mapping[str, str]
+    sights: Mapping[str, PodSight]
+    words: Mapping[str, Sequence[PodEvent]]
+
+
+def observe(control: Control) -> None:
+    """One question per site for all its pods; what is gone is recorded, its attempts are lost."""
+    if control.clock.monotonic() < control.next_observe:
+        return
+    control.next_observe = control.clock.monotonic() + control.limits.observe_seconds
+    by_site: dict[str, list[Deployment]] = {}
+    for deployment in list(control.ledger.snapshot.deployments.values()):
+        by_site.setdefault(deployment.site, []).append(deployment)
+    for site, deployments in by_site.items():
+        _observe_site(control, site, deployments)
+    for site, port in control.sites.items():
+        if isinstance(port, Carries):
+            tell_all(control, f"data at {site}", port.held_up())
+    forget_gone(control)
+
+
+def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]) -> None:
+    site = control.sites.get(name)
+    if site is None:
+        return
+    standing = [d for d in deployments if _stands(d) and not control.aside.doing(_bringing(d))]
+    missing = [d for d in standing if any(_is_missing(control, pod) for pod in d.pods)]
+    pods = [pod.id for d in standing for pod in d.pods if pod.state != PodState.GONE]
+    if pods:
+        look = partial(_look, control, site, missing, pods)
+        control.aside.do(f"observe {name}", look, partial(_seen, control, name))
+
+
+def _stands(deployment: Deployment) -> bool:
+    return deployment.state != DeploymentState.RELEASING
+
+
+def _look(control: Control, site: SitePort, missing: Sequence[Deployment], pods: Sequence[str]) -> Looked:
+    """Bring up what a crash or the site kept from it, then look at all. Touches nothing but the site."""
+    brought_up: set[str] = set()
+    problems: dict[str, str] = {}
+    for deployment in missing:
+        try:
+            brought_up.update(_bring_up(control, site, deployment))
+            problems[deployment.id] = ""
+        except UnavailableError as error:
+            problems[deployment.id] = _not_now(deployment.id, error)
+    sights = site.observe(pods)
+    gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
+    words = {pod_id: tuple(site.last_words(pod_id)) for pod_id in gone}
+    return Looked(brought_up=brought_up, problems=problems, sights=sights, words=words)
+
+
+def _seen(control: Control, name: str, done: Future[Looked]) -> None:
+    """Record what was seen, of pods that are still wanted."""
+    try:
+        looked = done.result()
+    except UnavailableError as error:
+        tell(control, f"site {name}", f"site {name} does not answer: {explained(error)}")
+        for deployment in control.ledger.snapshot.deployments.values():
+            if deployment.site == name:  # the line to its pods may be cut, too: they are not silent
+                control.silent_since.pop(deployment.id, None)
+        return
+    tell(control, f"site {name}", "")
+    for deployment_id, problem in looked.problems.items():
+        tell(control, deployment_id, problem)
+    control.brought_up |= looked.brought_up
+    transaction = control.begin()
+    for deployment in list(control.ledger.snapshot.deployments.values()):
+        if deployment.site == name and _stands(deployment):
+            _record(control, transaction, deployment, looked)
+    control.ledger.commit(transaction)
+
+
+def _is_missing(control: Control, pod: Pod) -> bool:
+    return pod.state == PodState.STARTING and pod.id not in control.brought_up
+
+
+def _record(control: Control, transaction: Transaction, deployment: Deployment, looked: Looked) -> None:
+    sights = looked.sights
+    for pod in deployment.pods:
+        sight = sights.get(pod.id)
+        if sight is None or pod.state == PodState.GONE:
+            continue
+        if sight.sight == Sight.GONE:
+            _pod_gone(control, transaction, deployment.id, pod, sight, looked.words[pod.id])
+        else:
+            note(transaction, deployment.id, pod, sight)
+    current = transaction.get(Deployment, deployment.id)
+    if current is not None and current.state in (DeploymentState.STARTING, DeploymentState.UP):
+        _mind_silence(control, transaction, current, sights)
+
+
+def _mind_silence(
+    control: Control, transaction: Transaction, deployment: Deployment, sights: Mapping[str, PodSight]
+) -> None:
+    """Release a deployment whose pods, but for those that are gone, all run, and none of which has had a link
+    for too long: it never greeted, or hangs. What it was running is lost."""
+    running = {name for name, sight in sights.items() if sight.sight == Sight.RUNNING}
+    now = control.clock.monotonic()
+    left = [pod for pod in deployment.pods if pod.state != PodState.GONE]
+    if not all(pod.id in running and pod.id not in control.channels for pod in left):
+        control.silent_since.pop(deployment.id, None)
+    elif now - control.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds:
+        control.silent_since.pop(deployment.id)
+        message = f"no pod of it has answered for {control.limits.greeting_seconds:g} s"
+        _count_failure(control, deployment, PodSight(sight=Sight.RUNNING, message=message))
+        transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
+
+
+def _count_failure(control: Control, deployment: Deployment, sight: PodSight) -> None:
+    failures = control.failed_bring_ups.get(deployment.resource, 0) + 1
+    control.failed_bring_ups[deployment.resource] = BRING_UPS + 1 if sight.hopeless else failures
+    control.bring_up_problems[deployment.resource] = sight.message
+
+
+def _pod_gone(
+    control: Control,
+    transaction: Transaction,
+    deployment_id: str,
+    pod: Pod,
+    sight: PodSight,
+    words: Sequence[PodEvent],
+) -> None:
+    """Its attempts are lost; a deployment without pods is gone."""
+    deployment = transaction.get(Deployment, deployment_id)
+    if deployment is None:
+        return
+    if pod.state == PodState.STARTING:
+        elsewhere = sight.unfit and note_unfit(control, deployment, pod, sight.message)
+        if not (sight.left or elsewhere):
+            _count_failure(control, deployment, sight)
+        control.unwilling.setdefault(deployment.resource, set()).add(pod.node)
+    deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
+    if all(p.state == PodState.GONE for p in deployment.pods):
+        deployment = replace(deployment, state=DeploymentState.GONE, message=sight.message)
+    transaction.put(deployment)
+    for event in words:
+        if event.number > pod.acknowledged:
+            hear(control, transaction, pod.id, event)
+    for known in control.ledger.snapshot.attempts_on(pod.id):
+        attempt = transaction.get(Attempt, known.id) or known
+        if attempt.state in LIVE_ATTEMPTS:
+            settle_attempt(control, transaction, attempt, lost_with(attempt, sight, transaction.now))
+    control.brought_up.discard(pod.id)
+    control.silent_since.pop(deployment_id, None)
+
+
+def bring_up(control: Control, deployment: Deployment) -> None:
+    """Ask the site for the deployment's pods, beside the ticks; it starts each pod id at most once."""
+    site = control.sites.get(deployment.site)
+    if site is None:  # not opened yet; asked again with the next look
+        return
+    then = partial(_brought_up, control, deployment.id)
+    control.aside.do(_bringing(deployment), partial(_bring_up, control, site, deployment), then)
+
+
+def being_brought_up(control: Control, deployment: Deployment) -> bool:
+    """Whether its site is just asked for its pods: for these alone, or with a look, for those it may lack."""
+    looked_at = control.aside.doing(f"observe {deployment.site}")
+    missing = looked_at and any(_is_missing(control, pod) for pod in deployment.pods)
+    return missing or control.aside.doing(_bringing(deployment))
+
+
+def _bringing(deployment: Deployment) -> str:
+    return f"bring up {deployment.id}"
+
+
+def _brought_up(control: Control, deployment_id: str, done: Future[tuple[str, ...]]) -> None:
+    try:
+        control.brought_up.update(done.result())
+    except UnavailableError as error:
+        tell(control, deployment_id, _not_now(deployment_id, error))
+    else:
+        tell(control, deployment_id, "")
+
+
+def _not_now(deployment_id: str, error: UnavailableError) -> str:
+    return f"{deployment_id} cannot be brought up now: {error}"
+
+
+def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
+    """The pods it brought up. Touches nothing but the site. Raises UnavailableError."""
+    orders = [
+        PodOrder(
+            pod_id=pod.id,
+            deployment_id=deployment.id,
+            type=deployment.type.value,
+            secret=control.pod_secret(pod.id),
+            home=site.pod_home(pod.id),
+            link=site.link(),
+            capacity=pod.capacity,
+            keep_seconds=deployment.keep_seconds,
+            orphan_seconds=control.limits.orphan_seconds,
+            node=pod.node,
+            settings=deployment.settings,
+            pinned=deployment.pinned,
+        )
+        for pod in deployment.pods
+        if pod.state == PodState.STARTING
+    ]
+    site.bring_up(orders)
+    return tuple(order.pod_id for order in orders)

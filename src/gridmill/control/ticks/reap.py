@@ -1,0 +1,117 @@
+"""The tick that gives back: it tears deployments down that are being released.
+
+Ending pods takes seconds, so this is done beside the ticks, without the lock.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from gridmill.control.background import done
+from gridmill.control.state import Control
+from gridmill.control.steps.problems import tell
+from gridmill.control.steps.settle import LOST, settle_attempt
+from gridmill.control.ticks.observe import being_brought_up
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.pod_protocol import Goodbye
+from gridmill.domain.states import DeploymentState, PodState
+from gridmill.errors import StorageError, UnavailableError
+from gridmill.ports.site import SitePort
+
+
+def reap(control: Control) -> float:
+    """Tear down what is being released, beside the ticks; seconds until one that failed is tried again. What
+    is just being brought up comes first: else it would be after it was torn down."""
+    waits = [inf]
+    for deployment in _released(control):
+        if being_brought_up(control, deployment):
+            continue
+        wait = control.not_before.get(deployment.id, -inf) - control.clock.monotonic()
+        if wait > 0:
+            waits.append(wait)
+        else:
+            _say_goodbye(control, deployment)
+            site = control.sites.get(deployment.site)
+            then = partial(_torn_down, control, deployment, site)
+            control.aside.do(f"tear down {deployment.id}", _tearing_down(control, deployment), then)
+    return min(waits)
+
+
+def reap_now(control: Control) -> None:
+    """The same for a control node that ends: it waits, and what fails is left to end by itself."""
+    for deployment in _released(control):
+        _say_goodbye(control, deployment)
+        site = control.sites.get(deployment.site)
+        _torn_down(control, deployment, site, done(_tearing_down(control, deployment)))
+
+
+def _released(control: Control) -> tuple[Deployment, ...]:
+    known = control.ledger.snapshot.deployments.values()
+    return tuple(deployment for deployment in known if deployment.state == DeploymentState.RELEASING)
+
+
+def _say_goodbye(control: Control, deployment: Deployment) -> None:
+    for pod in deployment.pods:
+        channel = control.channels.pop(pod.id, None)
+        if channel is not None:
+            control.links.send(channel, [Goodbye(reason=deployment.message)])
+            control.links.drop(channel)
+
+
+def discard(control: Control) -> None:
+    """Remove what failed attempts left in storage, beside the ticks: nobody reads it."""
+    discarded = control.discarded
+    while discarded:
+        uri = discarded.pop()
+        control.aside.do(f"remove {uri}", partial(control.storage.remove, uri), partial(_removed, control))
+
+
+def _removed(control: Control, done: Future[None]) -> None:
+    try:
+        done.result()
+    except StorageError as error:
+        control.warn(f"a failed attempt's output stays: {error}")
+
+
+def _tearing_down(control: Control, deployment: Deployment) -> Callable[[], None]:
+    declared = deployment.site in control.ledger.snapshot.sites
+    pods = [pod.id for pod in deployment.pods]
+    return partial(_tear_down, control.sites.get(deployment.site), declared, pods)
+
+
+def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> None:
+    """Touches nothing but the site; of one that was removed nothing is left. Raises UnavailableError."""
+    if site is not None:
+        site.tear_down(pods)
+    elif declared:
+        raise UnavailableError("its site is not opened yet")
+
+
+def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, done: Future[None]) -> None:
+    """Gone, unless somebody has recorded it meanwhile. A `site` that was not open yet, or was opened anew
+    while it was asked, is no trouble: the one that is there now is asked soon."""
+    try:
+        done.result()
+    except UnavailableError as error:
+        if site is not None and control.sites.get(deployment.site) is site:
+            tell(control, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
+        control.not_before[deployment.id] = control.clock.monotonic() + control.limits.observe_seconds
+        return
+    tell(control, deployment.id, "")
+    control.not_before.pop(deployment.id, None)
+    current = control.ledger.snapshot.deployments.get(deployment.id)
+    if current is not None and current.state == DeploymentState.RELEASING:
+        _record_gone(control, current)
+
+
+def _record_gone(control: Control, deployment: Deployment) -> None:
+    transaction = control.begin()
+    pods = tuple(replace(pod, state=PodState.GONE) for pod in deployment.pods)
+    transaction.put(replace(deployment, state=DeploymentState.GONE, pods=pods))
+    for attempt in control.ledger.snapshot.attempts_on(deployment.id):  # a pod that hung had some
+        settle_attempt(control, transaction, attempt, replace(LOST, message=deployment.message))
+    control.ledger.commit(transaction)
+    control.brought_up.difference_update(pod.id for pod in pods)
+    control.silent_since.pop(deployment.id, None)

@@ -1,0 +1,268 @@
+"""Beginning a run that a schedule asks for: it and the schedule's note of it go into one commit.
+
+The part of the schedules' tick for continuous ones: look for new files, close blocks, start their runs.
+
+The tick that starts the runs that are due. A run and the note that it was started are one commit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Alarms, Control, Watch
+from gridmill.control.steps.begin import as_altered, begin_run, chosen
+from gridmill.control.steps.settle import defect
+from gridmill.control.steps.source_listing import Listed, listed
+from gridmill.control.steps.unchanged import unchanged_jobs, why_broken
+from gridmill.control.ticks.backfills import with_values
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.job import When
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import Run
+from gridmill.domain.schedule import Continuous, Schedule
+from gridmill.domain.states import FINISHED_JOBS
+from gridmill.domain.views import ScheduleView
+from gridmill.errors import GridmillError, PipelineError, StorageError
+from gridmill.ports.storage import FileStat
+from gridmill.scheduler.due_times import Verdict, closes_in, decide, due_times, room_for_block, upcoming
+
+
+def start_scheduled(
+    control: Control,
+    transaction: Transaction,
+    schedule: Schedule,
+    due: float,
+    pipeline: Pipeline,
+    listings: Mapping[str, Listed],
+) -> Schedule | None:
+    """Begin the run that is due, unless nothing in it would run. The schedule, having noted it; None while
+    the files of versions that would stand are looked at."""
+    standing = unchanged_jobs(control, pipeline, listings, scheduled=True)
+    all_stand = standing.keys() >= {job.name for job in pipeline.jobs if job.when == When.SUCCESS}
+    broken = why_broken(control, standing.values(), schedule.name) if all_stand else ""
+    if broken is None:
+        return None
+    if all_stand and not broken:
+        return replace(schedule, unchanged=schedule.unchanged + 1, message=_nothing_new(standing))
+    inner = transaction.within()
+    run = begin_run(control, inner, pipeline, force=False, only=schedule.only, due=due)
+    transaction.join(inner)
+    return replace(schedule, last_run=run.id, runs=schedule.runs + 1, message="")
+
+
+_SHOWN = 3
+
+
+def _nothing_new(standing: Mapping[str, Artifact]) -> str:
+    """Why no run was started."""
+    names = [f"`{name}` since {version.id}" for name, version in standing.items()]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"there was nothing new: no change of {', '.join(names[:_SHOWN])}{more}"
+
+
+def active_runs(control: Control, schedule: Schedule) -> list[Run]:
+    """Active runs of what the schedule runs: a job's where that job has not ended yet; a pipeline's where
+    not just some of its jobs were asked for."""
+    snapshot = control.ledger.snapshot
+    runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
+    if not schedule.only:
+        return [run for run in runs if not run.only]
+    jobs = ((run, snapshot.job_runs.get(f"{run.id}/{schedule.only[0]}")) for run in runs)
+    return [run for run, job in jobs if job is not None and job.state not in FINISHED_JOBS]
+
+
+def scheduled_pipeline(control: Control, schedule: Schedule, due: float | None = None) -> Pipeline:
+    """What is run of the kept declaration, at that due time. Raises PipelineError."""
+    record = control.ledger.store.get(Pipeline, schedule.pipeline)
+    if record is None or not isinstance(record.noun, Pipeline):
+        raise PipelineError(
+            f"pipeline {schedule.pipeline!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
+        )
+    pipeline = record.noun
+    if pipeline.awaits and due is not None:
+        times = due_times(schedule.spec, schedule.since, due)
+        pipeline = with_values(pipeline, {name: times[name] for name in pipeline.awaits})
+    return chosen(as_altered(control, pipeline), schedule.only)
+
+
+def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, continuous: Continuous) -> float:
+    """Start a run if a block is closed and there is room for it; seconds until the next look."""
+    watch = alarms.watches.setdefault(schedule.name, Watch())
+    now = control.clock.monotonic()
+    if now < watch.look_at:
+        return watch.look_at - now
+    wait = continuous.check_seconds
+    try:
+        watch.message = _in_the_way(control, schedule, continuous)
+        if watch.message:
+            control.listings.pop(_key(schedule), None)  # listed before: it is old by the time there is room
+        else:
+            wait = _look(control, watch, schedule, continuous, now)
+    except StorageError:  # the store, not the pipeline: tried again
+        raise
+    except GridmillError as error:
+        watch.message = f"{error} {error.hint}".strip()
+    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+        watch.message = str(defect(control, f"schedule {schedule.name}", error))
+    watch.look_at = now + wait
+    return wait or continuous.check_seconds
+
+
+def _in_the_way(control: Control, schedule: Schedule, continuous: Continuous) -> str:
+    active = active_runs(control, schedule)
+    jobs = (job for run in active for job in control.ledger.snapshot.job_runs_of(run.id))
+    return room_for_block(continuous, active, jobs)
+
+
+def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Continuous, now: float) -> float:
+    """Seconds until the next look; 0 while the sources are being listed. A source that only the load can
+    tell of is new at each."""
+    pipeline = scheduled_pipeline(control, schedule)
+    found = listed(control, _key(schedule), pipeline.jobs, pipeline.folder)
+    if found is None:
+        return 0.0
+    there = frozenset(_as_known(file) for one in found.values() for file in one.there())
+    new = there - watch.seen
+    watch.message = ", ".join(f"{name}: {one.waiting}" for name, one in found.items() if one.waiting)
+    live = any(job.sink is not None and job.sink.source.live for job in pipeline.jobs)
+    if not new and not live:
+        watch.waiting_since = None
+        return continuous.check_seconds
+    since = watch.waiting_since if watch.waiting_since is not None else now
+    watch.waiting_since = since
+    left = closes_in(continuous, len(new), sum(file.size_bytes for file in new), now - since)
+    if left > 0:
+        watch.message = f"{len(new)} new files wait for their block to be closed"
+        return min(left, continuous.check_seconds)
+    sinks = {job.name for job in pipeline.jobs if job.sink is not None}
+    as_before = unchanged_jobs(control, pipeline, found).keys() >= sinks  # as seen before a restart
+    if not as_before and not _start(control, schedule, pipeline, found):
+        return 0.0
+    watch.seen, watch.waiting_since = there, None
+    return continuous.check_seconds
+
+
+def _as_known(file: FileStat) -> FileStat:
+    """By its content, where that is known: a file that is only touched is not new."""
+    return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
+
+
+def _key(schedule: Schedule) -> str:
+    return f"schedule {schedule.name}"
+
+
+def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, Listed]) -> bool:
+    """False where that takes another look."""
+    transaction = control.begin()
+    now = control.clock.now()
+    after = start_scheduled(control, transaction, schedule, now, pipeline, listings)
+    if after is None:
+        return False
+    transaction.put(after)
+    control.ledger.commit(transaction)
+    return True
+
+
+ASLEEP_SECONDS = 60.0
+"""The wall clock moved this much against the monotonic one: the machine slept, or its clock was set."""
+
+
+def keep_schedules(control: Control) -> float:
+    """Start what is due; seconds until something may be due again (infinite: only events change that).
+
+    Goes by the wall clock, which people mean by six o'clock; `Control.now` would be late by as long as the
+    machine slept.
+    """
+    alarms = control.alarms
+    if alarms is None:
+        return inf
+    now = control.clock.now()
+    _notice_sleep(control, alarms, now)
+    waits = [_keep(control, alarms, schedule, now) for schedule in _schedules(control, alarms)]
+    return max(0.0, min(waits, default=inf))
+
+
+def _notice_sleep(control: Control, alarms: Alarms, now: float) -> None:
+    offset = now - control.clock.monotonic()
+    if alarms.offset is None or abs(offset - alarms.offset) > ASLEEP_SECONDS:
+        alarms.awake_since = now
+        alarms.times.clear()
+    alarms.offset = offset
+
+
+def _schedules(control: Control, alarms: Alarms) -> list[Schedule]:
+    known = control.ledger.snapshot.schedules
+    for table in (alarms.times, alarms.watches):
+        for gone in table.keys() - known.keys():
+            del table[gone]
+    return list(known.values())
+
+
+def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> float:
+    if schedule.spec.continuous is not None:
+        continuous = schedule.spec.continuous
+        return inf if schedule.paused else keep_continuous(control, alarms, schedule, continuous)
+    known, look_at = alarms.times.get(schedule.name, (None, -inf))
+    if known is schedule and now < look_at:
+        return look_at - now
+    verdict = decide(schedule, now, awake_since=alarms.awake_since, active=_active(control, schedule))
+    if verdict.done is None:
+        alarms.times[schedule.name] = (schedule, verdict.look_at if not verdict.message else -inf)
+        return verdict.look_at - now
+    transaction = control.begin()
+    after = _dealt_with(control, transaction, schedule, verdict)
+    if after is None:
+        return inf
+    transaction.put(after)
+    control.ledger.commit(transaction)
+    return 0.0
+
+
+def _active(control: Control, schedule: Schedule) -> str:
+    """The id of the oldest run that the next one would overlap with, backfills aside; empty without one."""
+    active = [run for run in active_runs(control, schedule) if not run.chunk]
+    return min(active, key=lambda run: run.order).id if active else ""
+
+
+def _dealt_with(
+    control: Control, transaction: Transaction, schedule: Schedule, verdict: Verdict
+) -> Schedule | None:
+    """The schedule after its due time, and in the transaction the run, if one is to start; None while its
+    sources are being listed, or files of its versions looked at."""
+    after = replace(schedule, done=verdict.done, message=verdict.message)
+    if verdict.start is None:
+        is_later = verdict.done is not None and verdict.done >= (schedule.done or schedule.since)
+        return replace(after, skipped=schedule.skipped + is_later)  # a clock that was set back skips nothing
+    try:
+        pipeline = scheduled_pipeline(control, schedule, verdict.start)
+        key = f"schedule {schedule.name} at {verdict.start}"
+        found = listed(control, key, pipeline.jobs, pipeline.folder)
+        if found is None:
+            return None
+        return start_scheduled(control, transaction, after, verdict.start, pipeline, found)
+    except StorageError:  # the store, not the pipeline: tried again
+        raise
+    except GridmillError as error:
+        return replace(after, message=f"{error} {error.hint}".strip(), skipped=schedule.skipped + 1)
+    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+        told = defect(control, f"schedule {schedule.name}", error)
+        return replace(after, message=str(told), skipped=schedule.skipped + 1)
+
+
+UPCOMING = 3
+"""Due times shown ahead."""
+
+
+def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
+    """A schedule as it stands now."""
+    now = control.clock.now()
+    if control.alarms is None:
+        return ScheduleView(schedule=schedule, why="waits for `gridmill up`")
+    active = _active(control, schedule)
+    verdict = decide(schedule, now, awake_since=control.alarms.awake_since, active=active)
+    watch = control.alarms.watches.get(schedule.name)
+    if watch is not None and not schedule.paused:
+        return ScheduleView(schedule=schedule, why=watch.message)
+    why = "paused" if schedule.paused else verdict.message or schedule.message
+    return ScheduleView(schedule=schedule, next=upcoming(schedule, now, UPCOMING), why=why)

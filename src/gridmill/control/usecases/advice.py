@@ -1,0 +1,142 @@
+"""Use cases of advice: what is known of a job's workers, and runs that tell more."""
+
+from dataclasses import replace
+
+from gridmill.control.state import Control
+from gridmill.control.steps.begin import begin_run, resources_for
+from gridmill.control.usecases.base import Cases
+from gridmill.domain.advice import Advice
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.views import RunView
+from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.ports.store import key_of
+from gridmill.scheduler.advice import Known, advise, most_of
+from gridmill.scheduler.bottleneck import has_workers, may_be_cut, probe_job
+from gridmill.scheduler.sizing import subject_of
+from gridmill.scheduler.splitting import pods_of
+
+LATEST_RUNS = 10
+"""Among so many runs of its pipeline a job is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """A job as it ran last, or as it is kept; `pipeline` has the folder, code and parameters it ran with."""
+
+    job: Job
+    pipeline: Pipeline
+    resource: str = ""
+
+
+def advice_on(control: Control, job: Job, pipeline: str, went: str = "") -> Advice | None:
+    """What the attempts of a job say of its workers; None while none of them said anything. `went` is the
+    resource that it had last, where it may go to several."""
+    found = resources_for(job, pipeline, control.ledger.snapshot.resources)
+    resource = next((one for one in found if one.name == went), found[0])
+    return advice_with(control, job, pipeline, resource)
+
+
+def advice_with(control: Control, job: Job, pipeline: str, resource: Resource) -> Advice | None:
+    """The same on a resource that may not be known yet."""
+    snapshot = control.ledger.snapshot
+    name = f"{pipeline}/{job.name}"
+    measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
+    most = most_of(resource, snapshot.largest(resource.site))
+    site = snapshot.sites.get(resource.site)
+    pods = 1 if site is None else max(1, pods_of(resource, site))
+    return advise(Known(name=name, job=job, measured=measured, most=most, pods=pods))
+
+
+class AdviceCases(Cases):
+    """What may be asked about workers. `run` is another family's."""
+
+    def advise(self, name: str) -> Advice:
+        """Advice on `pipeline/job`."""
+        declared = self._job(name)
+        with self._node.lock:
+            found = advice_on(self._control, declared.job, declared.pipeline.name, declared.resource)
+        if found is None:
+            raise _nothing_told(name, declared.job)
+        return found
+
+    def advice_on_run(self, view: RunView) -> tuple[Advice, ...]:
+        """On those of a run's jobs that have told of their workers."""
+        known = (line.job for line in view.jobs)
+        jobs = [one for one in known if has_workers(one.job) or may_be_cut(one.job)]
+        with self._node.lock:
+            found = [advice_on(self._control, one.job, view.run.pipeline, one.resource) for one in jobs]
+        return tuple(one for one in found if one is not None)
+
+    def start_probe(self, name: str, *, workers: int, share: float) -> str:
+        """Begin the run; its id."""
+        if workers < 1:
+            raise InputError(f"workers is {workers}; it must be at least 1", place="workers")
+        if not 0 < share <= 1:
+            raise InputError(f"share is {share}; it must be above 0 and at most 1", place="share")
+        declared = self._job(name)
+        if not has_workers(declared.job):
+            raise InputError(
+                f"{name} cannot be probed: it is done in parts, which have machines of their own",
+                hint="Each run in another number of parts tells more.",
+            )
+        job = probe_job(declared.job, declared.pipeline.name, workers)
+        with self._node.changing() as transaction:
+            run = begin_run(self._control, transaction, replace(declared.pipeline, jobs=(job,)), force=True)
+            transaction.put(replace(run, probe=job.name))
+            job_run = transaction.get(JobRun, f"{run.id}/{job.name}")
+            if job_run is not None:
+                transaction.put(replace(job_run, probe=share))
+        return run.id
+
+    def _job(self, name: str) -> _Declared:
+        pipeline, slash, job = name.partition("/")
+        if not slash:
+            raise InputError(
+                f"{name!r} names no job", hint="Write PIPELINE/JOB, for example weather/predict."
+            )
+        found = self._as_it_ran(pipeline, job) or self._as_kept(pipeline, job)
+        if found is None:
+            raise NotFoundError(
+                f"there is no job {name!r}",
+                hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
+            )
+        if not (has_workers(found.job) or may_be_cut(found.job)):
+            raise InputError(
+                f"{name} has no workers: it is one process",
+                hint="Advice is on predictions, and on sinks and datasets that are done in parts. "
+                f"`gridmill show job {pipeline}/{job}` says what it used.",
+            )
+        return found
+
+    def _as_kept(self, pipeline: str, job: str) -> _Declared | None:
+        record = self._ledger.store.get(Pipeline, pipeline)
+        if record is None or not isinstance(record.noun, Pipeline):
+            return None
+        kept = record.noun
+        return next((_Declared(job=one, pipeline=kept) for one in kept.jobs if one.name == job), None)
+
+    def _as_it_ran(self, pipeline: str, job: str) -> _Declared | None:
+        for run in self._list(Run, parent=pipeline, newest_first=True, limit=LATEST_RUNS):
+            if run.probe:
+                continue
+            for job_run in self._list(JobRun, parent=key_of(run)):
+                if job_run.job.name == job:
+                    return _Declared(job=job_run.job, pipeline=_as_run(run), resource=job_run.resource)
+        return None
+
+
+def _nothing_told(name: str, job: Job) -> ConflictError:
+    hint = f"Run it once; or `gridmill advise {name} --probe` tries it on a part of its data."
+    if may_be_cut(job):
+        hint = "Run it once in parts, on several machines."
+    return ConflictError(f"no attempt of {name} has told of its workers yet", hint=hint)
+
+
+def _as_run(run: Run) -> Pipeline:
+    return Pipeline(
+        name=run.pipeline, jobs=(), parameters=run.parameters, folder=run.folder, bundle=run.bundle
+    )

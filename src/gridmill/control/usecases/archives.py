@@ -1,0 +1,216 @@
+"""Use cases of whole projects: back up pipelines with all they made, restore them into another grid."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gridmill import __version__
+from gridmill.control.garbage import running
+from gridmill.control.ledger import Transaction
+from gridmill.control.steps.latest import find_latest, note_latest_move, note_set
+from gridmill.control.steps.provenance import find_code, find_provenance
+from gridmill.control.steps.references import aliases_of, versions_of
+from gridmill.control.usecases.base import Cases
+from gridmill.domain.archive import FORMAT, Moved, Parcel
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Latest
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.provenance import CodeList, Provenance
+from gridmill.domain.run import JobRun, Run
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.plugins import find
+from gridmill.ports.store import key_of
+
+_Moved: TypeAlias = Pipeline | Run | JobRun | Artifact | Alias
+_WORDS: dict[type[object], str] = {
+    Pipeline: "pipeline",
+    Run: "run",
+    JobRun: "job",
+    Artifact: "version",
+    Alias: "alias",
+}
+
+
+class ProjectCases(Cases):
+    """What may be asked about whole projects. Paths are on the control node's machine."""
+
+    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
+        """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
+        with self._node.lock:
+            project, before = self._project(pipelines), self._runs_of(pipelines)
+
+        def check() -> None:
+            with self._node.lock:
+                if (self._project(pipelines), self._runs_of(pipelines)) != (project, before):
+                    raise ConflictError("it was changed during the backup", hint="Repeat the backup.")
+
+        storage = self._control.storage
+        size: int = find("archives", "write")(
+            Path(path), project, Path(storage.location), Path(storage.bundles_location), check
+        )
+        return Moved(path=path, versions=tuple(one.id for one in project.artifacts), size_bytes=size)
+
+    def _runs_of(self, pipelines: tuple[str, ...]) -> frozenset[str]:
+        """All that ever were: one that failed may have changed a sink's table too."""
+        return frozenset(run.id for name in pipelines for run in self._list(Run, parent=name))
+
+    def _project(self, pipelines: tuple[str, ...]) -> Parcel:
+        artifacts = [one for one in self._list(Artifact) if one.name.partition("/")[0] in pipelines]
+        kept = [one for one in self._list(Pipeline) if one.name in pipelines]
+        known = {*(one.name.partition("/")[0] for one in artifacts), *(one.name for one in kept)}
+        for name in pipelines:
+            if name not in known:
+                hint = "`gridmill list artifacts` shows what there is."
+                raise NotFoundError(f"there is nothing of a pipeline {name!r}", hint=hint)
+            busy = next(running(self._control, f"{name}/"), None)
+            if busy is not None:
+                raise ConflictError(f"run {busy} may be changing it", hint="Wait for its end, or stop it.")
+        names = dict.fromkeys(one.name for one in artifacts)
+        ids = {one.run_id for one in artifacts}
+        runs = [run for run in self._list(Run) if run.id in ids]
+        provenances = tuple(self._provenances(artifacts))
+        bundles = {*(run.bundle for run in runs), *(one.bundle for one in kept)}
+        return Parcel(
+            format=FORMAT,
+            gridmill=__version__,
+            pipelines=tuple(kept),
+            runs=tuple(runs),
+            job_runs=tuple(job for run in runs for job in self._list(JobRun, parent=run.id)),
+            artifacts=tuple(artifacts),
+            aliases=tuple(alias for name in names for alias in aliases_of(self._control, name)),
+            uris=tuple(dict.fromkeys(_folders(artifacts))),
+            latest=tuple(one for name in names if (one := find_latest(self._control, name)) is not None),
+            provenances=provenances,
+            code=tuple(self._code(provenances)),
+            bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
+        )
+
+    def restore(self, path: str) -> Moved:
+        """Verify an archive, then make all of it visible at once."""
+        with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
+            project: Parcel = archive.project
+            _check(project)
+            archive.check_versions()
+            for digest in project.bundles:
+                self._control.storage.put_bundle(digest, archive.bundle(digest))
+            self._check_not_grown(project)
+            checked = archive.check(self._new_folders(project))  # before the lock: it reads all of them
+            with self._node.changing() as transaction:
+                fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
+                for uri in self._new_folders(project):
+                    archive.place(uri, checked)
+                for noun in fresh:
+                    if isinstance(noun, Artifact):
+                        archive.place_manifest(noun)
+                latest = tuple(self._latest(project))
+                transaction.put(*fresh, *latest, *self._new_provenances(project))
+                self._note_moves(transaction, [*fresh, *latest], f"restore of {path}")
+                transaction.events.clear()  # what happened elsewhere is no event here
+                for run in project.runs:
+                    self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
+                self._control.newest.clear()
+        made = tuple(one.id for one in fresh if isinstance(one, Artifact))
+        return Moved(
+            path=path,
+            versions=made,
+            size_bytes=Path(path).stat().st_size,
+            there_already=len(project.artifacts) - len(made),
+        )
+
+    def _note_moves(self, transaction: Transaction, nouns: Iterable[_Moved | Latest], by: str) -> None:
+        for noun in nouns:
+            if isinstance(noun, Alias):
+                note_set(self._control, transaction, None, noun, by)
+            elif isinstance(noun, Latest):
+                note_latest_move(self._control, transaction, None, noun, by)
+
+    def _provenances(self, artifacts: Iterable[Artifact]) -> Iterator[Provenance]:
+        for one in artifacts:
+            found = find_provenance(self._control, one.name, one.fingerprint)
+            if found is not None and found.artifact == one.id:
+                yield found
+
+    def _code(self, provenances: Iterable[Provenance]) -> Iterator[CodeList]:
+        for one in dict.fromkeys(one.code for one in provenances if one.code):
+            code = find_code(self._control, one)
+            if code is not None:
+                yield code
+
+    def _new_provenances(self, project: Parcel) -> Iterator[Provenance | CodeList]:
+        for code in project.code:
+            if find_code(self._control, code.hash) is None:
+                yield code
+        for one in project.provenances:
+            if find_provenance(self._control, one.name, one.fingerprint) is None:
+                yield one
+
+    def _latest(self, project: Parcel) -> Iterator[Latest]:
+        """What is the latest version of names that have none here; every run here is later than those."""
+        for one in project.latest:
+            if find_latest(self._control, one.name) is None:
+                yield replace(one, order=0)
+
+    def _check_not_grown(self, project: Parcel) -> None:
+        """Raise ConflictError for another state of a table that is here: an archive is taken as a whole."""
+        with self._node.lock:
+            for one in project.artifacts:
+                here = versions_of(self._control, one.name) if self._is_new(one) else ()
+                if here and one.kind == ArtifactKind.SINK:
+                    raise ConflictError(
+                        f"this grid has {here[0].id}, the archive {one.id} too: another state of the table",
+                        hint="An archive is restored whole, into a grid that has nothing of its pipelines, "
+                        "or the same: choose another GRIDMILL_HOME (and GRIDMILL_ROOT).",
+                    )
+
+    def _new_folders(self, project: Parcel) -> tuple[str, ...]:
+        """Where the versions lie that are not here yet. Raises ConflictError."""
+        return tuple(dict.fromkeys(_folders(one for one in project.artifacts if self._is_new(one))))
+
+    def _is_new(self, noun: _Moved) -> bool:
+        """False where the same is here already. Raises ConflictError where another is."""
+        record = self._ledger.store.get(type(noun), key_of(noun))
+        if record is None:
+            return True
+        if isinstance(noun, Pipeline) and isinstance(record.noun, Pipeline):
+            if noun.applied and not record.noun.applied:
+                self._ledger.look_up(Pipeline, noun.name)  # so that it can be replaced
+                return True
+            if not noun.applied:
+                return False  # the last run here is later
+        if record.noun != noun:
+            raise ConflictError(
+                f"this grid has another {_WORDS[type(noun)]} {key_of(noun)!r}",
+                hint="Import into a grid (GRIDMILL_HOME) that has no pipeline of that name.",
+            )
+        return False
+
+
+def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
+    """Where the versions that are there lie; a sink's rejects lie beside its table."""
+    for one in artifacts:
+        if one.output.uri and not one.removed:
+            yield one.output.uri.rpartition("/")[0] if one.kind == ArtifactKind.SINK else one.output.uri
+
+
+def _nouns(project: Parcel) -> Iterator[_Moved]:
+    yield from project.pipelines
+    yield from project.job_runs  # before their runs: with a finished run its jobs leave the memory
+    yield from project.runs
+    yield from project.artifacts
+    yield from project.aliases
+
+
+def _check(project: Parcel) -> None:
+    """Raises InputError for a format of another time, UnsafePathError for folders that are not its own."""
+    if project.format != FORMAT:
+        raise InputError(
+            f"the archive has format {project.format}; this Gridmill reads {FORMAT}", hint="Update Gridmill."
+        )
+    names = {one.name for one in project.artifacts}
+    for uri in project.uris:
+        parts: list[Any] = uri.split("/")
+        if len(parts) < 3 or "/".join(parts[1:3]) not in names or any(p in ("", ".", "..") for p in parts):
+            raise UnsafePathError(f"the archive has a folder where none may be: {uri!r}")
+    for uri in _folders(project.artifacts):
+        if uri not in project.uris:
+            raise UnsafePathError(f"a version of the archive lies where none may: {uri!r}")

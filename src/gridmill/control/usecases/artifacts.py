@@ -1,0 +1,206 @@
+"""Use cases of versions: what jobs made, and the names that users give them."""
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from gridmill.control.garbage import check_removal, plan_removal, removed_uris
+from gridmill.control.ledger import Transaction
+from gridmill.control.steps.latest import note_set
+from gridmill.control.steps.lineage import code_of, names_of, version_view
+from gridmill.control.steps.references import aliases_of, best_by, find_alias, find_version, versions_of
+from gridmill.control.usecases.base import Cases
+from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, check_alias, split_reference
+from gridmill.domain.comparison import (
+    LAST,
+    Look,
+    ModelComparison,
+    Preview,
+    VersionDiff,
+    check_models,
+    differences,
+    key_of_rows,
+    references_of,
+    side_by_side,
+)
+from gridmill.domain.manifest import Verified, manifest_uri
+from gridmill.domain.metrics import read_metric
+from gridmill.domain.run import Attempt
+from gridmill.domain.views import Removal, VersionView
+from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
+from gridmill.plugins import find
+
+
+class VersionCases(Cases):
+    """What may be asked about versions of sinks, datasets, models, predictions and files."""
+
+    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """Versions that are not removed, newest first."""
+        found = self._list(Artifact, parent=name, newest_first=True)
+        return tuple(a for a in found if not a.removed and kind in (None, a.kind))
+
+    def artifact(self, artifact_id: str) -> Artifact:
+        """A version by its number or an alias; a name alone is the newest."""
+        with self._node.lock:
+            return find_version(self._control, artifact_id)
+
+    def version(self, artifact_id: str) -> VersionView:
+        """A version with its names and its lineage."""
+        with self._node.lock:
+            return version_view(self._control, artifact_id)
+
+    def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
+        """The aliases that were set."""
+        return aliases_of(self._control, name)
+
+    def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
+        """Set or move an alias."""
+        check_alias(alias)
+        with self._node.changing() as transaction:
+            if alias.number is not None:
+                self._check_alive(f"{alias.name}@{alias.number}")
+            else:
+                self._check_measured(alias)
+            before = find_alias(self._control, alias.id)
+            if expected is not None and (before.number if before else 0) != expected:
+                raise StaleVersionError(_moved(alias, before, expected))
+            if before is not None:
+                self._ledger.fetch(Alias, alias.id)
+            kept = replace(alias, changed=transaction.now)
+            transaction.put(kept)
+            note_set(self._control, transaction, before, kept)
+        return kept
+
+    def _check_alive(self, artifact_id: str) -> None:
+        artifact = find_version(self._control, artifact_id)
+        if artifact.removed:
+            raise NotFoundError(f"{artifact.id} was removed", hint="Choose a version that is there.")
+
+    def _check_measured(self, alias: Alias) -> None:
+        """A metric that no version has would be found out when the alias is used."""
+        find_version(self._control, alias.name)
+        metric = read_metric(alias.metric)[0]
+        known = {name for one in versions_of(self._control, alias.name) for name in one.output.metrics}
+        if metric not in known:
+            near = get_close_matches(metric, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(sorted(known))}."
+            raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
+
+    def remove_alias(self, alias_id: str) -> None:
+        """Forget an alias; one that is not there is fine."""
+        with self._node.changing() as transaction:
+            self._delete_alias(transaction, alias_id)
+
+    def _delete_alias(self, transaction: Transaction, alias_id: str) -> None:
+        before = find_alias(self._control, alias_id)
+        if before is not None:
+            self._ledger.fetch(Alias, alias_id)
+            transaction.delete(Alias, alias_id)
+            note_set(self._control, transaction, before, None)
+
+    def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+        """The first rows of a version, or its files."""
+        one = self._there(artifact_id)
+        root = self._control.storage.location
+        seen = find("looks", "process")(Look(root=root, artifact=one, rows=rows, rejects=rejects))
+        found: Preview = seen.preview
+        return found
+
+    def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+        """How two versions differ."""
+        old, new = self.artifact(before), self.artifact(after)
+        made = VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
+        shared = key or key_of_rows(new)
+        why = _rows_why_not(old, new, shared, key or key_of_rows(old))
+        if why:
+            return replace(made, rows_why=why)
+        root = self._control.storage.location
+        question = Look(root=root, artifact=self._there(old.id), other=self._there(new.id), key=shared)
+        try:
+            return replace(made, rows=find("looks", "process")(question).changes)
+        except InputError as error:
+            if key:
+                raise
+            return replace(made, rows_why=explained(error))
+
+    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+        """Read all content of versions, and compare it with their manifests. Reads without the lock."""
+        name, number = split_reference(reference)
+        if number:
+            return tuple(self._control.storage.verify([self._there(reference)]))
+        found = [
+            one for one in self.artifacts() if not name or name in (one.name, one.name.partition("/")[0])
+        ]
+        if name and not found:
+            raise NotFoundError(
+                f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is."
+            )
+        return tuple(self._control.storage.verify(reversed(found)))
+
+    def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
+        """Versions of a model side by side."""
+        control = self._control
+        with self._node.lock:
+            if versions or "@" in name:
+                found = [find_version(control, one) for one in references_of(name, versions)]
+            else:
+                found = [*reversed(versions_of(control, find_version(control, name).name)[:LAST])]
+            models = check_models(found, name)
+            views = [
+                VersionView(artifact=one, names=names_of(control, one), bundle=code_of(control, one))
+                for one in models
+            ]
+            seconds = {one.id: took for one in models if (took := self._seconds(one)) is not None}
+            return side_by_side(views, seconds, best_by(control, models[0].name))
+
+    def _seconds(self, artifact: Artifact) -> float | None:
+        """How long the attempt took that made it; None where its record is gone."""
+        record = self._control.ledger.store.get(Attempt, artifact.attempt_id)
+        attempt = record.noun if record is not None and isinstance(record.noun, Attempt) else None
+        return attempt.use.wall_seconds if attempt is not None and attempt.use is not None else None
+
+    def _there(self, artifact_id: str) -> Artifact:
+        one = self.artifact(artifact_id)
+        if one.removed:
+            raise NotFoundError(f"{one.id} was removed", hint="Its record is kept: `gridmill show`.")
+        return one
+
+    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+        """Delete the content of a version or of all; the records stay as removed, for lineage."""
+        if dry_run:
+            with self._node.lock:
+                return plan_removal(self._control, artifact_id)[0]
+        return self._remove(artifact_id, force=force)
+
+    def _remove(self, artifact_id: str, *, force: bool = False, of_table: bool = False) -> Removal:
+        with self._node.changing() as transaction:
+            plan, versions = plan_removal(self._control, artifact_id, of_table=of_table)
+            check_removal(plan, force=force)
+            for one in versions:
+                transaction.put(replace(self._ledger.fetch(Artifact, one.id), removed=True))
+            for alias_id in plan.aliases:
+                self._delete_alias(transaction, alias_id)
+            self._control.newest.pop(versions[0].name, None)
+            self._control.versions.clear()
+        for uri in removed_uris(self._control, versions):  # without the lock: it may take long
+            self._control.storage.remove(uri)
+        for one in versions:
+            self._control.storage.remove(manifest_uri(one.name, one.number))
+        return plan
+
+
+_TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
+
+
+def _rows_why_not(old: Artifact, new: Artifact, key: tuple[str, ...], old_key: tuple[str, ...]) -> str:
+    if old.kind not in _TABLES or new.kind not in _TABLES:
+        return "they have no rows" if old.kind == new.kind else "they are not of the same kind"
+    if old.removed or new.removed:
+        return "one of them was removed"
+    if not key or key != old_key:
+        return "say which columns tell rows apart: --key COLUMN,COLUMN"
+    return ""
+
+
+def _moved(alias: Alias, before: Alias | None, expected: int) -> str:
+    stands = f"stands for version {before.number or f'best by {before.metric}'}" if before else "is not set"
+    return f"{alias.id} {stands}; version {expected or 'none'} was expected"

@@ -1,0 +1,129 @@
+"""Use cases of backfills: start, stop, look."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.steps.begin import check_names, resources_used
+from gridmill.control.steps.pipeline_folders import note_origin
+from gridmill.control.ticks.backfills import (
+    active_chunks,
+    backfill_view,
+    chunks_left,
+    chunks_of,
+    known_chunks,
+    runs_of,
+)
+from gridmill.control.usecases.base import Cases
+from gridmill.domain.backfill import Backfill, BackfillView, Chunk, spans
+from gridmill.domain.pipeline import Pipeline
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.scheduler.due_times import chunk_ids, stays
+from gridmill.scheduler.graph import order
+
+
+class BackfillCases(Cases):
+    """What may be asked about backfills."""
+
+    def backfills(self) -> tuple[BackfillView, ...]:
+        """Backfills, by name."""
+        with self._node.lock:
+            known = sorted(self._ledger.snapshot.backfills.values(), key=lambda backfill: backfill.name)
+            return tuple(backfill_view(self._control, backfill) for backfill in known)
+
+    def backfill(self, name: str) -> BackfillView:
+        """One backfill with its chunks."""
+        with self._node.lock:
+            return backfill_view(self._control, self._backfill(name))
+
+    def stop_backfill(self, name: str) -> BackfillView:
+        """Start no further chunk."""
+        with self._node.changing() as transaction:
+            transaction.put(replace(self._backfill(name), stopped=True))
+        return self.backfill(name)
+
+    def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
+        """Start one of a kept pipeline."""
+        record = self._ledger.store.get(Pipeline, backfill.name)
+        if record is None or not isinstance(record.noun, Pipeline):
+            raise NotFoundError(
+                f"there is no pipeline {backfill.name!r}",
+                hint="`gridmill list pipelines` shows them; `gridmill apply -f FILE` keeps one.",
+            )
+        return self.start_backfill(backfill, chunks_of(record.noun, backfill, values))
+
+    def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
+        """Start a backfill, or the same one again."""
+        if self._control.alarms is None:
+            raise UnavailableError(
+                "a backfill needs a control node that stays up", hint="Start one with `gridmill up`."
+            )
+        for chunk in chunks:
+            _check_chunk(backfill, chunk)
+        if chunks and tuple((chunk.begins, chunk.ends) for chunk in chunks) != spans(backfill):
+            raise InputError("these are not the chunks of the backfill", place="chunks")
+        with self._node.changing() as transaction:
+            self._check(chunks)
+            for chunk in chunks[:1]:
+                note_origin(self._control, transaction, chunk.pipeline, adopt=False)
+            self._make_way(transaction, backfill)
+            self._put_chunks(transaction, backfill, chunks or self._known(backfill))
+            transaction.put(replace(backfill, stopped=False))
+        return self.backfill(backfill.name)
+
+    def _check(self, chunks: Sequence[Chunk]) -> None:
+        """Raises what beginning the first run would raise; all are made of one file."""
+        for pipeline in [chunk.pipeline for chunk in chunks[:1]]:
+            order(pipeline)
+            check_names(pipeline)
+            known = {r.name: r for r in (*self._ledger.snapshot.resources.values(), *pipeline.resources)}
+            resources_used(self._control, pipeline, known)
+
+    def _make_way(self, transaction: Transaction, backfill: Backfill) -> None:
+        """What is left of another range is not run any more. Raises ConflictError while that one goes on."""
+        before = self._ledger.snapshot.backfills.get(backfill.name)
+        if before is None or chunk_ids(before) == chunk_ids(backfill):
+            return
+        left = chunks_left(self._control, before)
+        if not before.stopped and (left or active_chunks(self._control, before.name)):
+            raise ConflictError(
+                f"a backfill of {before.name!r} from {before.begins} to {before.ends} is under way",
+                hint=f"Wait for its end, or `gridmill stop backfill {before.name}`.",
+            )
+        wanted = chunk_ids(backfill)
+        for chunk in (one for one in left if one.id not in wanted):
+            transaction.delete(Chunk, chunk.id)
+
+    def _known(self, backfill: Backfill) -> tuple[Chunk, ...]:
+        known = known_chunks(self._control, backfill.name)
+        found = tuple(known[id] for id in chunk_ids(backfill) if id in known)
+        if not found:
+            raise NotFoundError(f"there is no backfill {backfill.name!r} over that range")
+        return found
+
+    def _put_chunks(self, transaction: Transaction, backfill: Backfill, chunks: Sequence[Chunk]) -> None:
+        """All but those that are done or under way are to be run, as they are declared now."""
+        known, runs = known_chunks(self._control, backfill.name), runs_of(self._control, backfill.name)
+        for chunk in chunks:
+            before = known.get(chunk.id)
+            if before is not None and stays(before, runs.get(before.run), force=backfill.force):
+                continue
+            if before is not None:
+                self._ledger.fetch(Chunk, chunk.id)
+            transaction.put(replace(chunk, run="", skipped="", failed=""))
+
+    def _backfill(self, name: str) -> Backfill:
+        found = self._ledger.snapshot.backfills.get(name)
+        if found is None:
+            raise NotFoundError(
+                f"there is no backfill {name!r}",
+                hint="`gridmill list backfills` shows them; "
+                "`gridmill start backfill PIPELINE --from ... --to ... --every ...` makes one.",
+            )
+        return found
+
+
+def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
+    pipeline: Pipeline = chunk.pipeline
+    if pipeline.name != backfill.name:
+        raise InputError(f"pipeline {pipeline.name!r} is not {backfill.name!r}", place="chunks")

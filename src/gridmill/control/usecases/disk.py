@@ -1,0 +1,157 @@
+"""Use cases of housekeeping: what takes space, and taking away what nobody needs."""
+
+import math
+from contextlib import suppress
+
+from gridmill.control.garbage import (
+    History,
+    forget,
+    old_history,
+    old_runs,
+    old_versions,
+    read_records,
+    rubbish,
+)
+from gridmill.control.state import Control
+from gridmill.control.usecases.artifacts import VersionCases
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.retention import DAY_SECONDS
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.states import FINISHED_RUNS
+from gridmill.domain.usage import HISTORY_DAYS, Usage, Waste
+from gridmill.domain.views import RunRemoval
+from gridmill.errors import ConflictError, NotFoundError
+from gridmill.ports.disk import Place, Thing
+from gridmill.ports.store import Record
+
+_RUNS_AT_ONCE = 100
+_OF_ATTEMPTS = (Place.OUTPUT, Place.MANIFEST, Place.HANDED, Place.ATTEMPT)
+"""Places where names are ids of attempts, or begin with one."""
+
+
+class HousekeepingCases(VersionCases):
+    """What may be asked about space."""
+
+    def usage(self) -> tuple[Usage, ...]:
+        """What takes space on the disk: versions, records, folders of pods, caches."""
+        things = self._control.house.things()
+        records = read_records(self._control)
+        owners: dict[str, list[str]] = {}
+        for one in records.artifacts:
+            if not one.removed:
+                owners.setdefault(one.output.uri, []).append(one.id)
+        return tuple(_usage(thing, owners) for thing in things)
+
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+        """Take away what can go; what that is. May be repeated, and cut short anywhere."""
+        control = self._control
+        things = control.house.things()  # before the records: what is made meanwhile is not among them
+        with self._node.lock:
+            now = control.now()
+            before = now - days * DAY_SECONDS
+            records = read_records(control)
+            versions = old_versions(control, records, now)
+            runs = tuple(old_runs(control, records, before))
+            found = tuple(rubbish(control, records, things, now, before))
+            if not dry_run:
+                for _, thing in found:
+                    control.house.set_aside(thing)
+        lying = frozenset(thing.name for thing in things if thing.place == Place.OUTPUT)
+        history = old_history(self._ledger.store, records, before, lying)
+        if not dry_run:
+            gone = [thing for _, thing in found]
+            self._take_away(gone, [one.id for one in versions], runs)
+            forget(self._ledger.store, history, goes_on=lambda: not self._node.ending)
+        return (
+            *(_old(one) for one in versions),
+            *(Waste(kind="events", name=run, why=f"its run ended over {days:g} days ago") for run in runs),
+            *history.told(days),
+            *(waste for waste, _ in found),
+        )
+
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+        """Delete a finished run; the versions that it made stay."""
+        control, store = self._control, self._ledger.store
+        things = control.house.things()
+        with self._node.lock:
+            run = _removable(control, run_id)
+            gone = [thing for thing in things if _is_of(thing, run_id)]
+            records = read_records(control)
+            found = rubbish(control, records, gone, math.inf, math.inf)  # its attempts have all ended
+            left = [thing for _, thing in found]
+            told = RunRemoval(
+                run=run_id,
+                jobs=sum(_is_whole(record.noun) for record in store.list(JobRun, parent=run_id)),
+                attempts=len(store.list(Attempt, parent=run_id)),
+                size_bytes=sum(thing.size_bytes for thing in left),
+                versions=tuple(
+                    one.id for one in records.artifacts if one.run_id == run_id and not one.removed
+                ),
+            )
+            if dry_run:
+                return told
+            for thing in left:
+                control.house.set_aside(thing)
+            forget(store, History(runs=(run,)))
+        store.drop_events([run_id])
+        for thing in left:
+            control.house.take_away(thing)
+        return told
+
+    def _take_away(self, things: list[Thing], versions: list[str], runs: tuple[str, ...]) -> None:
+        for version in versions:
+            with suppress(ConflictError):  # a run has begun to use it, or an alias stands for it, meanwhile
+                self._remove(version, of_table=True)
+        for first in range(0, len(runs), _RUNS_AT_ONCE):
+            self._ledger.store.drop_events(runs[first : first + _RUNS_AT_ONCE])
+        for thing in things:
+            self._control.house.take_away(thing)
+
+
+def _removable(control: Control, run_id: str) -> Record:
+    """The record of a run that may be removed. Raises NotFoundError, ConflictError."""
+    record = control.ledger.store.get(Run, run_id)
+    if record is None or not isinstance(record.noun, Run):
+        raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+    if record.noun.state not in FINISHED_RUNS:
+        raise ConflictError(
+            f"run {run_id} is {record.noun.state}", hint=f"Wait for its end, or `gridmill stop {run_id}`."
+        )
+    if record.noun.chunk:
+        raise ConflictError(
+            f"run {run_id} is of the backfill {record.noun.pipeline}, which would run this part again",
+            hint="`gridmill clean` keeps it too.",
+        )
+    return record
+
+
+def _is_whole(noun: object) -> bool:
+    return isinstance(noun, JobRun) and noun.part is None
+
+
+def _is_of(thing: Thing, run_id: str) -> bool:
+    """Whether it is the report of the run, or of an attempt of it."""
+    name = thing.name.rpartition("/")[2].removeprefix(".")
+    if thing.place == Place.REPORT:
+        return name == f"{run_id}.html"
+    return thing.place in _OF_ATTEMPTS and name.startswith(f"{run_id}.")
+
+
+def _old(version: Artifact) -> Waste:
+    """The files of a sink's version are its table's: a later load takes away what no version needs."""
+    size = 0 if version.kind == ArtifactKind.SINK else version.output.size_bytes
+    return Waste(kind="version", name=version.id, why="beyond what its job retains", size_bytes=size)
+
+
+def _usage(thing: Thing, owners: dict[str, list[str]]) -> Usage:
+    if thing.place != Place.OUTPUT:
+        return Usage(kind=thing.place.value, name=thing.name, size_bytes=thing.size_bytes)
+    kind, pipeline, job, _ = thing.name.split("/", 3)
+    versions = owners.get(thing.name, [])
+    return Usage(
+        kind=kind,
+        name=thing.name,
+        size_bytes=thing.size_bytes,
+        job=f"{pipeline}/{job}",
+        version=versions[0] if len(versions) == 1 else "",
+    )

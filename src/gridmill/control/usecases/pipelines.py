@@ -1,0 +1,110 @@
+"""Use cases of declarations that are kept."""
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.steps.begin import check_names, declare_resources, resources_used
+from gridmill.control.steps.pipeline_folders import note_origin
+from gridmill.control.ticks.schedules import schedule_view
+from gridmill.control.usecases.base import Cases
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.views import ScheduleView
+from gridmill.errors import ConflictError, NotFoundError
+from gridmill.scheduler.due_times import check_spec
+from gridmill.scheduler.graph import order
+
+
+class PipelineCases(Cases):
+    """What may be asked about kept pipelines."""
+
+    def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
+        """Keep the declaration and its resources."""
+        pipeline = replace(pipeline, applied=True)
+        with self._node.changing() as transaction:
+            order(pipeline)
+            check_names(pipeline)
+            note_origin(self._control, transaction, pipeline, adopt=adopt)
+            resources = declare_resources(self._control, transaction, pipeline)
+            resources_used(self._control, pipeline, resources)
+            self._ledger.look_up(Pipeline, pipeline.name)  # so that it can be replaced
+            transaction.put(pipeline)
+            self._put_schedules(transaction, pipeline)
+        return pipeline
+
+    def _put_schedules(self, transaction: Transaction, pipeline: Pipeline) -> None:
+        """The schedules as declared. One that is declared as before goes on as it is, paused or not."""
+        known = self._schedules_of(pipeline.name)
+        for gone in known.keys() - pipeline.schedules.keys():
+            transaction.delete(Schedule, gone)
+        for name, spec in pipeline.schedules.items():
+            check_spec(spec)
+            if name not in known or known[name].spec != spec:
+                transaction.put(Schedule(name=name, spec=spec, since=self._control.clock.now()))
+
+    def _schedules_of(self, pipeline: str) -> dict[str, Schedule]:
+        known = self._ledger.snapshot.schedules.items()
+        return {name: schedule for name, schedule in known if schedule.pipeline == pipeline}
+
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """Declarations that were applied, or run last, by name."""
+        return tuple(sorted(self._list(Pipeline), key=lambda pipeline: pipeline.name))
+
+    def pipeline(self, name: str) -> Pipeline:
+        """One of them."""
+        record = self._ledger.store.get(Pipeline, name)
+        if record is None or not isinstance(record.noun, Pipeline):
+            near = get_close_matches(name, [one.name for one in self._list(Pipeline)], n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise NotFoundError(
+                f"there is no pipeline {name!r}{meant}", hint="`gridmill list pipelines` shows them."
+            )
+        return record.noun
+
+    def remove_pipeline(self, name: str) -> None:
+        """Forget a declaration that no active run uses."""
+        with self._node.changing() as transaction:
+            self.pipeline(name)
+            active = [run for run in self._ledger.snapshot.runs.values() if run.pipeline == name]
+            if active:
+                raise ConflictError(f"run {active[0].id} of pipeline {name!r} is active")
+            self._ledger.fetch(Pipeline, name)
+            transaction.delete(Pipeline, name)
+            for schedule in self._schedules_of(name):
+                transaction.delete(Schedule, schedule)
+
+    def schedules(self) -> tuple[ScheduleView, ...]:
+        """Schedules of kept pipelines and of their jobs, by name."""
+        with self._node.lock:
+            known = sorted(self._ledger.snapshot.schedules.values(), key=lambda schedule: schedule.name)
+            return tuple(schedule_view(self._control, schedule) for schedule in known)
+
+    def schedule(self, name: str) -> ScheduleView:
+        """One schedule, with its next due times."""
+        with self._node.lock:
+            return schedule_view(self._control, self._schedule(name))
+
+    def pause_schedule(self, name: str) -> ScheduleView:
+        """Start no run until it is started again."""
+        with self._node.changing() as transaction:
+            transaction.put(replace(self._schedule(name), paused=True, message="paused"))
+        return self.schedule(name)
+
+    def start_schedule(self, name: str) -> ScheduleView:
+        """Go on; what was due while it was paused is not made up for."""
+        with self._node.changing() as transaction:
+            schedule = self._schedule(name)
+            if schedule.paused:
+                now = self._control.clock.now()
+                transaction.put(replace(schedule, paused=False, done=now, message=""))
+        return self.schedule(name)
+
+    def _schedule(self, name: str) -> Schedule:
+        found = self._ledger.snapshot.schedules.get(name)
+        if found is None:
+            raise NotFoundError(
+                f"there is no schedule {name!r}",
+                hint="`gridmill list schedules` shows them; `gridmill apply -f FILE` makes FILE's.",
+            )
+        return found

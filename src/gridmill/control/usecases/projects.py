@@ -1,0 +1,60 @@
+"""Use cases of projects that share a grid."""
+
+from dataclasses import replace
+
+from gridmill.control.usecases.base import Cases
+from gridmill.domain.naming import check_name
+from gridmill.domain.project import Project, ProjectView
+from gridmill.errors import ConflictError, NotFoundError
+from gridmill.scheduler.capacity_index import Tally
+from gridmill.scheduler.fair_share import used_now
+
+
+class ShareCases(Cases):
+    """What may be asked about projects."""
+
+    def configure_project(self, project: Project) -> ProjectView:
+        """Create it, or replace its share and quota; what it used stays."""
+        check_name("project", project.name)
+        project.check()
+        with self._node.changing() as transaction:
+            known = transaction.get(Project, project.name)
+            used = (known.used_seconds, known.used_at) if known else (0.0, transaction.now)
+            transaction.put(replace(project, used_seconds=used[0], used_at=used[1]))
+        return next(view for view in self.projects() if view.name == project.name)
+
+    def projects(self) -> tuple[ProjectView, ...]:
+        """All projects as they stand, by name."""
+        with self._node.lock:
+            snapshot, now = self._ledger.snapshot, self._control.now()
+            known = sorted(snapshot.projects.values(), key=lambda project: project.name)
+            tallies = {one.name: snapshot.places.tallies.get(one.name, Tally()) for one in known}
+            used = {one.name: used_now(one, tallies[one.name], now) for one in known}
+            return tuple(_view(one, tallies[one.name], used) for one in known)
+
+    def remove_project(self, name: str) -> None:
+        """Remove a project without active runs."""
+        with self._node.changing() as transaction:
+            if name not in self._ledger.snapshot.projects:
+                raise NotFoundError(
+                    f"there is no project {name!r}", hint="`gridmill list projects` shows them."
+                )
+            run = next((run for run in self._ledger.snapshot.runs.values() if run.project == name), None)
+            if run is not None:
+                raise ConflictError(
+                    f"run {run.id} of project {name!r} is active",
+                    hint=f"`gridmill stop {run.id}`, or wait for its end.",
+                )
+            transaction.delete(Project, name)
+
+
+def _view(project: Project, tally: Tally, used: dict[str, float]) -> ProjectView:
+    together = sum(used.values())
+    return ProjectView(
+        project=project,
+        used_seconds=used[project.name],
+        used_share=used[project.name] / together if together else 0.0,
+        cpus=tally.cpus,
+        memory_bytes=tally.memory_bytes,
+        gpus=tally.gpus,
+    )

@@ -1,0 +1,99 @@
+"""Use cases of resources and deployments."""
+
+from dataclasses import replace
+
+from gridmill.control.steps.begin import check_wishes
+from gridmill.control.usecases.base import Cases
+from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_number
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.naming import check_name
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.site import Site
+from gridmill.domain.states import DeploymentState
+from gridmill.errors import CapacityError, ConflictError, NotFoundError
+from gridmill.ports.store import Noun
+from gridmill.scheduler.sizing import size_resource
+
+
+class ResourceCases(Cases):
+    """What may be asked about resources and deployments."""
+
+    def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
+        """Create or replace a resource; the size chosen, with why."""
+        check_name("resource", resource.name)
+        check_memory(resource.memory_bytes, f"resource {resource.name}: memory")
+        with self._node.changing() as transaction:
+            site = self._ledger.snapshot.sites.get(resource.site)
+            if site is None:
+                known = ", ".join(sorted(self._ledger.snapshot.sites))
+                raise NotFoundError(f"there is no site {resource.site!r}", hint=f"There are: {known}.")
+            check_wishes(resource, site)
+            sizing = size_resource(resource, self._ledger.snapshot.history, site.largest)
+            if not sizing.amounts.fits_in(site.largest):
+                raise CapacityError(_too_large(resource, sizing, site))
+            transaction.put(resource)
+            for other in _without(self._ledger.snapshot.resources, resource):
+                transaction.put(other)
+        return resource, sizing
+
+    def resources(self) -> tuple[Resource, ...]:
+        """All resources, by name."""
+        with self._node.lock:
+            return tuple(sorted(self._ledger.snapshot.resources.values(), key=lambda r: r.name))
+
+    def remove_resource(self, name: str) -> None:
+        """Remove a resource that nothing waits for."""
+        with self._node.changing() as transaction:
+            if name not in self._ledger.snapshot.resources:
+                raise NotFoundError(f"there is no resource {name!r}")
+            known = self._ledger.snapshot.job_runs.values()
+            users = [one for one in known if name in (one.resource, *one.job.named_resources)]
+            if users:
+                raise ConflictError(
+                    f"resource {name!r} is used by run {users[0].run_id}",
+                    hint=f"`gridmill stop {users[0].run_id}`, or wait for its end.",
+                )
+            transaction.delete(Resource, name)
+            for deployment in self._ledger.snapshot.deployments.values():
+                if deployment.resource == name:
+                    transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="removed"))
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """Deployments that are not gone."""
+        with self._node.lock:
+            return tuple(self._ledger.snapshot.deployments.values())
+
+    def release(self, deployment_id: str) -> None:
+        """Tear a deployment down once it is idle."""
+        with self._node.changing() as transaction:
+            deployment = self._ledger.snapshot.deployments.get(deployment_id)
+            if deployment is None or deployment.state == DeploymentState.RELEASING:
+                return
+            if any(self._ledger.snapshot.attempts_on(deployment_id)):
+                raise ConflictError(
+                    f"deployment {deployment_id} is running jobs", hint="Stop their run, or wait for its end."
+                )
+            transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="released by hand"))
+
+
+def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:
+    """Resources that lose the jobs which were assigned to another one just now."""
+    changed: list[Noun] = []
+    for resource in resources.values():
+        left = tuple(job for job in resource.jobs if job not in assigned.jobs)
+        if resource.name != assigned.name and left != resource.jobs:
+            changed.append(replace(resource, jobs=left))
+    return changed
+
+
+def _too_large(resource: Resource, sizing: Sizing, site: Site) -> str:
+    wanted, most = sizing.amounts, site.largest
+    return (
+        f"resource {resource.name!r} needs {_shown(wanted)}; "
+        f"the largest node of site {site.name!r} has {_shown(most)}"
+    )
+
+
+def _shown(amounts: Amounts) -> str:
+    gpus = show_count(amounts.gpus, "GPU") if amounts.gpus else "no GPU"
+    return f"{show_number(amounts.cpus)} CPUs, {show_bytes(amounts.memory_bytes)}, {gpus}"

@@ -1,0 +1,199 @@
+"""Use cases of runs: plan, start, look, stop, resume, follow."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gridmill.control.ledger import Transaction
+from gridmill.control.steps.begin import (
+    all_resources_used,
+    as_altered,
+    begin_run,
+    check_project,
+    chosen,
+    resources_used,
+    resume_run,
+    stop_run,
+)
+from gridmill.control.steps.inputs import declared_sizes
+from gridmill.control.steps.pipeline_folders import conflict_of
+from gridmill.control.steps.result_names import check_names_known
+from gridmill.control.steps.source_listing import NOTHING, Listed, list_sources
+from gridmill.control.steps.unchanged import find_broken, foresee
+from gridmill.control.usecases.advice import advice_with
+from gridmill.control.usecases.preview import (
+    Lacking,
+    ask_lacking,
+    forecast_carrying,
+    versions_read,
+    with_columns_checked,
+    with_preflight,
+)
+from gridmill.control.usecases.sinks import AlterationCases
+from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline, with_lines
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.preflight import Finding
+from gridmill.domain.resource import Resource
+from gridmill.domain.run import Run
+from gridmill.domain.states import RunState
+from gridmill.domain.views import DryRun, RunView
+from gridmill.errors import NotFoundError, PipelineError
+from gridmill.scheduler.bottleneck import has_workers, may_be_cut
+from gridmill.scheduler.dry_run import dry_run
+from gridmill.scheduler.due_times import check_times
+from gridmill.scheduler.graph import order
+from gridmill.scheduler.preflight import show_finding, written_late
+
+
+class RunCases(AlterationCases):
+    """What may be asked about runs."""
+
+    def start_run(
+        self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
+    ) -> RunView:
+        """Start a run and return at once."""
+        declared, pipeline = pipeline, chosen(as_altered(self._control, pipeline), only)
+        if not pipeline.jobs:
+            raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
+        with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
+            check_names_known(self._control, pipeline.jobs)
+            run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
+            self._know(transaction, declared)
+        return self.run(run.id)
+
+    def _know(self, transaction: Transaction, pipeline: Pipeline) -> None:
+        """The pipeline is known by its name from now on. One that was applied stays as it was applied."""
+        known, ran = self._ledger.look_up(Pipeline, pipeline.name), replace(pipeline, applied=False)
+        if known is None or (not known.applied and known != ran):
+            transaction.put(ran)
+
+    def plan_run(self, pipeline: Pipeline) -> DryRun:
+        """What a run would do."""
+        with with_lines(pipeline.lines, pipeline.name):
+            return self._plan_run(pipeline)
+
+    def _plan_run(self, pipeline: Pipeline) -> DryRun:
+        check_times(pipeline)
+        pipeline = as_altered(self._control, pipeline)
+        listings = list_sources(
+            self._control.storage, pipeline.jobs, pipeline.folder, self._control.clock.now()
+        )
+        lacking = self._lacking(pipeline)
+        broken = find_broken(self._control, pipeline, listings, self._node.lock)
+        with self._node.lock:
+            snapshot, resources = self._ledger.snapshot, self._resources(pipeline)
+            used = resources_used(self._control, pipeline, resources)
+            jobs = tuple(
+                job if used[job.name].default or job.resources else replace(job, resource=used[job.name].name)
+                for job in pipeline.jobs
+            )
+            sizes = declared_sizes(self._control, pipeline, listings)
+            foreseen = foresee(self._control, pipeline, listings, broken)
+            unchanged = frozenset(name for name, one in foreseen.items() if one.version is not None)
+            carrying = forecast_carrying(self._control, pipeline, unchanged, lacking)
+            made = dry_run(
+                replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, self._control.now()
+            )
+            going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
+            advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
+            conflict = conflict_of(self._control, pipeline)
+            checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
+        problems = self._unlisted(pipeline, listings)
+        told = (
+            replace(
+                job,
+                problem=job.problem or problems.get(job.job, "") or foreseen[job.job].problem,
+                reason=foreseen[job.job].reason,
+                advice=advice[job.job],
+                waiting=listings.get(job.job, NOTHING).waiting,
+            )
+            for job in checked
+        )
+        made = replace(made, jobs=tuple(told), conflict=conflict)
+        return with_preflight(self._control, pipeline, made, self._node.lock)
+
+    def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, Listed]) -> Mapping[str, str]:
+        """Why sources cannot be listed, by job; not of one whose files a command may write before."""
+        late, found = written_late(pipeline), {}
+        for name, one in listings.items():
+            if one.error is not None and name not in late:
+                finding = Finding(job=name, path="sink.source", message=str(one.error), hint=one.error.hint)
+                found[name] = show_finding(pipeline, finding)
+        return found
+
+    def _lacking(self, pipeline: Pipeline) -> Lacking:
+        """What farms to which its jobs may go say that they lack; they are asked without the lock."""
+        with self._node.lock:
+            order(pipeline)
+            check_project(self._control, pipeline)
+            found = all_resources_used(self._control, pipeline, self._resources(pipeline))
+            versions = versions_read(self._control, pipeline, found)
+            sites = self._control.sites.items()
+            ports = {name: port for name, port in sites if name not in self._control.away}
+        return ask_lacking(ports, versions)
+
+    def _resources(self, pipeline: Pipeline) -> dict[str, Resource]:
+        known = self._ledger.snapshot.resources.values()
+        return {one.name: one for one in (*known, *pipeline.resources)}
+
+    def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
+        """One line, from the lock's holder."""
+        if not (has_workers(job) or may_be_cut(job)):
+            return ""
+        found = advice_with(self._control, job, pipeline, resource)
+        return found.summary if found else ""
+
+    def runs(
+        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
+    ) -> tuple[Run, ...]:
+        """Runs, newest first."""
+        if not states:
+            return self._list(Run, parent=pipeline, limit=limit, newest_first=True)
+        every = self._list(Run, parent=pipeline, newest_first=True)
+        return tuple(run for run in every if run.state in states)[:limit]
+
+    def run(self, run_id: str) -> RunView:
+        """A run with its jobs."""
+        attempts = attempts_of(self._ledger.store, run_id)
+        with self._node.lock:
+            return run_view(self._control, run_id, attempts)
+
+    def resume(self, run_id: str) -> RunView:
+        """Continue a failed or stopped run."""
+        with self._node.changing() as transaction:
+            resume_run(self._control, transaction, run_id)
+        return self.run(run_id)
+
+    def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
+        """Ask a run, or one job of it, to stop."""
+        view = self.run(run_id)
+        if job is not None and all(known.job.job.name != job for known in view.jobs):
+            names = ", ".join(known.job.job.name for known in view.jobs)
+            raise NotFoundError(f"run {run_id} has no job {job!r}", hint=f"It has: {names}.")
+        with self._node.changing() as transaction:
+            run = self._ledger.snapshot.runs.get(run_id)
+            if run is not None:
+                stop_run(self._control, transaction, run, job)
+        return self.run(run_id)
+
+    def events(
+        self,
+        run_id: str,
+        *,
+        job: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        wait_seconds: float = 0,
+    ) -> tuple[Event, ...]:
+        """Kept events after a sequence; waits for some."""
+        deadline = self._control.clock.monotonic() + wait_seconds
+        while True:
+            seen = self._node.commits
+            found = tuple(self._ledger.store.events(run_id=run_id, job=job, after=after, limit=limit))
+            left = deadline - self._control.clock.monotonic()
+            if self._node.taken_over is not None:
+                raise self._node.taken_over
+            if found or left <= 0 or self._node.ending:
+                return found
+            self._node.wait_for_commit(seen, left)

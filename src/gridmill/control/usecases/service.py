@@ -1,0 +1,149 @@
+"""The use cases: what faces may ask of the control node (ports/grid.py), in process."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from gridmill.control.node import ControlNode
+from gridmill.control.steps.problems import troubles
+from gridmill.control.usecases.advice import AdviceCases
+from gridmill.control.usecases.archives import ProjectCases
+from gridmill.control.usecases.backfills import BackfillCases
+from gridmill.control.usecases.disk import HousekeepingCases
+from gridmill.control.usecases.pipelines import PipelineCases
+from gridmill.control.usecases.projects import ShareCases
+from gridmill.control.usecases.resources import ResourceCases
+from gridmill.control.usecases.runs import RunCases
+from gridmill.control.usecases.sites import SiteCases
+from gridmill.control.usecases.views import events_to_show, run_before
+from gridmill.domain.advice import Advice
+from gridmill.domain.amounts import show_count
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import Event
+from gridmill.domain.views import ClientView, ControlView, RunView
+from gridmill.errors import ConflictError, GridmillError, explained
+
+_RUNS_NAMED = 10
+_STOP_SECONDS = 60.0
+"""How long runs that are stopped may take to end, before the control node ends all the same."""
+_LEAVE_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What the control node says of itself."""
+
+    version: str
+    home: str
+    address: str
+    embedded: bool
+
+
+Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None], str]
+"""The report of a run, with its events, advice on its jobs, and the run before it."""
+EARLIER_RUNS = 1000
+"""Among so many of the newest runs the one before is looked for."""
+
+
+class Service(
+    RunCases,
+    ResourceCases,
+    SiteCases,
+    PipelineCases,
+    BackfillCases,
+    AdviceCases,
+    HousekeepingCases,
+    ProjectCases,
+    ShareCases,
+):
+    """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
+
+    def __init__(
+        self,
+        node: ControlNode,
+        identity: Identity,
+        *,
+        render: Render,
+        end: Callable[[], None],
+    ) -> None:
+        super().__init__(node)
+        self._identity = identity
+        self._render = render
+        self._end = end
+        self._started = node.control.now()
+        self.clients: Callable[[], tuple[ClientView, ...]] = tuple
+
+    def control(self) -> ControlView:
+        """The control node itself."""
+        waiting, running = self._node.counts()
+        return ControlView(
+            version=self._identity.version,
+            home=self._identity.home,
+            root=self._control.storage.location,
+            pid=os.getpid(),
+            address=self._identity.address,
+            embedded=self._identity.embedded,
+            started=self._started,
+            active_runs=len(self._node.active_runs()),
+            waiting_jobs=waiting,
+            running_jobs=running,
+            deployments=len(self.deployments()),
+            troubles=troubles(self._control),
+            clients=self.clients(),
+        )
+
+    def probe(self, name: str, *, workers: int, share: float) -> RunView:
+        """Start a run of that job alone on a part of its data."""
+        return self.run(self.start_probe(name, workers=workers, share=share))
+
+    def shutdown(self, *, all: bool = False) -> None:
+        """End the control node; with `all` stop the runs it works for first."""
+        runs = tuple(run.id for run in self._node.active_runs())
+        if runs and not all:
+            raise ConflictError(
+                f"the control node works for {self._named(runs)}",
+                hint="`gridmill down --all` stops them and ends it; `gridmill resume RUN` continues one.",
+            )
+        threading.Thread(target=self._shut_down, args=(runs,), name="shutdown", daemon=True).start()
+
+    def _named(self, runs: Sequence[str]) -> str:
+        """The runs, each with the client that waits for it."""
+        by_run = {run: f" (process {one.pid}: {one.command})" for one in self.clients() for run in one.runs}
+        named = [f"{run}{by_run.get(run, '')}" for run in runs[:_RUNS_NAMED]]
+        more = f" and {len(runs) - _RUNS_NAMED} more" if len(runs) > _RUNS_NAMED else ""
+        return f"{show_count(len(runs), 'run')}: {', '.join(named)}{more}"
+
+    def _shut_down(self, runs: Sequence[str]) -> None:
+        """Stop the runs, let their clients see how they ended, then end."""
+        try:
+            for run in runs:
+                self.stop_run(run)
+            self._wait(
+                lambda: not {one.id for one in self._node.active_runs()}.intersection(runs), _STOP_SECONDS
+            )
+            self._wait(lambda: not any(set(one.runs) & set(runs) for one in self.clients()), _LEAVE_SECONDS)
+        except GridmillError as error:
+            self._control.warn(f"not all runs are stopped: {explained(error)}")
+        self._end()
+
+    def _wait(self, over: Callable[[], bool], seconds: float) -> None:
+        until = self._control.clock.monotonic() + seconds
+        while not over() and self._control.clock.monotonic() < until:
+            self._node.wait_for_commit(self._node.commits, _LOOK_SECONDS)
+
+    def report(self, run_id: str) -> str:
+        """The run's report: one self-contained HTML document."""
+        view = self.run(run_id)
+        events = events_to_show(view, lambda after, limit: self.events(run_id, after=after, limit=limit))
+        before = run_before(view.run, self.runs(limit=EARLIER_RUNS, pipeline=view.run.pipeline))
+        earlier = self.run(before.id) if before is not None else None
+        return self._render(view, events, self.advice_on_run(view), earlier)
+
+    def has_bundle(self, bundle: str) -> bool:
+        """Whether the code bundle of that hash is here."""
+        return self._control.storage.has_bundle(bundle)
+
+    def put_bundle(self, bundle: str, data: bytes) -> None:
+        """Keep a code bundle."""
+        self._control.storage.put_bundle(bundle, data)

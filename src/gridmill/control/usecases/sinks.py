@@ -1,0 +1,199 @@
+"""The load tasks of sinks, put together from declarations, versions, runs and schedules.
+
+Use cases of sinks: alterations, kept beside the declaration and applied when a run begins; load tasks.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gridmill.control.state import Control
+from gridmill.control.steps.begin import alterations_of
+from gridmill.control.ticks.schedules import schedule_view
+from gridmill.control.usecases.base import Cases
+from gridmill.control.usecases.preview import check_change
+from gridmill.domain.amounts import show_count
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.retention import RUNS_KEPT
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.sink_overrides import Alterations, Change, altered, with_change
+from gridmill.domain.sink_status import LoadTask, lag_of, position_of, rejects_of, shifted_of, source_of
+from gridmill.domain.source import Source
+from gridmill.domain.states import JobState
+from gridmill.errors import NotFoundError
+from gridmill.ports.store import key_of
+from gridmill.scheduler.explain import why_waiting
+
+
+def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun | None) -> Iterator[LoadTask]:
+    """Those of one sink; `newest` is its job in the newest run."""
+    alterations = alterations_of(control, name).changes
+    found = control.newest_artifact(name)
+    version = found if found is not None and not found.removed else None
+    task = LoadTask(sink=name, source="", alterations=len(alterations))
+    if newest is not None:
+        task = replace(
+            task,
+            state=newest.state,
+            looked=newest.ended,
+            run=newest.run_id,
+            why=_why(control, newest),
+        )
+    task = _scheduled(control, task)
+    if version is not None:
+        task = replace(
+            task,
+            version=version.id,
+            loaded=version.created,
+            rows_added=int(version.output.details.get("rows_added") or 0),
+            drifted=tuple(sorted(shifted_of(version))),
+        )
+    source = altered(spec, alterations).source if spec is not None else None
+    for written in _sources(source, version):
+        told = _with_counts(control, replace(task, source=written), version, files=_has_files(source))
+        whole = source is not None and source.sql is not None and source.sql.cursor is None
+        yield replace(told, position="all of it") if whole and version is not None else told
+
+
+def _why(control: Control, job: JobRun) -> str:
+    if job.state in (JobState.BLOCKED, JobState.WAITING) and job.id in control.ledger.snapshot.job_runs:
+        return why_waiting(control.ledger.snapshot, job.id, control.now())
+    return job.message if job.state in (JobState.FAILED, JobState.STOPPED, JobState.SKIPPED) else ""
+
+
+def _sources(source: Source | None, version: Artifact | None) -> tuple[str, ...]:
+    if source is not None and _has_files(source):
+        return source.paths
+    if source is not None:
+        return (source.name,)
+    known = tuple(_counts(version)) if version is not None else ()
+    return known or ((source_of(version),) if version is not None else ())
+
+
+def _has_files(source: Source | None) -> bool:
+    return source is None or (source.sql is None and source.stream is None)
+
+
+def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = version.output.details.get("sources") or {}
+    return found
+
+
+def _with_counts(control: Control, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
+    """Of files, where the version tells sources apart, what came from this one; else all."""
+    if version is None:
+        return task
+    known = _counts(version) if files else {}
+    if known:
+        counts = known.get(task.source, {})
+        position = show_count(counts.get("files", 0), "file")
+        return replace(task, rows=counts.get("rows", 0), rejects=counts.get("rejects", 0), position=position)
+    return replace(
+        task,
+        rows=version.output.rows or 0,
+        rejects=rejects_of(version).get("rows", 0),
+        position=position_of(version, files=files),
+        lag_seconds=lag_of(version, control.clock.now()),
+    )
+
+
+def _scheduled(control: Control, task: LoadTask) -> LoadTask:
+    """By its own schedule, that of its pipeline, or both: whichever comes first."""
+    schedules = control.ledger.snapshot.schedules
+    known = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
+    if not known:
+        return task
+    views = [schedule_view(control, schedule) for schedule in known]
+    looks = [
+        view.next[0] if view.next else _next_look(control, schedule)
+        for view, schedule in zip(views, known, strict=True)
+    ]
+    return replace(
+        task,
+        schedule="; ".join(schedule.spec.text for schedule in known),
+        following=min((look for look in looks if look is not None), default=None),
+        why=task.why or views[0].why,
+    )
+
+
+def _next_look(control: Control, schedule: Schedule) -> float | None:
+    """When a continuous schedule looks again."""
+    watch = control.alarms.watches.get(schedule.name) if control.alarms else None
+    if watch is None or schedule.paused:
+        return None
+    return control.clock.now() + max(0.0, watch.look_at - control.clock.monotonic())
+
+
+class AlterationCases(Cases):
+    """What may be asked about alterations and load tasks."""
+
+    def alterations(self, *, name: str | None = None) -> tuple[Alterations, ...]:
+        """Of one sink or of all."""
+        return tuple(one for one in self._list(Alterations) if one.changes and name in (None, one.name))
+
+    def alter_sink(self, name: str, change: Change) -> Alterations:
+        """Add or remove a part. Raises InputError for what cannot be, also for a column that is not there."""
+        spec = self._declared(name)
+        with self._node.changing() as transaction:
+            before = alterations_of(self._control, name)
+            if before.changed:  # kept in the store, and read so that it can be replaced
+                self._ledger.fetch(Alterations, name)
+            changes = with_change(spec, before.changes, change)
+            after_all = altered(spec, changes)
+            after_all.check()
+            after_all.source.check()
+            check_change(self._control, name, after_all, change)
+            after = replace(before, changes=changes, changed=transaction.now)
+            transaction.put(after)
+        return after
+
+    def _declared(self, name: str) -> SinkSpec:
+        """As it is kept, else as it ran last."""
+        pipeline, _, job = name.partition("/")
+        record = self._ledger.store.get(Pipeline, pipeline)
+        jobs = record.noun.jobs if record is not None and isinstance(record.noun, Pipeline) else ()
+        found = next((one.sink for one in jobs if one.name == job), None) or self._ran(pipeline, job)
+        if found is None:
+            raise NotFoundError(
+                f"there is no sink {name!r}",
+                hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
+            )
+        return found
+
+    def _ran(self, pipeline: str, job: str) -> SinkSpec | None:
+        found = self._newest(pipeline, job)
+        return found.job.sink if found is not None else None
+
+    def _newest(self, pipeline: str, job: str) -> JobRun | None:
+        """The job in the newest run that has it."""
+        store = self._ledger.store
+        for run in store.list(Run, parent=pipeline, newest_first=True, limit=RUNS_KEPT):
+            for record in store.list(JobRun, parent=key_of(run.noun)):
+                if isinstance(record.noun, JobRun) and record.noun.job.name == job:
+                    return record.noun
+        return None
+
+    def load_tasks(self, *, name: str | None = None) -> tuple[LoadTask, ...]:
+        """Of one sink or of all."""
+        with self._node.lock:
+            kept = {pipeline.name: pipeline for pipeline in self._list(Pipeline)}
+            declared = {f"{one.name}/{job.name}" for one in kept.values() for job in one.jobs if job.sink}
+            loaded = {one.name for one in self._list(Artifact, parent=name) if one.kind == ArtifactKind.SINK}
+            names = sorted(one for one in declared | loaded if name in (None, one))
+            found = tuple(task for one in names for task in self._tasks(one, kept))
+        if name is not None and not found:
+            raise NotFoundError(
+                f"there is no sink {name!r}", hint="`gridmill list sinks` shows those that were loaded."
+            )
+        return found
+
+    def _tasks(self, name: str, kept: Mapping[str, Pipeline]) -> Iterator[LoadTask]:
+        pipeline, _, job = name.partition("/")
+        newest = self._newest(pipeline, job)
+        jobs = kept[pipeline].jobs if pipeline in kept else ()
+        declared = next((one.sink for one in jobs if one.name == job), None)
+        spec = declared or (newest.job.sink if newest is not None else None)
+        return tasks_of(self._control, name, spec, newest)

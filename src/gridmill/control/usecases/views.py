@@ -1,0 +1,260 @@
+"""Nouns put together for readers: live ones from memory, finished ones from the store.
+
+What a report is made of beside the run: the events that it shows, and the run before.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Control
+from gridmill.control.steps.problems import trouble_at, why_left_aside
+from gridmill.control.steps.references import fetch_artifact, metrics_of
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.environment_build import BEGUN, ENDED
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.run_failures import at_fault, failed_jobs
+from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
+from gridmill.domain.views import JobView, PartView, RunView
+from gridmill.errors import NotFoundError
+from gridmill.ports.site import Carries
+from gridmill.ports.store import Store
+from gridmill.scheduler.explain import why_waiting
+from gridmill.scheduler.graph import critical_path
+from gridmill.scheduler.wait_estimate import Waits
+
+ADDED = "rows_added"
+"""The metric of a sink that is of its run, not of the version."""
+WHYS_PER_VIEW = 100
+"""Reasons are worked out for the first waiting jobs only: nobody reads thousands."""
+
+Attempts = Mapping[str, Sequence[Attempt]]
+
+
+def attempts_of(store: Store, run_id: str) -> Attempts:
+    """The attempts of each JobRun of a run, oldest first; all ranks of each gang. Needs no lock."""
+    by_job: dict[str, list[Attempt]] = {}
+    for record in store.list(Attempt, parent=run_id):
+        if isinstance(record.noun, Attempt):
+            by_job.setdefault(record.noun.job_run_id, []).append(record.noun)
+    return by_job
+
+
+def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
+    """A run with its jobs; `attempts` may have been read a moment before. Raises NotFoundError."""
+    ledger = control.ledger
+    run = ledger.snapshot.runs.get(run_id)
+    if run is not None:
+        job_runs = tuple(ledger.snapshot.job_runs_of(run_id))
+    else:
+        run, job_runs = _finished(ledger, run_id)
+    parts, whole = _apart(job_runs)
+    ordered = sorted(whole, key=lambda job: job.order)
+    every = [*ordered, *chain.from_iterable(parts.values())]
+    if any(_is_behind(job, attempts.get(job.id, ())) for job in every):
+        attempts = attempts_of(ledger.store, run_id)
+    whys = _whys(control, islice(filter(_waits, ordered), WHYS_PER_VIEW))
+    jobs = tuple(
+        _with_parts(
+            control,
+            _job_view(control, job, attempts.get(job.id, ()), whys.get(job.id, "")),
+            parts.get(job.id, ()),
+            attempts,
+        )
+        for job in ordered
+    )
+    return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.now()))
+
+
+def _whys(control: Control, job_runs: Iterable[JobRun]) -> Mapping[str, str]:
+    """Why each waits, as far as it is known here."""
+    snapshot, now = control.ledger.snapshot, control.now()
+    waits = Waits(snapshot, now)
+
+    def told(one: JobRun) -> Iterable[str]:
+        yield why_waiting(snapshot, one.id, now, waits)
+        yield why_left_aside(control, one)
+        if one.state is JobState.WAITING:
+            resource = snapshot.resource_of(one.resource, one.job.kind)
+            yield trouble_at(control, resource.site) if resource is not None else ""
+
+    return {one.id: "; ".join(filter(None, told(one))) for one in job_runs}
+
+
+def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:
+    """The parts that jobs are done in now, by job, and the jobs."""
+    jobs = {job.id: job for job in job_runs if job.part is None}
+    parts: dict[str, list[JobRun]] = {}
+    for job in job_runs:
+        if job.part is not None and job.part.number < jobs[job.part.of].parts:
+            parts.setdefault(job.part.of, []).append(job)
+    for some in parts.values():
+        some.sort(key=lambda job: job.part.number if job.part else 0)
+    return parts, list(jobs.values())
+
+
+def _with_parts(control: Control, view: JobView, parts: Sequence[JobRun], attempts: Attempts) -> JobView:
+    """While they are done, their progress together is the job's."""
+    if not parts:
+        return view
+    views = tuple(_part_view(control, part, attempts.get(part.id, ())) for part in parts)
+    gathering = view.job.attempt_id is not None
+    return replace(view, parts=views, progress=view.progress if gathering else _together(views))
+
+
+def _part_view(control: Control, part: JobRun, attempts: Sequence[Attempt]) -> PartView:
+    snapshot, node = control.ledger.snapshot, part.part.node if part.part else ""
+    last = attempts[-1] if attempts else None
+    return PartView(
+        job=part,
+        node=node or (_node_of(control, last) if last else ""),
+        exit_code=last.exit_code if last else None,
+        seconds=last.ended - last.placed if last and last.ended is not None else None,
+        attempts=tuple(attempts),
+        why=why_waiting(snapshot, part.id, control.now()) if part.id in snapshot.job_runs else "",
+        progress=control.progress.get(part.id, {}),
+    )
+
+
+def _node_of(control: Control, attempt: Attempt) -> str:
+    deployment: object = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    if deployment is None:
+        record = control.ledger.store.get(Deployment, attempt.deployment_id)
+        deployment = record.noun if record is not None else None
+    pods = deployment.pods if isinstance(deployment, Deployment) else ()
+    return next((pod.node for pod in pods if pod.id == attempt.pod_id), "")
+
+
+def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
+    done = sum(part.job.state in DONE_JOBS for part in parts)
+    told = [part.progress for part in parts if part.progress]
+    note = f"{done} of {len(parts)} parts"
+    if len(told) + done < len(parts) or not all(one.get("total") for one in told):
+        return {"done": done, "total": len(parts), "unit": "parts", "note": note}
+    share = (done + sum(one["done"] / one["total"] for one in told)) / len(parts)
+    return {"done": round(100 * share), "total": 100, "unit": "%", "note": note}
+
+
+def _is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
+    """The attempts were read before a commit that the job's state has seen."""
+    return sum(one.rank == 0 for one in attempts) < job_run.attempts or any(
+        attempt.state in LIVE_ATTEMPTS and job_run.state != JobState.RUNNING for attempt in attempts
+    )
+
+
+def _waits(job_run: JobRun) -> bool:
+    return job_run.state in (JobState.BLOCKED, JobState.WAITING)
+
+
+def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
+    record = ledger.store.get(Run, run_id)
+    if record is None or not isinstance(record.noun, Run):
+        raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+    jobs = (job.noun for job in ledger.store.list(JobRun, parent=run_id))
+    return record.noun, tuple(job for job in jobs if isinstance(job, JobRun))
+
+
+def _carried(control: Control, attempts: Sequence[Attempt]) -> Mapping[str, Any]:
+    """How far an attempt's data is on the way to where it runs, or back."""
+    last = attempts[-1] if attempts else None
+    site = control.sites.get(_site_of(control, last)) if last is not None else None
+    return site.carried(last.id) if last is not None and isinstance(site, Carries) else {}
+
+
+def _held_up(control: Control, attempts: Sequence[Attempt]) -> str:
+    """What a job waits for whose attempt is at a site that does not answer, or whose data cannot travel."""
+    last = attempts[-1] if attempts else None
+    site = _site_of(control, last) if last is not None else ""
+    if last is None or not site:
+        return ""
+    return trouble_at(control, site) or control.troubles.get(f"data at {site} {last.id}", "")
+
+
+def _site_of(control: Control, attempt: Attempt) -> str:
+    """Where a live attempt is; empty for one that has ended."""
+    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    return deployment.site if deployment is not None and attempt.state in LIVE_ATTEMPTS else ""
+
+
+def _standing_metrics(control: Control, versions: Sequence[Artifact]) -> Mapping[str, float]:
+    """Those of the versions that stand for an unchanged job. Of a sink no row was added."""
+    found = {name: value for one in versions for name, value in metrics_of(control, one).items()}
+    return found | ({ADDED: 0.0} if ADDED in found else {})
+
+
+def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], why: str) -> JobView:
+    whole = tuple(one for one in attempts if one.rank == 0)
+    final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
+    artifacts = tuple(fetch_artifact(control, name) for name in job_run.artifacts)
+    if job_run.state == JobState.UNCHANGED:
+        final = dict(_standing_metrics(control, artifacts))
+    return JobView(
+        job=job_run,
+        attempts=whole,
+        ranks=tuple(one for one in attempts if one.rank > 0),
+        artifacts=artifacts,
+        why=why or _held_up(control, whole),
+        progress=_carried(control, whole) or control.progress.get(job_run.id, {}),
+        metrics=final or control.metrics.get(job_run.id, {}),
+    )
+
+
+PAGE = 10_000
+MOST_METRICS = 200_000
+LOGS_PER_JOB = 200
+"""Log events that are kept per failed job, the last ones: a report shows their last lines."""
+
+Read = Callable[[int, int], Sequence[Event]]
+"""The run's events after a sequence, so many at most."""
+
+
+def events_to_show(view: RunView, read: Read) -> tuple[Event, ...]:
+    """Of all events of a run: its metrics by step, the ends of the logs of failed jobs, and when
+    environments were built.
+
+    Read page by page, so that the log of a chatty run is never in memory as a whole.
+    """
+    failed = {attempt.job_run_id: attempt.id for job in failed_jobs(view) if (attempt := at_fault(job))}
+    logs: dict[str, deque[Event]] = {one: deque(maxlen=LOGS_PER_JOB) for one in failed.values()}
+    kept: list[Event] = []
+    for event in _all(read):
+        if event.type == EventType.METRIC and event.body.get("step") is not None:
+            if len(kept) < MOST_METRICS:
+                kept.append(event)
+        elif event.type == EventType.LOG:
+            if _is_of_building(event):
+                kept.append(event)
+            for attempt_id, last in logs.items():
+                if event.attempt_id == attempt_id or event.attempt_id.startswith(f"{attempt_id}."):
+                    last.append(event)
+    return (*kept, *(event for last in logs.values() for event in last))
+
+
+def _all(read: Read) -> Iterator[Event]:
+    after = 0
+    while page := read(after, PAGE):
+        yield from page
+        after = page[-1].sequence
+
+
+def _is_of_building(event: Event) -> bool:
+    text = str(event.body.get("text", ""))
+    return event.body.get("stream") == "pod" and text.startswith((BEGUN, ENDED))
+
+
+def run_before(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The last run of the pipeline before this one that succeeded; probes are none."""
+    earlier = [
+        one
+        for one in runs
+        if one.order < run.order
+        and one.state == RunState.SUCCEEDED
+        and not one.probe
+        and one.pipeline == run.pipeline
+    ]
+    return max(earlier, key=lambda one: one.order, default=None)

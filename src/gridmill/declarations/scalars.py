@@ -1,0 +1,183 @@
+"""How single values are written in YAML: text, numbers, durations, sizes, counts; one table, read two ways.
+
+Each leaf has a parser (a value from nodes.py to the noun's value) and the JSON Schema of what it accepts.
+"""
+
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from gridmill.declarations.other_tools import value_pointer
+from gridmill.declarations.problems import did_you_mean
+from gridmill.declarations.yaml import Real, Whole
+from gridmill.domain.amounts import parse_bytes, parse_count, parse_period, parse_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+PARAMETER = {"type": "string", "pattern": r"\$\{"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """`expected` completes the sentence `expected ..., got ...`."""
+
+    expected: str
+    parse: Callable[[Any], Any]
+    schema: dict[str, Any]
+
+
+def wrong(expected: str, more: str = "") -> PydanticCustomError:
+    """To be told as `expected a duration such as 5m, got [1, 2]`, with `more` behind it."""
+    return PydanticCustomError("expected", "expected {expected}", {"expected": expected, "more": more})
+
+
+def _name(value: object) -> str:
+    if isinstance(value, str) and NAMES.fullmatch(value):
+        return value
+    if isinstance(value, Whole) and NAMES.fullmatch(value.text):
+        return value.text
+    raise wrong(NAME.expected)
+
+
+def _text(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case Whole() | Real():
+            return value.text
+        case str():
+            return value
+    raise wrong(TEXT.expected)
+
+
+def _texts(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, list) and not any(isinstance(item, list | dict) or item is None for item in value):
+        return tuple(_text(item) for item in value)
+    if value is None or isinstance(value, list | dict):
+        raise wrong(TEXTS.expected)
+    return _text(value)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise wrong(WHOLE.expected)
+
+
+def _whole_or_auto(value: object) -> int | None:
+    if value == "auto":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise wrong(AUTO.expected)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise wrong(NUMBER.expected)
+
+
+def _as_written(value: object) -> int | float:
+    return _whole(value) if isinstance(value, int) else _number(value)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise wrong(FLAG.expected)
+
+
+def _scalar(value: object) -> str | int | float | bool:
+    match value:
+        case bool() | str():
+            return value
+        case Whole():
+            return int(value)
+        case Real():
+            return float(value)
+    raise wrong(SCALAR.expected)
+
+
+def _value(value: object) -> str | int | float | bool | tuple[str | int | float | bool, ...]:
+    if not isinstance(value, list):
+        return _scalar(value)
+    if any(isinstance(item, list | dict) or item is None for item in value):
+        raise wrong(VALUE.expected)
+    return tuple(_scalar(item) for item in value)
+
+
+def _with_unit(parse: Callable[[str], float], expected: str) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise wrong(expected)
+        try:
+            return parse(value if isinstance(value, str) else str(value))
+        except (InputError, OverflowError) as error:
+            _, _, why = getattr(error, "message", "").partition(": ")
+            raise wrong(expected, f": {why}" if why else "") from error
+
+    return read
+
+
+def _unit(parse: Callable[[str], float], expected: str, units: str) -> Leaf:
+    pattern = rf"^\s*[0-9]+(\.[0-9]+)?\s*({units})?\s*$"
+    accepted = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": pattern}, PARAMETER]
+    return Leaf(expected=expected, parse=_with_unit(parse, expected), schema={"anyOf": accepted})
+
+
+def choice(enum: type[StrEnum]) -> Leaf:
+    """One of the values of `enum`."""
+    names = [member.value for member in enum]
+    expected = f"one of {', '.join(names)}"
+
+    def read(value: object) -> StrEnum:
+        if isinstance(value, str) and value in names:
+            return enum(value)
+        cure = value_pointer(enum, str(value))
+        raise wrong(expected, f"; {cure}" if cure else did_you_mean(str(value), names))
+
+    return Leaf(expected=expected, parse=read, schema={"anyOf": [{"enum": names}, PARAMETER]})
+
+
+def _or_parameter(name: str) -> dict[str, Any]:
+    return {"anyOf": [{"type": name}, PARAMETER]}
+
+
+NAMES = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_WORD = ["string", "number", "boolean"]
+NAME = Leaf(
+    expected="a name of a-z, 0-9, _ and -, starting with a letter or digit",
+    parse=_name,
+    schema={"type": "string", "pattern": f"^{NAMES.pattern}$"},
+)
+TEXT = Leaf(expected="text", parse=_text, schema={"type": _WORD})
+TEXTS = Leaf(
+    expected="text or a list of text",
+    parse=_texts,
+    schema={"anyOf": [TEXT.schema, {"type": "array", "items": TEXT.schema}]},
+)
+SCALAR = Leaf(expected="text, a number, true or false", parse=_scalar, schema={"type": _WORD})
+VALUE = Leaf(
+    expected="text, a number, true, false or a list of them",
+    parse=_value,
+    schema={"anyOf": [SCALAR.schema, {"type": "array", "items": SCALAR.schema}]},
+)
+WHOLE = Leaf(expected="a whole number", parse=_whole, schema=_or_parameter("integer"))
+AUTO = Leaf(
+    expected="a whole number or auto",
+    parse=_whole_or_auto,
+    schema={"anyOf": [{"type": "integer"}, {"const": "auto"}, PARAMETER]},
+)
+NUMBER = Leaf(expected="a number", parse=_number, schema=_or_parameter("number"))
+AS_WRITTEN = Leaf(expected="a number", parse=_as_written, schema=NUMBER.schema)
+FLAG = Leaf(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
+DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|m|min|[hH]|[dD]|[wW]")
+PERIOD = _unit(parse_period, "a period such as 5m, 7d or 6mo", "ms|[sS]|m|min|[hH]|[dD]|[wW]|mo|y")
+SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?B)?|[kmgt]i?b|[bB]")
+COUNT = _unit(parse_count, "a count such as 42 or 1M", "[kKmMbB]")
+
+PLAIN: dict[object, Leaf] = {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}

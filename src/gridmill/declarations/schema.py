@@ -1,0 +1,321 @@
+"""The YAML shape of each noun, derived from its dataclass as a schema of pydantic's core.
+
+- `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
+- `x` is a period, which can be of calendar months, where the noun has `x_months` beside `x_seconds`;
+- a tuple accepts a single value; a tuple of nouns that must have a name is a mapping by name;
+- a noun with one required field that is text can be written as that text;
+- a noun that is asked for by its field alone can be written as `true`;
+- what is written as nothing is nothing where that is allowed, else the default.
+
+The core's schemas are made directly: pydantic's layer of annotations would take longer to start than
+reading a file takes. `declarations.schema` turns the same schemas into JSON Schema.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from enum import StrEnum
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator
+from pydantic_core import core_schema as core
+
+from gridmill.declarations import scalars
+from gridmill.declarations.invariants import Flaw, flaws
+from gridmill.declarations.scalars import Leaf
+from gridmill.domain.amounts import Months
+from gridmill.domain.command import Each
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.resource import Resource
+from gridmill.domain.schedule import Continuous
+from gridmill.domain.site import Site
+from gridmill.domain.source import Source, SqlSource
+from gridmill.domain.sql_statement import Scalar
+from gridmill.domain.tuning import Range
+from gridmill.errors import InputError
+
+Hint: TypeAlias = Any  # a type expression; typing has no type for them
+
+KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site": Site}
+"""What a document can declare, by the field that gives its name."""
+
+NOT_WRITTEN: Mapping[type, set[str]] = {
+    Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
+    Job: {"parameters"},
+    SqlSource: {"parameters"},
+    Resource: {"default"},
+    Site: {"nodes", "past", "way"},
+}
+"""Fields that no file gives."""
+_WRITTEN_TRUE = frozenset({Continuous, Each})
+FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
+_SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
+_LEAVES: Mapping[tuple[type, str], Leaf] = {
+    (PredictionSpec, "workers"): scalars.AUTO,
+    (Range, "between"): scalars.AS_WRITTEN,
+    (Range, "log"): scalars.AS_WRITTEN,
+}
+_UNITS = {"_seconds": scalars.DURATION, "_bytes": scalars.SIZE}
+_COUNTS = ("rows", "columns")
+_SCALARS = frozenset({str, int, float, bool})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A field of a noun as YAML has it. `inside` leads into a noun that is written flat."""
+
+    written: str
+    field: str
+    hint: Hint
+    leaf: Leaf | None
+    required: bool
+    default: Any = None
+    inside: type | None = None
+
+
+@cache
+def parts(noun: type) -> Mapping[str, Part]:
+    """The fields of a noun, by the name they are written with."""
+    return {part.written: part for part in _parts(noun)}
+
+
+def _parts(noun: type) -> Iterator[Part]:
+    hints = get_type_hints(noun)
+    names = {field.name for field in fields(noun)}
+    for field in fields(noun):
+        flat = FLATTENED.get((noun, field.name))
+        if flat:
+            (inside,) = nouns_in(hints[field.name])
+            for name in flat:
+                yield replace(parts(inside)[name], field=field.name, inside=inside)
+        elif field.name not in NOT_WRITTEN.get(noun, ()) and not _is_months(field.name, names):
+            part = _part(field, hints[field.name])
+            leaf = scalars.PERIOD if _months_of(field.name) in names else part.leaf
+            yield replace(part, leaf=_LEAVES.get((noun, field.name), leaf))
+
+
+def _months_of(name: str) -> str:
+    return name.removesuffix("_seconds") + "_months" if name.endswith("_seconds") else ""
+
+
+def _is_months(name: str, names: Container[str]) -> bool:
+    return name.endswith("_months") and name.removesuffix("_months") + "_seconds" in names
+
+
+def _part(field: Field[Any], hint: Hint) -> Part:
+    written, leaf = field.name, None
+    for suffix, unit in _UNITS.items():
+        if field.name.endswith(suffix):
+            written, leaf = field.name.removesuffix(suffix), unit
+    if field.name in _COUNTS or field.name.endswith(tuple("_" + count for count in _COUNTS)):
+        leaf = scalars.COUNT if int in _inner(hint) else None
+    if field.name == "name" and field.default is MISSING:
+        leaf = scalars.NAME
+    default = None if field.default is MISSING else field.default
+    required = field.default is MISSING and field.default_factory is MISSING
+    return Part(written=written, field=field.name, hint=hint, leaf=leaf, required=required, default=default)
+
+
+def _inner(hint: Hint) -> tuple[Any, ...]:
+    """The alternatives of a union, None left out; else the hint alone."""
+    if origin_of(hint) in (Union, UnionType):
+        return tuple(arg for arg in get_args(hint) if arg is not NoneType)
+    return (hint,)
+
+
+def origin_of(hint: Hint) -> object:
+    """`tuple` of `tuple[str, ...]`; the hint itself where nothing is wrapped."""
+    return get_origin(hint) or hint
+
+
+def is_named(noun: Hint) -> bool:
+    """Whether several of them are written as a mapping by name."""
+    name = parts(cast(type, noun)).get("name") if is_dataclass(noun) else None
+    return name is not None and name.required
+
+
+def nouns_in(hint: Hint) -> Iterator[type]:
+    """The nouns a hint speaks of, whatever they are wrapped in."""
+    if is_dataclass(hint):
+        yield hint  # type: ignore[misc]
+    for arg in get_args(hint):
+        yield from nouns_in(arg)
+
+
+def shorthand(noun: type) -> Part | None:
+    """The field a noun's short form stands for: named in a table, or the only required one,
+    when text can be written for it."""
+    if noun in _SHORT:
+        return parts(noun)[_SHORT[noun]]
+    required = [part for part in parts(noun).values() if part.required]
+    if len(required) != 1 or is_named(noun):
+        return None
+    inner = _inner(required[0].hint)
+    takes_text = str in inner or any(is_dataclass(one) and shorthand(cast(type, one)) for one in inner)
+    return required[0] if takes_text else None
+
+
+def can_be_true(noun: type) -> bool:
+    """Whether `true` can be written for a noun: all of its fields have defaults that make sense together."""
+    return noun in _WRITTEN_TRUE
+
+
+# to pydantic's core
+
+
+@cache
+def validator(kind: str) -> SchemaValidator:
+    """Validates a document of that kind (a key of KINDS) into its noun."""
+    return SchemaValidator(document_schema(kind))
+
+
+def document_schema(kind: str) -> CoreSchema:
+    """The schema of a document of that kind, with a definition for each noun in it."""
+    noun = KINDS[kind]
+    inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
+    return core.definitions_schema(_record(noun, kind), [_record(one) for one in inside])
+
+
+def noun_schema(noun: type) -> CoreSchema:
+    """The schema of one noun with the nouns in it; its name, where it must have one, is the field `name`."""
+    inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
+    root = _record(noun, "name" if is_named(noun) else None)
+    return core.definitions_schema(root, [_record(one) for one in inside if one is not noun])
+
+
+def _reachable(hint: Hint) -> Iterator[type]:
+    for noun in nouns_in(hint):
+        yield noun
+        for part in parts(noun).values():
+            yield from _reachable(part.hint)
+
+
+def _record(noun: type, kind: str | None = None) -> CoreSchema:
+    """A mapping with the noun's fields, validated into the noun.
+
+    `kind` is how its name is written; without, a noun that must be named gets an empty one: the mapping
+    it stands in gives it.
+    """
+    written = dict(parts(noun))
+    if is_named(noun):
+        name = written.pop("name")
+        written = {kind: name, **written} if kind else written
+    body = core.typed_dict_schema(
+        {key: core.typed_dict_field(shape(part), required=part.required) for key, part in written.items()},
+        extra_behavior="forbid",
+        metadata={"noun": noun, "parts": written},
+    )
+    optional = frozenset(key for key, part in written.items() if not (part.required or _nullable(part)))
+    prepared = core.no_info_before_validator_function(
+        partial(_prepare, shorthand(noun), optional, can_be_true(noun)), body
+    )
+    ref = _ref(noun, kind)
+    if noun not in NOT_WRITTEN:
+        return core.no_info_after_validator_function(partial(_build, noun, written), prepared, ref=ref)
+    built = core.no_info_after_validator_function(partial(_build, noun, written), prepared)
+    return core.no_info_wrap_validator_function(partial(_with_the_rest, noun), built, ref=ref)
+
+
+def _with_the_rest(noun: type, value: object, validate: Callable[[object], Any]) -> object:
+    """A noun that was written out (`construct.written`) has its other fields again."""
+    made, origin = validate(value), getattr(value, "noun", None)
+    if not isinstance(origin, noun):
+        return made
+    return replace(made, **{name: getattr(origin, name) for name in NOT_WRITTEN[noun]})
+
+
+def _ref(noun: type, kind: str | None = None) -> str:
+    return f"{noun.__name__}Document" if kind else noun.__name__
+
+
+def _prepare(short: Part | None, optional: frozenset[str], bare: bool, value: object) -> object:
+    if isinstance(value, dict):
+        return {key: item for key, item in value.items() if item is not None or key not in optional}
+    if value is True and bare:
+        return {}
+    return {short.written: value} if short is not None and value is not None else value
+
+
+def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> object:
+    given: dict[str, Any] = {"name": ""} if is_named(noun) else {}
+    for key, item in value.items():
+        part = written[key]
+        if isinstance(item, Months):
+            given |= {part.field: None, _months_of(part.field): int(item)}
+        elif part.inside is None:
+            given[part.field] = item
+        else:
+            given[part.field] = replace(given.get(part.field) or part.inside(), **{key: item})
+    try:
+        built = noun(**given)
+        found = list(flaws(built))
+    except InputError as error:
+        found = [Flaw(message=error.message, hint=error.hint)]
+    if found:
+        raise PydanticCustomError("flaws", "flaws", {"flaws": found})
+    return built
+
+
+def shape(part: Part) -> CoreSchema:
+    """How a field is read."""
+    shaped = _alternatives(_inner(part.hint), part.leaf)
+    return core.nullable_schema(shaped) if _nullable(part) else shaped
+
+
+def _nullable(part: Part) -> bool:
+    return NoneType in get_args(part.hint)
+
+
+def _alternatives(inner: tuple[Hint, ...], leaf: Leaf | None) -> CoreSchema:
+    if len(inner) > 1 and set(inner) <= _SCALARS:
+        return _leaf(scalars.SCALAR)
+    if set(inner) == {*_SCALARS, tuple[Scalar, ...]}:
+        return _leaf(scalars.VALUE)
+    if set(inner) == {str, tuple[str, ...]}:
+        return _leaf(scalars.TEXTS)
+    if len(inner) > 1:
+        return core.union_schema([_single(one, leaf) for one in inner])
+    return _single(inner[0], leaf)
+
+
+def _single(hint: Hint, leaf: Leaf | None) -> CoreSchema:
+    origin, args = origin_of(hint), get_args(hint)
+    if origin is tuple:
+        return _several(args[0], leaf)
+    if origin in (Mapping, dict):
+        return core.dict_schema(_leaf(scalars.TEXT), _alternatives(_inner(args[1]), leaf))
+    if is_dataclass(hint):
+        return core.definition_reference_schema(_ref(cast(type, hint)))
+    return _leaf(_leaf_of(hint, leaf))
+
+
+def _several(item: Hint, leaf: Leaf | None) -> CoreSchema:
+    several = core.tuple_variable_schema(_single(item, leaf))
+    if is_named(item):
+        by_name = core.dict_schema(_leaf(scalars.NAME), _single(item, leaf))
+        return core.no_info_after_validator_function(_named, by_name)
+    if is_dataclass(item):
+        return several
+    return core.no_info_before_validator_function(_one_or_more, several, metadata={"one": True})
+
+
+def _named(value: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(replace(noun, name=name) for name, noun in value.items())
+
+
+def _one_or_more(value: object) -> object:
+    return value if value is None or isinstance(value, list | dict) else [value]
+
+
+def _leaf_of(hint: Hint, leaf: Leaf | None) -> Leaf:
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return scalars.choice(hint)
+    return leaf or scalars.PLAIN.get(hint, scalars.SCALAR)
+
+
+def _leaf(leaf: Leaf) -> CoreSchema:
+    return core.no_info_plain_validator_function(leaf.parse, metadata={"leaf": leaf})

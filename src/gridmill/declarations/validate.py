@@ -1,0 +1,203 @@
+"""What must hold between the parts of a pipeline: references lead somewhere, no cycles, resources fit."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from gridmill.declarations.problems import FieldPath, Problem, did_you_mean
+from gridmill.declarations.yaml import Document, Fields, Items, Value
+from gridmill.domain.command import input_variable
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS
+from gridmill.domain.schedule import ScheduleSpec
+from gridmill.errors import InputError, PipelineError
+from gridmill.scheduler.due_times import check_spec
+from gridmill.scheduler.graph import NAMED_WHERE_READ, order
+
+_MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
+    (JobKind.TRAINING, "dataset"): JobKind.DATASET,
+    (JobKind.TRAINING, "models"): JobKind.TRAINING,
+    (JobKind.PREDICTION, "dataset"): JobKind.DATASET,
+    (JobKind.PREDICTION, "models"): JobKind.TRAINING,
+}
+"""Which kind of job a field must name, where only one will do."""
+
+
+def check(document: Document, pipeline: Pipeline) -> list[Problem]:
+    """Everything that does not hold between jobs and resources."""
+    if not pipeline.jobs:
+        return [document.problem(("jobs",), "a pipeline needs at least one job")]
+    problems = [*_references(document, pipeline), *_same_variables(document, pipeline)]
+    problems += _schedules(document, pipeline)
+    problems += _resource_types(document, pipeline)
+    problems += _overwritten_keys(document, pipeline)
+    return problems or list(_cycle(document, pipeline))
+
+
+def _schedules(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    yield from _schedule_at(document, (), pipeline.schedule)
+    for job in pipeline.jobs:
+        yield from _schedule_at(document, ("jobs", job.name), job.schedule)
+
+
+def _schedule_at(document: Document, at: FieldPath, spec: ScheduleSpec | None) -> Iterator[Problem]:
+    try:
+        check_spec(spec or ScheduleSpec())
+    except InputError as error:
+        yield document.problem((*at, *error.place.split(".")), error.message, error.hint)
+
+
+def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
+    """Resources that jobs name and the file does not declare: the grid must have them."""
+    declared = {resource.name for resource in pipeline.resources}
+    named = (name for job in pipeline.jobs for name in job.named_resources)
+    return tuple(dict.fromkeys(name for name in named if name not in declared))
+
+
+def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    jobs = {job.name: job for job in pipeline.jobs}
+    for job in pipeline.jobs:
+        for number, name in enumerate(job.needs):
+            if name in job.needs[:number]:
+                at: FieldPath = ("jobs", job.name, "needs", number)
+                yield document.problem(at, f"`{job.name}` needs `{name}` twice", "Name each once.")
+        words = list(_words(document.value, ("jobs", job.name, job.kind.value)))
+        for name, path in (*_needs(job), *_read(job, words)):
+            if "/" in name:
+                yield from _of_another(document, job, name, path)
+            elif name == job.name:
+                yield document.problem(path, f"`{name}` needs itself")
+            elif name not in jobs:
+                meant = did_you_mean(name, jobs) or _could_be(job, path, jobs)
+                yield document.problem(path, f"there is no job `{name}`{meant}", _ELSEWHERE)
+        for name, path in words:
+            wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
+            if wanted and name in jobs and jobs[name].kind != wanted:
+                yield document.problem(path, f"`{name}` is a {jobs[name].kind} job, not a {wanted} job")
+
+
+def _could_be(job: Job, path: FieldPath, jobs: Mapping[str, Job]) -> str:
+    """The jobs that a field could name."""
+    wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
+    names = [name for name, one in jobs.items() if name != job.name and wanted in (None, one.kind)]
+    kind = f"{wanted} jobs" if wanted else "jobs"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f"; there are the {kind} {shown}" if names else f"; there are no other {kind}"
+
+
+def _overwritten_keys(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    """Predictions in which the dataset's entity or time would have the name of a column of the result."""
+    datasets = {job.name: job.dataset for job in pipeline.jobs}
+    for job in pipeline.jobs:
+        dataset = datasets.get(job.prediction.dataset) if job.prediction else None
+        for name in dataset.keys if dataset else ():
+            if name in OWN_COLUMNS:
+                yield document.problem(
+                    ("jobs", job.name, "prediction", "dataset"),
+                    f"the column `{name}` of the dataset would be overwritten: a prediction has one, too",
+                    KEYS_HINT,
+                )
+
+
+def _same_variables(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    """Needs of one command whose folders would be in the same variable."""
+    for job in pipeline.jobs:
+        seen: dict[str, str] = {}
+        for number, name in enumerate(job.needs if job.command is not None else ()):
+            first = seen.setdefault(input_variable(name), name)
+            if first != name:
+                called = [_with_line(document, one) for one in (first, name)]
+                yield document.problem(
+                    ("jobs", job.name, "needs", number),
+                    f"{called[0]} and {called[1]} would both be ${input_variable(name)} in `{job.name}`",
+                    "Rename one of the two jobs.",
+                )
+
+
+def _with_line(document: Document, name: str) -> str:
+    """A job with the line that it is declared in; the result of another pipeline has none here."""
+    return f"`{name}`" if "/" in name else f"`{name}` ({document.file}:{document.locate(('jobs', name))[0]})"
+
+
+_ELSEWHERE = "A job of another pipeline is written `pipeline/job`."
+_REFERENCE = re.compile(r"[^/@]+/[^/@]+(@[^/@]+)?")
+
+
+def _of_another(document: Document, job: Job, name: str, path: FieldPath) -> Iterator[Problem]:
+    if job.command is None:
+        yield document.problem(path, f"`{name}` is a result of another pipeline", NAMED_WHERE_READ)
+    elif not _REFERENCE.fullmatch(name):
+        hint = "Write `pipeline/job`, `pipeline/job@3` or `pipeline/job@prod`."
+        yield document.problem(path, f"`{name}` is no name of a result of another pipeline", hint)
+
+
+def _needs(job: Job) -> Iterator[tuple[str, FieldPath]]:
+    for number, name in enumerate(job.needs):
+        yield name, ("jobs", job.name, "needs", number)
+
+
+def _read(job: Job, words: list[tuple[str, FieldPath]]) -> Iterator[tuple[str, FieldPath]]:
+    """The jobs whose results the declaration reads, each where it is first written."""
+    first = dict(reversed(words))
+    for name in job.spec.references():
+        if "/" not in name:
+            yield name, first.get(name, ("jobs", job.name, job.kind.value))
+
+
+def _words(value: Value, start: FieldPath) -> Iterator[tuple[str, FieldPath]]:
+    """Text written below a path of the document, and where."""
+    yield from _walk(_at(value, start), start)
+
+
+def _at(value: Value, path: FieldPath) -> Value:
+    """None where nothing is written there."""
+    for part in path:
+        value = value.get(part) if isinstance(value, Fields) and isinstance(part, str) else None
+    return value
+
+
+def _walk(value: Value, path: FieldPath) -> Iterator[tuple[str, FieldPath]]:
+    match value:
+        case str():
+            yield value, path
+        case Fields():
+            for key, item in value.items():
+                yield from _walk(item, (*path, key))
+        case Items():
+            for number, item in enumerate(value):
+                yield from _walk(item, (*path, number))
+
+
+def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    types = {resource.name: resource.type for resource in pipeline.resources}
+    for job in pipeline.jobs:
+        for number, name in enumerate(job.named_resources):
+            type_, path = types.get(name), ("resource",) if job.resource else ("resources", number)
+            if type_ is not None and type_ != job.kind:
+                message = f"resource `{name}` serves {type_} jobs, and `{job.name}` is a {job.kind} job"
+                yield document.problem(("jobs", job.name, *path), message)
+        if job.resource and job.resources:
+            yield document.problem(
+                ("jobs", job.name, "resources"),
+                f"`{job.name}` names a resource, and several to choose from",
+                "Leave one of the two out.",
+            )
+        yield from _several(document, job)
+
+
+def _several(document: Document, job: Job) -> Iterator[Problem]:
+    path: FieldPath = ("jobs", job.name, "resources")
+    if not job.resources and isinstance(_at(document.value, path), Items):
+        message, hint = f"`{job.name}` names none to choose from", "Name some, or leave `resources` out."
+        yield document.problem(path, message, hint)
+    for number, name in enumerate(job.resources):
+        if name in job.resources[:number]:
+            yield document.problem((*path, number), f"`{job.name}` names `{name}` twice")
+
+
+def _cycle(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+    try:
+        order(pipeline)
+    except PipelineError as error:
+        name = error.place.rpartition("jobs.")[2]
+        yield document.problem(("jobs", name), error.message, error.hint)

@@ -1,0 +1,40 @@
+"""A project on its way from one grid to another: the records of some pipelines, and where their files lie."""
+
+from gridmill.domain.artifact import Alias, Artifact, Latest
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.provenance import CodeList, Provenance
+from gridmill.domain.run import JobRun, Run
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """Declarations that are kept, versions with the runs that made them, aliases. `uris` are the folders of
+    the versions that are there, below the storage root; `bundles` are the hashes of the runs' code; `latest`
+    says which version of each name is the latest one, `provenances` what the versions were made from, `code`
+    the files of their code."""
+
+    format: int
+    gridmill: str
+    pipelines: tuple[Pipeline, ...] = ()
+    runs: tuple[Run, ...] = ()
+    job_runs: tuple[JobRun, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    aliases: tuple[Alias, ...] = ()
+    uris: tuple[str, ...] = ()
+    bundles: tuple[str, ...] = ()
+    latest: tuple[Latest, ...] = ()
+    provenances: tuple[Provenance, ...] = ()
+    code: tuple[CodeList, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What a backup wrote or a restore made: versions by id; `there_already` were the same in this grid."""
+
+    path: str
+    versions: tuple[str, ...]
+    size_bytes: int
+    there_already: int = 0

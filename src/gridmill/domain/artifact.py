@@ -1,0 +1,173 @@
+"""Versions of what jobs made: sink, dataset, model, prediction, files.
+
+Names for versions: `latest` and `best` without being asked, and those that users set.
+
+Which version `latest` is: the one that the last run of its pipeline made, or found unchanged.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from enum import StrEnum
+from math import isfinite
+from typing import Any
+
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.metrics import read_metric
+from gridmill.errors import InputError
+
+
+class ArtifactKind(StrEnum):
+    """What a version is."""
+
+    SINK = "sink"
+    DATASET = "dataset"
+    MODEL = "model"
+    PREDICTION = "prediction"
+    FILES = "files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column and its type in Arrow's words (`double`, `timestamp[us]`, ...)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What an attempt says it made; it exists for others only once the control node has committed it.
+
+    `uri` is relative to the storage root. For a table, `table_version` is the Delta version. `details` is
+    JSON: lineage facts, column statistics, samples and curves for the report.
+    """
+
+    kind: ArtifactKind
+    uri: str
+    table_version: int | None = None
+    rows: int | None = None
+    size_bytes: int = 0
+    columns: tuple[Column, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A committed, immutable version `number` (from 1) of `name` (`pipeline/job`).
+
+    `fingerprint` is the hash of everything it was made from (declaration, code, input versions): the same
+    fingerprint is the same thing. `made_from` are the ids of the input versions.
+    """
+
+    id: str  # pipeline/job@number
+    name: str
+    number: int
+    output: Output
+    fingerprint: str
+    made_from: tuple[str, ...] = ()
+    run_id: str = ""
+    attempt_id: str = ""
+    created: float = 0.0
+    removed: bool = False
+
+    @property
+    def kind(self) -> ArtifactKind:
+        """What it is."""
+        return self.output.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An artifact as a job reads it, under the name its declaration uses."""
+
+    name: str
+    artifact: Artifact
+
+
+LATEST, BEST = "latest", "best"
+_ALIAS = re.compile("[a-z][a-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """A name for a version of `name` (`pipeline/job`), set by a user. Its id is `pipeline/job@alias`.
+
+    It stands for version `number`; without one, for whichever version is the best by `metric` (a name as in
+    the version's metrics, or `max:NAME`, `min:NAME`). `changed` is when it was set (Unix seconds).
+    """
+
+    id: str
+    name: str
+    alias: str
+    number: int | None = None
+    metric: str = ""
+    changed: float = 0.0
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """`pipeline/job` and what follows the `@` (a number, an alias, or nothing)."""
+    name, _, version = reference.partition("@")
+    return name, version
+
+
+def check_alias(alias: Alias) -> None:
+    """Raise InputError for what cannot be the name of an alias, or stands for nothing."""
+    if not _ALIAS.fullmatch(alias.alias):
+        raise InputError(
+            f"{alias.alias!r} cannot be the name of an alias",
+            hint="Use small letters, digits, - and _; begin with a letter.",
+        )
+    if alias.alias == LATEST:
+        raise InputError("`latest` is always the newest version", hint="Choose another name.")
+    if alias.id != f"{alias.name}@{alias.alias}" or (alias.number is None) == (not alias.metric):
+        raise InputError(f"alias {alias.id!r} must stand for a version, or for the best by a metric")
+    if alias.metric:
+        read_metric(alias.metric)
+
+
+def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
+    """The best of the versions, newest first, by a metric; of equal ones the newest.
+
+    Without one it is the metric that the newest model names itself (`best_by`), on the validation split.
+    Versions that predict something else than the newest are not among them. None where no version has a
+    value.
+    """
+    known = [one for one in versions if not one.removed]
+    known = [one for one in known if predicts(one) == predicts(known[0])]
+    wanted = metric or (own_metric(known[0]) if known else "")
+    if not wanted:
+        return None
+    name, higher = read_metric(wanted)
+    measured = [one for one in known if isfinite(one.output.metrics.get(name, float("nan")))]
+    pick = max if higher else min
+    return pick(measured, key=lambda one: one.output.metrics[name], default=None)
+
+
+def predicts(version: Artifact) -> tuple[str, ...]:
+    """What a model predicts, in words, and its classes; empty for other versions and old records."""
+    told = version.output.details
+    return (str(told.get("predicts") or ""), *sorted(map(str, told.get("classes") or ())))
+
+
+def own_metric(version: Artifact) -> str:
+    """The metric a model wants to be compared by; empty for other versions."""
+    best_by = version.output.details.get("best_by")
+    if version.kind != ArtifactKind.MODEL or not best_by:
+        return ""
+    return f"validation_{best_by}" if f"validation_{best_by}" in version.output.metrics else str(best_by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """The latest version of `name` (`pipeline/job`): its id is `artifact`.
+
+    `run` is the last submitted run in which the job succeeded or was unchanged, `order` that run's order: an
+    earlier run that ends later does not replace it.
+    """
+
+    name: str
+    artifact: str
+    run: str
+    order: int

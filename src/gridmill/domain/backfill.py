@@ -1,0 +1,209 @@
+"""Backfills: a pipeline run over a range of time, chunk by chunk, and what has become of each chunk."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+from itertools import count, islice, pairwise
+from math import inf
+from typing import TypeAlias
+
+from gridmill.domain.calendar import local_time, moment_of, plus_months, zone_named
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import read_moment
+from gridmill.domain.pipeline import Pipeline
+from gridmill.errors import InputError, PipelineError
+
+MOST_CHUNKS = 1000
+"""Each is a run with a record of its own."""
+
+BOUNDS = ("from", "to")
+"""The parameters that a chunk gives."""
+
+_DAY_SECONDS = 86_400.0
+
+
+class ChunkState(StrEnum):
+    """How a chunk stands."""
+
+    DONE = "done"
+    LEFT = "left"
+    RUNNING = "running"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    SKIPPED = "skipped"  # all of it lies in an outage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """A pipeline's backfill, under the pipeline's name: from `begins` up to `ends` (ISO 8601; without an
+    offset in the time zone `zone`) in chunks of `every_seconds` or `every_months`, or in one chunk. The last
+    chunk can be shorter. Chunks of whole days and of months follow the calendar of `zone`.
+
+    At most `parallel` of its runs are active. `force` runs unchanged jobs too, and chunks that are done.
+    `stopped`: no further run starts until it is started again.
+    """
+
+    name: str
+    begins: str
+    ends: str
+    every_seconds: float | None = None
+    every_months: int | None = None
+    zone: str = "UTC"
+    parallel: int = 1
+    newest_first: bool = False
+    force: bool = False
+    stopped: bool = False
+
+    def check(self) -> None:
+        """Raise InputError for what cannot be cut into chunks."""
+        zone = zone_named(self.zone, "zone")
+        if read_moment(self.begins, "from", zone) >= read_moment(self.ends, "to", zone):
+            raise InputError(f"the range ends ({self.ends}) before it begins ({self.begins})", place="to")
+        if self.every_seconds is not None and self.every_months is not None:
+            raise InputError("chunks have a length in seconds or in months, not both", place="every")
+        if self.every_months is not None and self.every_months < 1:
+            raise InputError("chunks are 1mo or longer", place="every", hint="For example --every 1mo.")
+        if self.every_seconds is not None and self.every_seconds < 1:
+            raise InputError("chunks are 1s or longer", place="every", hint="For example --every 7d.")
+        if self.parallel < 1:
+            raise InputError("`parallel` is 1 or more", place="parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A stretch of a backfill: `pipeline` has it as its parameters `from` (in it) and `to` (not any more).
+
+    `run` is the run that was started for it; `skipped` says why none was, `failed` why none could be.
+    """
+
+    pipeline: Pipeline
+    begins: str
+    ends: str
+    run: str = ""
+    skipped: str = ""
+    failed: str = ""
+
+    @property
+    def id(self) -> str:
+        """`weather/2013-01-01..2013-01-08`."""
+        return chunk_id(self.pipeline.name, self.begins, self.ends)
+
+    @property
+    def left(self) -> bool:
+        """Whether it is still to be dealt with."""
+        return not (self.run or self.skipped or self.failed)
+
+
+def chunk_id(name: str, begins: str, ends: str) -> str:
+    """The id of a chunk of the pipeline of that name."""
+    return f"{name}/{begins}..{ends}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkView:
+    """A chunk as it stands: `run` is empty where none was started, `message` says more."""
+
+    begins: str
+    ends: str
+    state: ChunkState
+    run: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillView:
+    """A backfill and its chunks, oldest first; `counts` says how many there are of each state."""
+
+    backfill: Backfill
+    chunks: tuple[ChunkView, ...] = ()
+    counts: Mapping[ChunkState, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.backfill.name
+
+    @property
+    def over(self) -> bool:
+        """Whether no chunk is left or running."""
+        return not any(self.counts.get(state) for state in (ChunkState.LEFT, ChunkState.RUNNING))
+
+
+def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
+    """Beginning and end of each chunk, oldest first.
+
+    In UTC these are dates where all are midnights, else times; in another zone they are times with an offset.
+    Raises InputError for a range that is none, or of too many chunks.
+    """
+    backfill.check()
+    zone = zone_named(backfill.zone)
+    begins, ends = (read_moment(text, zone=zone).timestamp() for text in (backfill.begins, backfill.ends))
+    bounds = [*islice(_beginnings(backfill, begins, ends, zone), MOST_CHUNKS + 1), ends]
+    if len(bounds) > MOST_CHUNKS + 1:
+        raise InputError(
+            f"that makes more than {MOST_CHUNKS} chunks",
+            hint="Make them longer (`--every`), or the range shorter.",
+            place="every",
+        )
+    return tuple(pairwise(_texts([datetime.fromtimestamp(bound, zone) for bound in bounds])))
+
+
+def _beginnings(backfill: Backfill, begins: float, ends: float, zone: tzinfo) -> Iterator[float]:
+    """When each chunk begins, in Unix seconds. A day that the zone skips makes no chunk."""
+    step, local, latest = _step(backfill), local_time(begins, zone), -inf
+    for number in count():
+        begin = begins if number == 0 else step(begins, local, number, zone)
+        if begin >= ends:
+            return
+        if begin > latest:
+            yield begin
+            latest = begin
+
+
+_Step: TypeAlias = Callable[[float, datetime, int, tzinfo], float]
+
+
+def _step(backfill: Backfill) -> _Step:
+    """When the chunk of a number begins, given the beginning of the first as a moment and as local time."""
+    months, seconds = backfill.every_months, inf if backfill.every_seconds is None else backfill.every_seconds
+    if months is not None:
+        return lambda _begins, local, number, zone: moment_of(plus_months(local, number * months), zone)
+    days = seconds / _DAY_SECONDS
+    if days.is_integer():
+        return lambda _begins, local, number, zone: moment_of(local + timedelta(days=number * days), zone)
+    return lambda begins, _local, number, _zone: begins + number * seconds
+
+
+def _texts(bounds: list[datetime]) -> list[str]:
+    if any(bound.tzinfo is not UTC for bound in bounds):
+        return [bound.isoformat() for bound in bounds]
+    plain = [bound.replace(tzinfo=None) for bound in bounds]
+    if all(bound.time() == datetime.min.time() for bound in plain):
+        return [bound.date().isoformat() for bound in plain]
+    return [bound.isoformat() for bound in plain]
+
+
+def check_bounds(pipeline: Pipeline, place: str) -> None:
+    """Raise PipelineError where the pipeline does not take a range."""
+    missing = [f"`{name}`" for name in BOUNDS if name not in pipeline.parameters]
+    if missing and not pipeline.awaits:
+        raise PipelineError(
+            f"declares no parameter {' and no '.join(missing)}, which a backfill gives to each run",
+            place=f"{place}: parameters",
+            hint="For example parameters: {from: 2013-01-01, to: 2013-01-08}, and ${from} where it is used.",
+        )
+
+
+def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
+    """What a chunk gives to its run: its bounds, and as due times its end and its beginning."""
+    bounds = {name: one for name, one in zip(BOUNDS, span, strict=True) if name in pipeline.parameters}
+    begins, ends = map(_with_offset, span)
+    times = {"due_before": begins, "due": ends}
+    return {**bounds, **{name: times[name] for name in pipeline.awaits}}
+
+
+def _with_offset(bound: str) -> str:
+    """A bound as a due time: in the backfill's zone, as the bound is; without an offset it is in UTC."""
+    local = datetime.fromisoformat(bound)
+    return (local if local.tzinfo is not None else local.replace(tzinfo=UTC)).isoformat()

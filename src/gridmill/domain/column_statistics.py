@@ -1,0 +1,70 @@
+"""A dataset's columns for people: a histogram in one line, quantiles, what goes with the label."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
+
+LISTED = 40
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnLine:
+    """`shares` are the heights of a histogram from 0 to 1; `values` the 5 %, 50 % and 95 % quantiles, or the
+    most frequent texts. `with_label` is the correlation with the label, where both are numbers. `problem`
+    says why statistics are missing that could not be computed."""
+
+    name: str
+    missing: float
+    shares: tuple[float, ...] = ()
+    values: tuple[str | float, ...] = ()
+    with_label: float | None = None
+    problem: str = ""
+
+    @property
+    def bars(self) -> str:
+        """The histogram as text."""
+        return "".join(_BARS[min(7, int(share * 8))] for share in self.shares)
+
+
+def column_lines(artifact: Artifact) -> list[ColumnLine]:
+    """The first columns of a dataset version; none for what has no statistics."""
+    found = artifact.output.details.get("statistics")
+    if not isinstance(found, Mapping):
+        return []
+    label = _with_label(found.get("correlation") or {}, artifact.output.details.get("label"))
+    columns: Mapping[str, Mapping[str, Any]] = found["columns"]
+    return [_line(name, facts, label.get(name)) for name, facts in list(columns.items())[:LISTED]]
+
+
+def columns_left_out(artifact: Artifact) -> int:
+    """Return how many columns of a dataset version `column_lines` does not show."""
+    found = artifact.output.details.get("statistics")
+    columns = int(found.get("of") or len(found["columns"])) if isinstance(found, Mapping) else 0
+    return max(0, columns - len(column_lines(artifact)))
+
+
+def _with_label(correlation: Mapping[str, Any], label: object) -> Mapping[str, float]:
+    names = correlation.get("columns") or []
+    if label not in names:
+        return {}
+    row = correlation["values"][names.index(label)]
+    pairs = zip(names, row, strict=True)
+    return {name: value for name, value in pairs if value is not None and name != label}
+
+
+def _line(name: str, facts: Mapping[str, Any], with_label: float | None) -> ColumnLine:
+    counts = facts.get("histogram", {}).get("counts", ())
+    highest = max(counts, default=0) or 1
+    quantiles = facts.get("quantiles", {})
+    texts = tuple(f"{value} {share:.0%}" for value, share in facts.get("top", ())[:3])
+    return ColumnLine(
+        name=name,
+        missing=facts["missing"],
+        shares=tuple(count / highest for count in counts),
+        values=tuple(quantiles[key] for key in ("0.05", "0.5", "0.95") if key in quantiles) or texts,
+        with_label=with_label,
+        problem=str(facts.get("problem") or ""),
+    )

@@ -1,0 +1,211 @@
+"""Which nodes of its site a command is run on, once on each.
+
+A command: a program of the user, run as one process, as a gang, or once on each node.
+"""
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.gang import RANK_VARIABLES, check_gang
+from gridmill.domain.site import Node
+from gridmill.domain.storage_uri import below
+from gridmill.errors import InputError, UnsafePathError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Each:
+    """The nodes with one of these names (`*` and `?` stand for any letters; none: all of them) that have at
+    least so much in all."""
+
+    nodes: tuple[str, ...] = ()
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: int = 0
+
+    def matches(self, node: Node) -> bool:
+        """Whether it is one of them."""
+        named = not self.nodes or any(fnmatchcase(node.name, name) for name in self.nodes)
+        least = Amounts(cpus=self.cpus or 0.0, memory_bytes=self.memory_bytes or 0, gpus=self.gpus)
+        return named and least.fits_in(node.capacity)
+
+
+SHELL = "/bin/sh -e"
+"""What runs a command that is a string."""
+_SHELLS = ("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox")
+"""Those that read a value as it is quoted for a POSIX shell."""
+
+
+def check_shell(shell: str | None, run: str | tuple[str, ...]) -> None:
+    """Raise InputError for a `shell` that is none, or a command that needs none."""
+    if shell is None:
+        return
+    if not isinstance(run, str):
+        raise InputError(
+            "a list is executed as it is, without a shell",
+            hint="Leave out `shell`, or write `run` as one string.",
+            place="command.shell",
+        )
+    try:
+        words = shlex.split(shell)
+    except ValueError as error:
+        raise InputError(f"{shell!r} is no command line: {error}", place="command.shell") from error
+    if not words or PurePosixPath(words[0]).name not in _SHELLS:
+        raise InputError(
+            f"{shell!r} is no POSIX shell ({', '.join(_SHELLS)}) with its options",
+            hint="For example `shell: bash -eo pipefail`. For another program write `run` as a list.",
+            place="command.shell",
+        )
+
+
+INPUT = "GRIDMILL_INPUT_"
+OWN_VARIABLES = frozenset(
+    f"GRIDMILL_{name}"
+    for name in (
+        *("RUN", "JOB", "ATTEMPT", "POD", "NODE", "EVENTS_FD", "FAILED"),
+        *("OUTPUT", "CHECKPOINTS", "GPU_SHARE"),
+    )
+)
+"""What Gridmill alone sets, beside the variables of inputs."""
+
+
+def input_variable(job: str) -> str:
+    """The variable with the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for `my-job`,
+    `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod` of another pipeline."""
+    return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
+
+
+def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
+    """Raise InputError for variables that cannot be set, or that Gridmill sets."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InputError(
+                f"the environment variable {name!r} cannot be set: it is empty, or '=' or NUL is in it",
+                place="command.env",
+            )
+        if name in OWN_VARIABLES or name.startswith(INPUT):
+            raise InputError(
+                f"{name} is set by Gridmill", hint="Give the variable another name.", place="command.env"
+            )
+        if in_gang and name in RANK_VARIABLES:
+            raise InputError(
+                f"{name} is set for each rank of a gang, and would be {value!r} in all of them",
+                hint="Leave it out, or leave out `workers` and `roles`.",
+                place="command.env",
+            )
+
+
+def check_outputs(outputs: tuple[str, ...]) -> None:
+    """Raise InputError for outputs that are not below GRIDMILL_OUTPUT."""
+    for name in outputs:
+        try:
+            below("GRIDMILL_OUTPUT", name)
+        except UnsafePathError as error:
+            raise InputError(
+                f"{name!r} is not below GRIDMILL_OUTPUT",
+                hint="Write a relative path, without '..': model.bin, or parts/*.parquet.",
+                place="command.outputs",
+            ) from error
+
+
+def check_inputs(inputs: tuple[str, ...], place: str) -> None:
+    """Raise InputError for inputs that are not below the pipeline's folder."""
+    for name in inputs:
+        try:
+            below("folder", name)
+        except UnsafePathError as error:
+            raise InputError(
+                f"{name!r} is not below the folder of the pipeline",
+                hint="Write a relative path, without '..': src/clean.py, or src/**/*.py.",
+                place=place,
+            ) from error
+
+
+def has_output(name: str, files: Collection[str]) -> bool:
+    """Whether there is a file of that name or pattern among these, or one in a folder of that name."""
+    wanted = PurePosixPath(name).as_posix()
+    if any(letter in wanted for letter in "*?["):
+        return any(_matches(PurePosixPath(file).parts, PurePosixPath(wanted).parts) for file in files)
+    return wanted in files or any(file.startswith(f"{wanted}/") for file in files)
+
+
+def _matches(file: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Name by name: `*` stands for no slash."""
+    return len(file) >= len(pattern) and all(map(fnmatchcase, file, pattern))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec:
+    """Any command. A list is executed as it is. A string runs in a POSIX shell: in `/bin/sh -e`, which ends
+    the command at the first line that fails, or in the one that `shell` names (`bash -eo pipefail`; `sh` for
+    a command that goes on after a failure).
+
+    The command starts in a private copy of the project's code bundle (or in `folder`: below the bundle
+    when relative, on the machine itself when absolute). `GRIDMILL_OUTPUT` names a folder whose content is
+    kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`
+    (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder where the job left no
+    files.
+    `environment` is a requirements file of the project; it is built once per content.
+    `workers` makes it a gang: so many ranks of it start together, all or none, and each finds in its
+    environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,
+    `evaluator`) for frameworks that tell ranks apart. A gang hands on to its next attempt what it leaves in
+    `GRIDMILL_CHECKPOINTS`. With `each` it runs once on every matching node of its site, and again in every
+    run; it keeps no files. `outputs` are the files (or folders, or patterns as `parts/*.csv`) that it must
+    leave in `GRIDMILL_OUTPUT`: if one is missing, the job fails. Other files are kept too. Links are kept as
+    what they point to. `inputs` are the files of the project that it reads (or folders, or patterns as
+    `src/**/*.py`), relative to the pipeline's folder: it executes again when one of them changes. Without
+    `inputs` these are all files of the code bundle except pipeline files and files that sinks of the
+    pipeline load. Its `environment` counts in any case.
+    """
+
+    run: str | tuple[str, ...]
+    shell: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    environment: str | None = None
+    workers: int | None = None
+    roles: Mapping[str, int] = field(default_factory=dict)
+    each: Each | None = None
+    outputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+    def references(self) -> tuple[str, ...]:
+        """Commands name what they need in `needs` only."""
+        return ()
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The program that is executed, with its arguments."""
+        if isinstance(self.run, str):
+            return (*shlex.split(self.shell or SHELL), "-c", self.run)
+        return self.run
+
+    def check(self) -> None:
+        """Raise InputError for a shell that cannot run it, variables that are not its own to set, and for
+        workers or roles that make no gang, or none that runs on each node."""
+        check_shell(self.shell, self.run)
+        check_env(self.env, in_gang=bool(self.workers or self.roles))
+        check_outputs(self.outputs)
+        check_inputs(self.inputs, "command.inputs")
+        check_gang(self.workers, self.roles, "command")
+        if self.each is not None:
+            self._check_each()
+
+    def _check_each(self) -> None:
+        if self.workers or self.roles:
+            raise InputError(
+                "a command that runs once on each node has no ranks",
+                hint="Leave out `each`, or `workers` and `roles`.",
+                place="command.each",
+            )
+        words = (self.run,) if isinstance(self.run, str) else self.run
+        if self.outputs or any("GRIDMILL_OUTPUT" in word for word in words):
+            raise InputError(
+                "a command that runs once on each node keeps no files",
+                hint="Write to a place of the node's own, or print it: the log is kept.",
+                place="command.each",
+            )

@@ -1,0 +1,366 @@
+"""Models side by side.
+
+Looking into versions: the first rows, and how two of them differ.
+
+How the records of two versions differ: a pure function of both.
+
+Which models are put side by side, and what is told of them: pure functions of their records.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from math import isfinite
+from typing import Any
+
+from gridmill.domain.artifact import Artifact, ArtifactKind, Column
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.metrics import is_ranked, read_metric
+from gridmill.domain.views import VersionView
+from gridmill.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedModel:
+    """A version of a model: what stands for it, what it was made from and with, what it took.
+
+    `dataset` is the version it learned from. `bundle` is the hash of the code it was made with (empty:
+    Gridmill's own, of version `gridmill`). `seconds` is how long its attempt took, None where no record of it
+    is kept. `created` is in Unix seconds.
+    """
+
+    id: str
+    names: tuple[str, ...] = ()
+    created: float = 0.0
+    run_id: str = ""
+    removed: bool = False
+    dataset: str = ""
+    bundle: str = ""
+    gridmill: str = ""
+    seconds: float | None = None
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedMetric:
+    """A metric as the versions have it (`validation_rmse`), in the order of the models; None where one was
+    not measured. `best` are the ids of those with the best value; there is none where all are equal."""
+
+    name: str
+    values: tuple[float | None, ...]
+    best: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSetting:
+    """A setting that is not alike in all, in the order of the models; None where one does not have it."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelComparison:
+    """Versions of models side by side. `same` are the settings that all share; `warnings` say why their
+    metrics may not be comparable."""
+
+    models: tuple[ComparedModel, ...]
+    metrics: tuple[ComparedMetric, ...] = ()
+    settings: tuple[ComparedSetting, ...] = ()
+    same: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A question about `artifact` below the storage root `root`: its first `rows` (of a sink's `rejects`),
+    or with `other` how many rows differ, told apart by `key`, or the `files` that it consists of."""
+
+    root: str
+    artifact: Artifact
+    rows: int = 0
+    rejects: bool = False
+    other: Artifact | None = None
+    key: tuple[str, ...] = ()
+    files: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The first of `total` rows. Cells are JSON values: times as ISO 8601, long texts cut."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChanges:
+    """Rows by their `key`: in the second version only, in the first only, and in both but not alike."""
+
+    key: tuple[str, ...]
+    added: int
+    removed: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The answer to a Look: one of them; `files` are paths below the artifact's, of a table those of its data
+    before those of its log. `error` is as `errors.to_body` writes it."""
+
+    preview: Preview | None = None
+    changes: RowChanges | None = None
+    files: tuple[str, ...] = ()
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that is not alike in two versions; None where a version does not have it.
+
+    `part` says what: `facts`, `columns` (types), `statistics` (`COLUMN.FACT`), `metrics`, `settings`.
+    """
+
+    part: str
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionDiff:
+    """How two versions differ. `rows` is None where rows were not compared; `rows_why` says why not."""
+
+    before: str
+    after: str
+    differences: tuple[Difference, ...] = ()
+    same_metrics: Mapping[str, float] = field(default_factory=dict)
+    rows: RowChanges | None = None
+    rows_why: str = ""
+
+
+_SETTINGS = (
+    "model", "objective", "labels", "label", "features", "sequence", "seed", "options", "best_by", "split",
+    "sql",
+)  # fmt: skip
+
+
+def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
+    """Everything not alike: what they are, columns, statistics, metrics, settings; in that order."""
+    for part, of in _PARTS.items():
+        old, new = of(before), of(after)
+        for name in dict.fromkeys((*old, *new)):
+            if old.get(name) != new.get(name):
+                yield Difference(part=part, name=name, before=old.get(name), after=new.get(name))
+
+
+def key_of_rows(version: Artifact) -> tuple[str, ...]:
+    """The columns that tell its rows apart, as far as its record says."""
+    told = version.output.details
+    if version.kind == ArtifactKind.PREDICTION:
+        names = [column.name for column in version.output.columns]
+        return tuple(names[: names.index("row")]) if "row" in names else ()
+    time = told.get("time")
+    return (*map(str, told.get("entity") or ()), *((str(time),) if time else ()))
+
+
+def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
+    """A text that is the same for models measured on the same rows with the same labels: only these can be
+    ranked by the metric, of the test split if it is called so."""
+    told = model.output.details
+    known = _mapping(told.get("measured_on")).get("test" if metric.startswith("test_") else "validation")
+    return str([told.get("predicts"), known or told.get("dataset"), told.get("labels"), told.get("classes")])
+
+
+def shared_metric(models: Sequence[Artifact]) -> str:
+    """The validation metric by which all of them can be ranked: their own, else the first; empty for none."""
+    shared = [name for name in models[0].output.metrics if all(name in one.output.metrics for one in models)]
+    named = f"validation_{models[0].output.details.get('best_by')}"
+    return next((name for name in (named, *shared) if name in shared and name.startswith("validation_")), "")
+
+
+def best_models(artifacts: Iterable[Artifact]) -> Iterator[tuple[Artifact, str, str]]:
+    """The best of several models measured on the same rows with the same labels; for each such set, with the
+    metric and (where there are several sets) with the label and the dataset in words."""
+    models = [one for one in artifacts if one.kind == ArtifactKind.MODEL and one.output.metrics]
+    groups: dict[str, list[Artifact]] = {}
+    for one in models:
+        groups.setdefault(rows_measured_on(one), []).append(one)
+    for group in groups.values():
+        name = shared_metric(group)
+        if len(group) > 1 and name:
+            pick = max if read_metric(name)[1] else min
+            of = f" of {_dataset_and_label(group[0])}" if len(groups) > 1 else ""
+            yield pick(group, key=lambda one: one.output.metrics[name]), name, of
+
+
+def _dataset_and_label(model: Artifact) -> str:
+    told = model.output.details
+    return f"{told.get('predicts') or told.get('label') or 'a label'} on {told.get('dataset') or 'a dataset'}"
+
+
+def _facts(version: Artifact) -> Mapping[str, Any]:
+    output = version.output
+    return {
+        "kind": output.kind.value,
+        "rows": output.rows,
+        "size_bytes": output.size_bytes,
+        "made_from": list(version.made_from),
+        **{f"rows.{split}": count for split, count in _mapping(output.details.get("splits")).items()},
+    }
+
+
+def _columns(version: Artifact) -> Mapping[str, Any]:
+    return {column.name: column.type for column in version.output.columns}
+
+
+def _statistics(version: Artifact) -> Mapping[str, Any]:
+    known = _mapping(version.output.details.get("columns"))
+    return {
+        f"{column}.{fact}": value
+        for column, facts in known.items()
+        for fact, value in _mapping(facts).items()
+        if value is None or isinstance(value, str | int | float)
+    }
+
+
+_FORMER: Mapping[str, Mapping[str, str]] = {
+    "gbdt": {"max_iter": "trees", "max_leaf_nodes": "max_leaves", "n_iter_no_change": "patience"},
+    "mlp": {"changes": "residual"},
+}
+"""By model kind, how options were called that now have the names of the pipeline file."""
+
+
+def options_of(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options in the details of a model, by the names of the pipeline file, and what came of them."""
+    former = _FORMER.get(str(told.get("model")), {})
+    return {former.get(name, name): value for name, value in _mapping(told.get("options")).items()}
+
+
+def settings_of(version: Artifact) -> Mapping[str, Any]:
+    """What it was declared with, and the packages it was made with, by name."""
+    told = version.output.details
+    found = {name: told[name] for name in _SETTINGS if told.get(name) is not None}
+    found |= {"options": options_of(told)} if "options" in found else {}
+    return {
+        **{name: value for name, value in found.items() if not isinstance(value, Mapping)},
+        **{name: value for part in found.values() for name, value in _mapping(part).items()},
+        **{f"package {name}": value for name, value in _mapping(told.get("packages")).items()},
+    }
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+_PARTS = {
+    "facts": _facts,
+    "columns": _columns,
+    "statistics": _statistics,
+    "metrics": lambda version: version.output.metrics,
+    "settings": settings_of,
+}
+
+
+LAST = 5
+"""Versions that are compared when none is named."""
+
+
+def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
+    """What `compare NAME V ...` names: a number or an alias is one of `name`, `pipeline/job` another model's.
+
+    `name` itself is one of them where it says a version, or where no V is a version of it.
+    """
+    base = name.partition("@")[0]
+    full = tuple(one if "/" in one else f"{base}@{one.removeprefix('@')}" for one in versions)
+    itself = "@" in name or all("/" in one for one in versions)
+    return (name, *full) if itself else full
+
+
+def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...]:
+    """The different ones, as they were named. Raises InputError for what is no model, and for only one."""
+    for one in versions:
+        if one.kind != ArtifactKind.MODEL:
+            raise InputError(
+                f"{one.id} is no model but a version of kind {one.kind}",
+                hint="`gridmill diff VERSION VERSION` says how any two versions differ.",
+            )
+    different = tuple({one.id: one for one in versions}.values())
+    if len(different) < 2:
+        only = different[0].id if different else name
+        raise InputError(
+            f"all of these are {only}" if len(versions) > 1 else f"there is only {only} to compare",
+            hint="Run the training again with other settings, or name another training's model beside it.",
+        )
+    return different
+
+
+def side_by_side(
+    views: Sequence[VersionView], seconds: Mapping[str, float], best_by: str = ""
+) -> ModelComparison:
+    """The models of these versions, in their order; `seconds` by id. `best_by` is a metric that says its own
+    direction (`max:score`)."""
+    versions = [view.artifact for view in views]
+    settings = [settings_of(one) for one in versions]
+    names = dict.fromkeys(name for one in settings for name in one)
+    rows = {name: tuple(one.get(name) for one in settings) for name in names}
+    alike = {name: all(value == values[0] for value in values) for name, values in rows.items()}
+    return ModelComparison(
+        models=tuple(_model(view, seconds.get(view.artifact.id)) for view in views),
+        metrics=tuple(_metrics(versions, best_by)),
+        settings=tuple(ComparedSetting(name=name, values=rows[name]) for name in names if not alike[name]),
+        same={name: rows[name][0] for name in names if alike[name]},
+        warnings=tuple(_warnings(versions)),
+    )
+
+
+def _model(view: VersionView, seconds: float | None) -> ComparedModel:
+    one = view.artifact
+    packages = one.output.details.get("packages")
+    return ComparedModel(
+        id=one.id,
+        names=view.names,
+        created=one.created,
+        run_id=one.run_id,
+        removed=one.removed,
+        dataset=_dataset(one),
+        bundle=view.bundle,
+        gridmill=str(packages.get("gridmill", "")) if isinstance(packages, Mapping) else "",
+        seconds=seconds,
+        size_bytes=one.output.size_bytes,
+    )
+
+
+def _dataset(model: Artifact) -> str:
+    return str(model.output.details.get("dataset") or next(iter(model.made_from), ""))
+
+
+def _metrics(versions: Sequence[Artifact], best_by: str) -> Iterator[ComparedMetric]:
+    told, told_higher = read_metric(best_by) if best_by else ("", False)
+    for name in dict.fromkeys(name for one in versions for name in one.output.metrics):
+        values = tuple(one.output.metrics.get(name) for one in versions)
+        higher = told_higher if name == told else read_metric(name)[1]
+        same = len({rows_measured_on(one, name) for one in versions}) == 1
+        best = _best(values, higher=higher) if same and is_ranked(name) else None
+        ids = tuple(one.id for one, value in zip(versions, values, strict=True) if value == best)
+        yield ComparedMetric(name=name, values=values, best=ids if best is not None else ())
+
+
+def _best(values: Sequence[float | None], *, higher: bool) -> float | None:
+    known = [value for value in values if value is not None and isfinite(value)]
+    if len(set(known)) < 2:
+        return None
+    return max(known) if higher else min(known)
+
+
+def _warnings(versions: Sequence[Artifact]) -> Iterator[str]:
+    datasets = tuple(dict.fromkeys(_dataset(one) for one in versions))
+    if len(datasets) > 1:
+        same = len({rows_measured_on(one) for one in versions}) == 1
+        rows = (
+            "their validation rows are the same" if same else "no best is marked: the rows are not the same"
+        )
+        yield f"they learned from {', '.join(datasets)}; {rows}"
+    labels = {str(one.output.details.get("predicts") or one.output.details.get("labels")) for one in versions}
+    if len(labels) > 1:
+        yield f"they predict different labels: {'; '.join(sorted(labels))}"

@@ -1,0 +1,41 @@
+"""The building of a job's Python environment, which comes before its code runs: how it is seen in progress
+and in logs."""
+
+from collections.abc import Iterable, Mapping
+
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.states import JobState
+from gridmill.domain.views import JobView
+
+ENVIRONMENT = "environment"
+"""The `phase` in the body of a progress event while the environment is built."""
+BUILDING = "building"
+"""What is shown in place of the state `running` meanwhile."""
+BEGUN, ENDED = "building the environment", "the environment is ready:"
+"""Beginnings of lines in the job's log, of stream `pod`."""
+
+
+def is_building(view: JobView) -> bool:
+    """Whether the job's environment is being built."""
+    return view.job.state == JobState.RUNNING and view.progress.get("phase") == ENVIRONMENT
+
+
+def state_of(view: JobView) -> str:
+    """The job's state as it is shown: `building` for a running job that waits for its environment."""
+    return BUILDING if is_building(view) else view.job.state.value
+
+
+def build_seconds(events: Iterable[Event]) -> Mapping[str, float]:
+    """How long each job's environments were built, by the job's name."""
+    begun: dict[str, float] = {}
+    found: dict[str, float] = {}
+    for event in events:
+        if event.type != EventType.LOG or event.body.get("stream") != "pod":
+            continue
+        for line in str(event.body.get("text", "")).splitlines():
+            if line.startswith(BEGUN):
+                begun[event.attempt_id] = event.time
+            elif line.startswith(ENDED) and event.attempt_id in begun:
+                took = max(0.0, event.time - begun.pop(event.attempt_id))
+                found[event.job] = found.get(event.job, 0.0) + took
+    return found

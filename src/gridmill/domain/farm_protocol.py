@@ -1,0 +1,219 @@
+"""What a source (the Gridmill at home) and a farm (a light Gridmill elsewhere) say to each other."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import TypeAlias
+
+from gridmill.domain.amounts import pick
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import PodOrder
+from gridmill.domain.site import Node, NodeLook, Seat
+from gridmill.errors import InputError
+
+FARM_PROTOCOL = 2
+_Minor: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """Said once, with the one-time secret of the join line. `request` is a certificate signing request (PEM):
+    the farm signs the certificate by which it knows this source from then on."""
+
+    source: str
+    secret: str
+    request: str
+    version: str
+    protocol: int = FARM_PROTOCOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """`certificate` (PEM) and `token` are the source's; the token is told this once."""
+
+    certificate: str
+    token: str
+    version: str
+    protocol: int = FARM_PROTOCOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A deployment of the source that waits for room, and how many of all sources wait `before` it; about how
+    long it still does, where the farm can tell."""
+
+    deployment: str
+    before: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """In so many seconds there is room for one more deployment, behind all that wait: with so many GPUs."""
+
+    seconds: float
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a further deployment at a farm would stand in: `before` it wait so many; about how long it would
+    wait, where the farm can tell."""
+
+    before: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarmLook:
+    """A farm as one source sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
+    of all sources, that wait for room, `queue` those of the source among them; `staged_bytes` of
+    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it. `openings`, in
+    order, are when more room is expected, as far as it can be told."""
+
+    version: str
+    protocol: int
+    root: str
+    nodes: tuple[Node, ...]
+    looks: Mapping[str, NodeLook] = field(default_factory=dict)
+    waiting: int = 0
+    queue: tuple[Queued, ...] = ()
+    openings: tuple[Opening, ...] = ()
+    staged_bytes: int = 0
+    quota_bytes: int = 0
+    disk_free_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def line_at(look: FarmLook, gpus: int) -> Line | None:
+    """The line in which a further deployment with so many GPUs would stand; None: it gets room at once."""
+    seats = [one.seats for one in look.looks.values() if one.seats]
+    has_room = any(_holds(some, gpus) for some in seats) or not seats
+    if has_room and not look.waiting:
+        return None
+    seconds = next((one.seconds for one in look.openings if one.gpus >= gpus), None)
+    return Line(before=look.waiting, seconds=seconds)
+
+
+def _holds(seats: Sequence[Seat], gpus: int) -> bool:
+    """Whether so many GPUs of a node are free, or so many shares of one."""
+    shares = max(Counter(seat.gpu for seat in seats).values())
+    return pick((number for number, seat in enumerate(seats) if not seat.taken), gpus, shares) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deploy:
+    """Pods of one deployment, all or none. The farm ends them by itself when nothing has been heard of the
+    source for `lease_seconds`. `home` and `link` of the orders are the farm's to say."""
+
+    orders: tuple[PodOrder, ...]
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNames:
+    """Which pods are asked about, or ended."""
+
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """A file: its path in the tree (with `/`), and its content's chunks, in order, by their BLAKE3 hashes
+    (hex)."""
+
+    path: str
+    size_bytes: int
+    chunks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A folder's (or a single file's) content; `chunk_bytes` is the size of all chunks but a file's last."""
+
+    files: tuple[FileEntry, ...]
+    chunk_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Make a tree of chunks that are there, at `uri` below the source's root, for an attempt; what it lacks
+    is answered and nothing is made then. What is there already with the same content is used. `writable`: the
+    files are copies of their own, not links to what others use too."""
+
+    uri: str
+    manifest: Manifest
+    attempt_id: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Chunks, by hash, that are not there; none: it is done."""
+
+    chunks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashes:
+    """Chunks that are asked for."""
+
+    chunks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Where a chunk lies in an object of a bucket: `size_bytes` from byte `begin` on."""
+
+    chunk: str
+    begin: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """An object of a bucket that both sides reach, and chunks in it. `url` is signed: it opens that object
+    alone, either to read or to write it, for a short while. It is a secret, and never written down."""
+
+    url: str
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcels:
+    """What is to be taken from a bucket."""
+
+    parcels: tuple[Parcel, ...]
+
+
+def check_versions(*, source: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:
+    """Raises InputError unless the farm is of the source's minor version or the one before."""
+    ours, theirs = _minor(farm), _minor(source)
+    fits = ours and theirs and theirs[0] == ours[0] and theirs[1] in (ours[1], ours[1] + 1)
+    if protocol != FARM_PROTOCOL or not fits:
+        raise InputError(
+            f"Gridmill {source[:40]} at home cannot use a farm of version {farm[:40]}",
+            hint=_what_to_do(ours, theirs, farm[:40], source[:40]),
+            place="version",
+        )
+
+
+def _what_to_do(ours: _Minor | None, theirs: _Minor | None, farm: str, source: str) -> str:
+    """`ours` is the farm's, `theirs` that of the Gridmill at home."""
+    if ours and theirs and ours < theirs:
+        return f"Install {source} at the farm: it may be one minor version older than home, not more."
+    if ours and theirs and ours > theirs:
+        return f"Install {farm} at home: homes are upgraded first, then farms."
+    return "Install the same version on both sides."
+
+
+def _minor(version: str) -> _Minor | None:
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    plain = all(part.isascii() and part.isdigit() and len(part) < 6 for part in (major, minor))
+    return (int(major), int(minor)) if plain else None

@@ -1,0 +1,96 @@
+"""A gang: one program in several ranks that start together, know of each other and end together."""
+
+from collections.abc import Iterator, Mapping
+
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+CHIEF, WORKER, SERVER = "chief", "worker", "ps"
+ROLES = (CHIEF, WORKER, SERVER, "evaluator")
+"""What a rank can be, where a framework tells ranks apart (TensorFlow's names)."""
+MOST_RANKS = 10_000
+RANK_VARIABLES = frozenset(
+    (
+        *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
+        *("GROUP_WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "ROLE_RANK"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE"),
+        *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
+        "TF_CONFIG",
+    )
+)
+"""All that a rank may find. Of the shell in which Gridmill was started no job sees any of them: alone, it
+would wait for ranks that never come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One rank and where it runs. Ranks with the same `host` count as one host's: local ranks 0, 1, ...
+
+    `address` is how other hosts reach it, `port` a TCP port there that is free for this attempt alone. `gpus`
+    are the host's numbers of those it was given.
+    """
+
+    rank: int
+    host: str
+    address: str
+    port: int
+    role: str = WORKER
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """The whole gang as one of its ranks sees it: `members` by rank, `rank` its own, `restarts` how many
+    attempts were made before this one."""
+
+    id: str
+    rank: int
+    members: tuple[Member, ...]
+    restarts: int = 0
+
+    @property
+    def me(self) -> Member:
+        """The member that this rank is."""
+        return self.members[self.rank]
+
+    @property
+    def beside(self) -> tuple[Member, ...]:
+        """The members on this rank's host, this one among them: by local rank."""
+        return tuple(member for member in self.members if member.host == self.me.host)
+
+
+def roles_in_order(workers: int, roles: Mapping[str, int]) -> tuple[str, ...]:
+    """The role of each rank: as many of each as declared, in the order of the declaration."""
+    return tuple(_each(roles)) if roles else (WORKER,) * workers
+
+
+def _each(roles: Mapping[str, int]) -> Iterator[str]:
+    for role, count in roles.items():
+        yield from (role for _ in range(count))
+
+
+def count_workers(workers: int | None, roles: Mapping[str, int]) -> int:
+    """How many ranks a declaration asks for; 0: no gang."""
+    return sum(roles.values()) if workers is None else workers
+
+
+def check_gang(workers: int | None, roles: Mapping[str, int], place: str) -> None:
+    """Raise InputError for counts out of range, unknown roles, or roles that are not as many as workers."""
+    if workers is not None and not 1 <= workers <= MOST_RANKS:
+        raise InputError(f"workers is {workers}; it must be 1 to {MOST_RANKS:,}", place=f"{place}.workers")
+    for role, count in roles.items():
+        if role not in ROLES:
+            raise InputError(
+                f"there is no role {role!r}", hint=f"Roles: {', '.join(ROLES)}.", place=f"{place}.roles"
+            )
+        if count < 1:
+            raise InputError(f"{role} is {count}; it must be at least 1", place=f"{place}.roles")
+    if roles.get("chief", 0) > 1:
+        raise InputError("a gang has one chief", place=f"{place}.roles")
+    total = sum(roles.values())
+    if roles and workers is not None and workers != total:
+        raise InputError(
+            f"the roles are {total} workers, and `workers` says {workers}",
+            hint="Leave `workers` out: it follows from the roles.",
+            place=f"{place}.workers",
+        )

@@ -1,0 +1,104 @@
+"""Metrics by name: which way is better, and which ones are shown where there is little room.
+
+Whether what a model says with some probability comes true that often, by its calibration curve.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
+
+from gridmill.domain.amounts import show_number
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+OWN = "own_"
+"""Begins the names of metrics that a model's own code reports, which Gridmill has not measured."""
+HIGHER_IS_BETTER = frozenset(
+    {"r2", "skill", "accuracy", "auc", "average_precision", "f1", "precision", "recall"}
+)
+
+
+def is_ranked(name: str) -> bool:
+    """Whether one value of the metric is better than another: coverage is best where it is what was asked."""
+    return not name.endswith("coverage")
+
+
+def marked(name: str) -> str:
+    """The name with its origin, if Gridmill has not measured it."""
+    return f"{name} (reported by the model's code)" if name.startswith(OWN) else name
+
+
+def read_metric(text: str) -> tuple[str, bool]:
+    """The metric's name and whether higher is better: `validation_auc`, or `max:NAME` and `min:NAME`
+    where the name does not say. Raises InputError."""
+    way, colon, name = text.partition(":")
+    if colon:
+        if way not in ("max", "min") or not name:
+            raise InputError(f"{text!r} is no metric", hint="Write NAME, max:NAME or min:NAME.")
+        return name, way == "max"
+    return text, any(text == known or text.endswith(f"_{known}") for known in HIGHER_IS_BETTER)
+
+
+def metrics(values: Mapping[str, float]) -> str:
+    """`rmse 1.73, r2 0.91`."""
+    return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
+
+
+_TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
+"""Of a model's metrics those that say most, best first; `show job` and the report have all of them."""
+
+
+_FEW = 2
+
+
+def headline(values: Mapping[str, float]) -> str:
+    """The few metrics that say most: how much there is, and how good it is on the best split there is."""
+    split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
+    if split is None:
+        return metrics(dict(list(values.items())[: 2 * _FEW]))
+    amounts = [name for name in values if name in ("rows", "rows_added")][:1]
+    good = [name for end in _TELLING if (name := f"{split}_{end}") in values] or list(_of(split, values))
+    return metrics({name: values[name] for name in [*amounts, *good[:_FEW]]})
+
+
+def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
+    return (name for name in values if name.startswith(f"{split}_"))
+
+
+_SURE = 2.326
+"""Of the normal distribution, so that an honest model is called dishonest once in a hundred times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """`off` is the mean over the rows of how far what was said is from what came true in its bin, 0 to 1 (the
+    expected calibration error); `by_chance` says that labels drawn with the probabilities that were said
+    could well be as far off."""
+
+    off: float
+    by_chance: bool
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        chance = "no more than chance explains" if self.by_chance else "more than chance explains"
+        return f"off by {100 * self.off:.1f} percentage points on average, {chance}"
+
+
+def judge(curve: Sequence[Sequence[float]]) -> Calibration:
+    """Of [[said, came true, rows], ...], the bins of a calibration curve (at least one).
+
+    Pearson's chi-square over the bins against its 99 % quantile, by Wilson and Hilferty's approximation; a
+    bin's variance is at least one row's, so that a single row that came otherwise than was surely said
+    proves nothing.
+    """
+    rows = sum(count for *_, count in curve)
+    off = sum(abs(said - came) * count for said, came, count in curve) / rows
+    square = sum(
+        ((came - said) * count) ** 2 / max(count * said * (1 - said), 1.0) for said, came, count in curve
+    )
+    return Calibration(off=off, by_chance=square <= _most_by_chance(len(curve)))
+
+
+def _most_by_chance(bins: int) -> float:
+    spread = 2 / (9 * bins)
+    return float(bins * (1 - spread + _SURE * sqrt(spread)) ** 3)

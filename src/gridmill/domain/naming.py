@@ -1,0 +1,76 @@
+"""Names that people give: they become parts of paths and ids.
+
+HOST:PORT, as people write it.
+
+A moment as declarations write it.
+"""
+
+import re
+from datetime import UTC, datetime, tzinfo
+from ipaddress import AddressValueError, IPv6Address
+
+from gridmill.domain.calendar import moment_of
+from gridmill.errors import InputError
+
+_NAME = re.compile("[a-z0-9][a-z0-9_-]*")
+
+
+def check_name(what: str, name: str) -> None:
+    """Raises InputError for what cannot be the name of a pipeline, job, resource, project or site."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{name!r} cannot be the name of a {what}",
+            hint="Use small letters, digits, - and _; begin with a letter or digit.",
+        )
+
+
+LAST_PORT = 65535
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""This machine alone, by name or address."""
+
+
+def read_address(text: str, *, port: int | None = None, place: str = "") -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, or of `HOST` where there is a `port` to take instead. An IPv6 host is
+    written in brackets. Raises InputError, at `place`."""
+    host, colon, number = text.rpartition(":")
+    if port is not None and (not colon or text.endswith("]")):
+        host, number = text, str(port)
+    within = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
+    wrong = not _is_ipv6(within) if within else not host or any(sign in host for sign in "[]/: ")
+    if wrong or not number.isascii() or not number.isdigit() or int(number) > LAST_PORT:
+        form = "HOST:PORT" if port is None else "HOST or HOST:PORT"
+        usual = port if port and port > 1 else 6379
+        example = f"[{text}]:{usual}" if _is_ipv6(text) else f"10.0.0.5:{usual}"
+        raise InputError(
+            f"{text!r} is not {form}",
+            hint=f"Write for example {example}; ports end at {LAST_PORT}.",
+            place=place,
+        )
+    return within or host, int(number)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except AddressValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """True where the host is this machine alone, by name or address."""
+    return host in LOOPBACK
+
+
+def read_moment(text: str, place: str = "", zone: tzinfo = UTC) -> datetime:
+    """A time (ISO 8601; without an offset in `zone`) in UTC. Raises InputError, naming the place."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        hint = 'Write it as "2013-01-01" or "2013-01-01T06:00".'
+        raise InputError(f"{text!r} is no time", hint=hint, place=place) from error
+    if moment.tzinfo is not None:
+        return moment.astimezone(UTC)
+    if zone is UTC:
+        return moment.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(moment_of(moment, zone), UTC)

@@ -1,0 +1,256 @@
+"""The event record: what a pod says about an attempt, and how it is kept.
+
+A part of a job that is done on several machines.
+
+The protocol between control node and pod: the same messages over every link.
+
+A pod opens the link and says Hello; the control node answers Welcome. From then on the pod sends Events in
+journal order and keeps them until an Ack covers them; after a new Hello it sends again from the Welcome's
+`acknowledged`. The control node sends Start for every placed attempt that the Hello does not list: a pod
+starts an attempt id at most once, for ever. Stop for an unknown attempt is answered with an ENDED event
+(state stopped) when the pod never heard of the attempt: it will refuse a later Start of that id.
+A pod whose `secret` is wrong, whose deployment is gone or whose protocol is unknown gets Goodbye and ends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Input, Output
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.gang import Gang
+from gridmill.domain.job import Job, JobSize
+from gridmill.domain.resource import Use
+from gridmill.domain.route import Carriage, Staging
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.domain.usage import Parallel
+
+
+class EventType(StrEnum):
+    """Types of events; the body's fields are given in brackets."""
+
+    STARTED = "started"  # {pid}
+    LOG = "log"  # {stream: out|err|pod, text}: whole lines; text ends with a newline unless cut
+    PROGRESS = "progress"  # {done, total, unit, note}; {phase: environment} before the job itself begins
+    METRIC = "metric"  # {name, value, step}
+    ENDED = "ended"  # {outcome}: see model.message.Outcome; always the attempt's last event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """One journal entry of a pod. `number` counts from 1 per pod without gaps; `time` is the pod's clock.
+
+    `token` is the attempt's: what comes with an old one is acknowledged and dropped.
+    """
+
+    number: int
+    attempt_id: str
+    token: str
+    time: float
+    type: EventType
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A kept event. `sequence` grows over the whole store (0 until kept).
+
+    Events of attempts carry the pod's number: (pod_id, number) is kept once. The control node's own
+    (state changes of runs and jobs) have type `state`, no attempt, and body {what, id, state, message}.
+    """
+
+    sequence: int
+    time: float
+    type: str
+    run_id: str
+    job: str = ""
+    attempt_id: str = ""
+    pod_id: str = ""
+    number: int = 0
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Part `number` (from 0) of the `count` of the JobRun `of`. `node`: on that node and no other."""
+
+    of: str
+    number: int
+    count: int
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the attempt that did a part told of it: Unix times, and what it used."""
+
+    began: float
+    ended: float
+    use: Use
+
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Everything an attempt needs; written to the attempt's folder as `order.json`.
+
+    `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
+    and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.
+    `bundle_path` is where a pod of another machine finds the code; empty: in the home.
+    `earlier` is the newest committed version of the same artifact, if any; `kept_versions` are the versions
+    of a sink's table that artifacts refer to. What is below `checkpoint_uri` is
+    kept from one attempt of the same work to the next, until one succeeds. `share` below 1: the attempt is a
+    probe and does that share of its data. `part`: it does this part only, and nothing comes of it but files
+    below `output_uri` (`workers` are those of each part). `parts` are the folders of all of them, in order:
+    it puts together what they hold. `gang`: it is one rank of several, which share the other folders.
+    `staging` is how its data gets to a farm. `failed` are the jobs that failed before it, for one that runs
+    all the same. `contents_uri` is where the attempt lists the files that it leaves (`model.stored`); empty:
+    nowhere.
+    """
+
+    attempt_id: str
+    token: str
+    run_id: str
+    pipeline: str
+    job: Job
+    given: Amounts
+    root: str
+    output_uri: str
+    table_uri: str = ""
+    checkpoint_uri: str = ""
+    folder: str = ""
+    bundle: str | None = None
+    bundle_path: str = ""
+    inputs: tuple[Input, ...] = ()
+    earlier: tuple[Input, ...] = ()
+    kept_versions: tuple[int, ...] = ()
+    gpu_indices: tuple[int, ...] = ()
+    workers: int = 1
+    size: JobSize = field(default_factory=JobSize)
+    share: float = 1.0
+    part: Part | None = None
+    parts: tuple[str, ...] = ()
+    gang: Gang | None = None
+    staging: Staging = Staging.DIRECT
+    contents_uri: str = ""
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attempt ended. `state` is succeeded, failed or stopped; lost if the machine ran out of memory,
+    and for a gang's rank whose port somebody took: it is tried again. `carriage` is what a site in another
+    place had carried for it, which that site says."""
+
+    state: AttemptState
+    use: Use = field(default_factory=Use)
+    cause: Cause | None = None
+    exit_code: int | None = None
+    message: str = ""
+    hint: str = ""
+    outputs: tuple[Output, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    size: JobSize | None = None
+    parallel: Parallel | None = None
+    carriage: Carriage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOrder:
+    """Everything a pod needs to be brought up; a site may write it to a file (0600), never to argv."""
+
+    pod_id: str
+    deployment_id: str
+    type: str  # JobKind
+    secret: str
+    home: str  # folder for the pod's journal, attempts and caches
+    link: str  # unix:PATH | tls:HOST:PORT#FINGERPRINT | spool:FOLDER
+    capacity: Amounts
+    keep_seconds: float
+    orphan_seconds: float = 3600.0
+    node: str = ""  # where the plan wants it
+    settings: Mapping[str, str] = field(default_factory=dict)  # the resource's for its site
+    pinned: bool = False  # and nowhere else
+    lease_seconds: float | None = None  # without a control node for so long it ends, with its jobs
+
+
+# pod -> control node
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """`attempts` maps every attempt id the pod knows (live, or ended and not acknowledged) to its state.
+    `address` is how other hosts of its site reach the pod's."""
+
+    pod_id: str
+    deployment_id: str
+    secret: str
+    protocol: int
+    version: str
+    attempts: Mapping[str, AttemptState] = field(default_factory=dict)
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Consecutive journal entries."""
+
+    events: tuple[PodEvent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Sent each few seconds when nothing else is; either side."""
+
+    time: float
+
+
+# control node -> pod
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """`acknowledged`: everything up to this journal number is committed."""
+
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start an attempt, unless its id was ever seen. `environment` is that of the client whose run it is,
+    kept in memory alone; None: the pod's own."""
+
+    order: Order
+    environment: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End an attempt: SIGTERM, then SIGKILL after `grace_seconds`, all its processes."""
+
+    attempt_id: str
+    reason: str
+    grace_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """Everything up to `number` is committed and may be forgotten."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodbye:
+    """End: stop what runs, flush nothing further."""
+
+    reason: str
+
+
+FromPod: TypeAlias = Hello | Events | Heartbeat
+ToPod: TypeAlias = Welcome | Start | Stop | Ack | Goodbye | Heartbeat
+Message: TypeAlias = FromPod | ToPod
+
+MESSAGES: Mapping[str, type[Any]] = {
+    kind.__name__.lower(): kind for kind in (Hello, Events, Heartbeat, Welcome, Start, Stop, Ack, Goodbye)
+}

@@ -1,0 +1,42 @@
+"""Declaration of a prediction by a swarm."""
+
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+OWN_COLUMNS = ("row", "prediction", "truth", "fold")
+"""Columns that every prediction may have; for classes also `probability_CLASS`."""
+KEYS_HINT = "Give that column of the dataset's entity or time another name where its table is made."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionSpec:
+    """A swarm predicts `split` of `dataset` (all rows when None) with the best of `models`.
+
+    `best_by` names the validation metric: `rmse` (default for regression), `mse`, `mae`, `r2`,
+    `skill`, `log_loss` (default for classification), `accuracy`, `auc`, `brier`, `average_precision`, `f1`,
+    `precision`, `recall`; the direction follows from the name.
+    Shards are handed to workers made for this job; each row's prediction is written exactly once. `workers`
+    can be left open (`auto`): by rows and CPUs at first, then what earlier attempts say is worth paying for.
+    """
+
+    dataset: str
+    models: tuple[str, ...]
+    split: str | None = "test"
+    best_by: str | None = None
+    shards: int | None = None
+    workers: int | None = None
+    trust: bool = False
+    """Use models that predict by their own code or a pickled file, which can do anything on the machine."""
+
+    def references(self) -> tuple[str, ...]:
+        """The dataset and the candidate models."""
+        return (self.dataset, *self.models)
+
+    def check(self) -> None:
+        """Raise InputError for no models, or counts below one."""
+        if not self.models:
+            raise InputError("no models are named", place="prediction.models")
+        for name in ("shards", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1", place=f"prediction.{name}")

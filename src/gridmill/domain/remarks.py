@@ -1,0 +1,305 @@
+"""What a reader must know about a version: rows dropped, rejected, left out, unknown or converted with loss.
+
+Jobs count these in the details of their output. `remarks_of` puts the counts into sentences, which the
+terminal's summary, the report and `show` print. A job adds sentences of its own under REMARKS.
+
+How many rows went into a job, came out of it, and were dropped: from what its version counts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gridmill.domain.amounts import show_count, show_number
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.comparison import options_of
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.sink_status import WAITING, rejects_of, rejects_text, shifted_of
+from gridmill.domain.source import waiting_text
+
+REMARKS = "remarks"
+"""The key in the details of an output: a list of texts, or of [text, true] for a warning."""
+NOT_KNOWN_YET = "label not known yet"
+"""Why a row of a dataset is dropped whose label is made of what is still to come."""
+WARNING_SHARE = 0.1
+"""More than this share of the rows dropped or rejected is a warning."""
+LAST_SHARE, STILL_FALLING = 0.2, 0.03
+"""A model whose best validation loss is its last, and fell by more than this share in the last fifth, could
+be better. A smaller fall is what the decreasing learning rate brings."""
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """A sentence about the version `artifact` (its id). A `warning` can make the result wrong or useless."""
+
+    artifact: str
+    text: str
+    warning: bool = False
+
+    @property
+    def line(self) -> str:
+        """`warning: weather/features@1: 237 of 560 rows dropped (42 %): 237 no label`."""
+        return f"{'warning: ' if self.warning else ''}{self.artifact}: {self.text}"
+
+
+def remarks_of(artifact: Artifact) -> tuple[Remark, ...]:
+    """The remarks about a version, warnings first."""
+    found = [Remark(artifact=artifact.id, text=text, warning=warning) for text, warning in _remarks(artifact)]
+    return tuple(sorted(found, key=lambda one: not one.warning))
+
+
+_Said = Iterator[tuple[str, bool]]
+
+
+def _remarks(artifact: Artifact) -> _Said:
+    yield from _rejected(artifact)
+    yield from _OF_KIND.get(artifact.kind, _nothing)(artifact.output.details, artifact.output.rows or 0)
+    for said in artifact.output.details.get(REMARKS) or ():
+        text, warning = (said, False) if isinstance(said, str) else said
+        yield str(text), bool(warning)
+
+
+def _nothing(_details: Mapping[str, Any], _rows: int) -> _Said:
+    yield from ()
+
+
+def _rejected(artifact: Artifact) -> _Said:
+    rejects, rows = rejects_of(artifact).get("rows", 0), artifact.output.rows or 0
+    if rejects:
+        yield rejects_text(artifact), rejects > WARNING_SHARE * (rows + rejects)
+    for column, index in shifted_of(artifact).items():
+        drift = f"population stability index {show_number(index)}"
+        yield f"{column} has drifted since the load before ({drift})", True
+
+
+def _of_sink(details: Mapping[str, Any], rows: int) -> _Said:
+    if waiting := details.get(WAITING):
+        yield waiting_text(waiting["files"], waiting["settled_seconds"]), False
+    if unseen := details.get("unseen"):
+        why = "no value, NaN or infinity in the cursor"
+        yield f"{show_count(unseen, 'row')} not loaded: {why}", unseen > WARNING_SHARE * (rows + unseen)
+    if vanished := details.get("vanished"):
+        yield f"{show_count(vanished, 'loaded file')} no longer in the source; the rows are kept", False
+    if copies := details.get("copies"):
+        names = ", ".join(copies[:_NAMED]) + ", ..." * (len(copies) > _NAMED)
+        yield f"loaded beside the rows of files that are gone and held exactly the same: {names}", True
+
+
+def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:
+    dropped: Mapping[str, int] = details.get("dropped") or {}
+    total = sum(dropped.values())
+    if total:
+        share = total / (total + rows)
+        of_all = f"{total:,} of {total + rows:,} rows dropped ({_percent(share)})"
+        yield f"{of_all}: {_counts(dropped)}", share > WARNING_SHARE
+    events = details.get("events_until") or {}
+    if events and dropped.get(NOT_KNOWN_YET) and not events["declared"]:
+        newest = f"its newest event is of {events['newest']}" if events["newest"] else "it has no events"
+        yield (
+            f"labels end with the events of {events['table']}: {newest}; `known_until` can say otherwise",
+            False,
+        )
+    excluded: Mapping[str, int] = details.get("excluded") or {}
+    if excluded:
+        yield f"rows excluded by outages: {_counts(excluded)}", False
+    yield from _left_out(details)
+
+
+def _left_out(details: Mapping[str, Any]) -> _Said:
+    left_out: Mapping[str, str] = details.get("left_out") or {}
+    if left_out:
+        listed = [f"{name} ({kind})" for name, kind in left_out.items()]
+        yield f"{show_count(len(listed), 'column')} left out as features: {_listed(listed)}", False
+
+
+def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
+    if unlabelled := details.get("unlabelled"):
+        used = sum((details.get("rows") or {}).values())
+        total = sum(unlabelled.values())
+        large = total > WARNING_SHARE * (used + total)
+        yield f"rows not used because their label is missing: {_counts(unlabelled)}", large
+    if missing := details.get("missing_labels"):
+        yield f"train rows not used because one of the labels is missing: {_counts(missing)}", False
+    if unseen := details.get("unseen_classes"):
+        yield f"rows of a class that no training row has: {_counts(unseen)}", True
+    if not_finite := details.get("own_not_finite"):
+        told = [f"{name} {value}" for name, value in not_finite.items()]
+        yield f"the model's code reported metrics that are not finite: {_listed(told)}", True
+    if seen := details.get("not_measured"):
+        yield f"rows not measured because a member has learned from them: {_counts(seen)}", False
+    if infinite := details.get("infinite"):
+        yield f"infinite values taken as missing: {_counts(infinite)}", False
+    yield from _left_out(details)
+    for name, (values, share) in (details.get("grouped") or {}).items():
+        yield (
+            f"{name} has {values:,} values: the most frequent ones have an input each "
+            f"({_percent(share)} of the rows), the others share one",
+            False,
+        )
+    yield from _unfinished(options_of(details), details.get("curve") or ())
+
+
+def _unfinished(options: Mapping[str, Any], curve: Sequence[Sequence[float]]) -> _Said:
+    """A model whose validation loss, the third number of the curve's points, still fell when it ended."""
+    unit, most = ("epochs", options.get("epochs")) if "epochs" in options else ("trees", options.get("trees"))
+    used = options.get("best_epoch") or options.get("trees_used")
+    if not most or used != most or len(curve) < 2:
+        return
+    last = curve[-1]
+    before = min((loss for at, _, loss in curve if at <= (1 - LAST_SHARE) * last[0]), default=last[2])
+    fall = 1 - last[2] / before if before > 0 else 0.0
+    if fall > STILL_FALLING and last[2] <= min(loss for _, _, loss in curve):
+        yield (
+            f"the validation loss was still falling (by {fall:.0%} in the last fifth of {most} {unit}): "
+            f"raise `{unit}`",
+            True,
+        )
+
+
+def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
+    if unknown := details.get("unknown_rows"):
+        share = unknown / max(rows, 1)
+        known = f"{unknown:,} of {rows:,} rows ({_percent(share)}) have a category that training did not have"
+        yield known, share > WARNING_SHARE
+    if details.get("train_rows") == "seen":
+        yield "the train rows are predicted by a model that learned from them", False
+    if other := details.get("other_label"):
+        yield (
+            f"nothing is measured: the model predicts {details.get('label')}, the dataset's label is {other}",
+            True,
+        )
+    yield from _learned(details, rows)
+    yield from _compared(details.get("comparison") or {})
+    if unpredicted := details.get("unpredicted_rows"):
+        yield f"{unpredicted:,} of {rows:,} rows have no prediction", True
+
+
+def _learned(details: Mapping[str, Any], rows: int) -> _Said:
+    """Rows of the prediction that the model has learned from, and what it means for the metrics."""
+    known: Mapping[str, int] = details.get("learned_rows") or {}
+    split = details.get("split")
+    train, excluded, measured = (known.get(name, 0) for name in ("train", "excluded", "measured"))
+    if train and split is not None and split != "train":
+        yield (
+            f"the model has learned from {train:,} of the {rows:,} rows ({_percent(train / max(rows, 1))})",
+            True,
+        )
+    if excluded:
+        left = f"metrics are of the other {measured:,}" if measured else "there are no metrics"
+        why = "the model has learned from them, or was chosen by them"
+        yield f"{excluded:,} rows are not measured because {why}: {left}", split is not None
+    if rows and known.get("unknown") == rows:
+        yield "it is unknown which of the rows the model has learned from", False
+
+
+def _compared(comparison: Mapping[str, Any]) -> _Said:
+    """What was left out where models were compared."""
+    labelled, rows = comparison.get("labelled", 0), comparison.get("rows", 0)
+    if rows < labelled:
+        learned = comparison.get("learned") or {}
+        by = f" ({_counts(learned)})" if learned else ""
+        on = f"models compared on {rows:,} of {labelled:,} validation rows"
+        yield f"{on}: a model has learned from the others{by}", False
+    for name, why in (comparison.get("left_out") or {}).items():
+        yield f"model {name} is not compared: {why}", True
+    if unknown := comparison.get("unknown"):
+        yield f"it is unknown which validation rows were learned from by {_listed(list(unknown))}", True
+    if comparison.get("stored"):
+        yield "models compared by what their trainings measured: the dataset has no validation rows", False
+
+
+_OF_KIND = {
+    ArtifactKind.SINK: _of_sink,
+    ArtifactKind.DATASET: _of_dataset,
+    ArtifactKind.MODEL: _of_model,
+    ArtifactKind.PREDICTION: _of_prediction,
+}
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else "below 1%"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    largest = sorted(counts.items(), key=lambda item: -item[1])
+    return _listed([f"{count:,} {name}" for name, count in largest])
+
+
+def _listed(texts: list[str]) -> str:
+    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return ", ".join(texts[:_NAMED]) + more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFlow:
+    """`into` and `out` are rows; `dropped` are those of `into` that are not used, and `why` counts them by
+    reason. None is unknown. `note` says what `out` means where that is not the rows of a table."""
+
+    into: int | None = None
+    out: int | None = None
+    dropped: int | None = None
+    why: Mapping[str, int] | None = None
+    note: str = ""
+
+
+def row_flow(version: Artifact) -> RowFlow | None:
+    """The rows of a version; None for files."""
+    make = _COUNTS_BY_KIND.get(version.kind)
+    return make(version) if make else None
+
+
+def _sink(version: Artifact) -> RowFlow:
+    """What the last load read; `out` is the whole table."""
+    details = version.output.details
+    added = details.get("rows_added")
+    rejects, unseen = rejects_of(version), int(details.get("unseen") or 0)
+    why = {"rejected": int(rejects.get("added") or 0), "no cursor value": unseen}
+    dropped = sum(why.values())
+    into = None if added is None else int(added) + dropped
+    return RowFlow(
+        into=into, out=version.output.rows, dropped=dropped, why=_counted(why), note="in the table"
+    )
+
+
+def _dataset(version: Artifact) -> RowFlow:
+    details = version.output.details
+    why = {**_row_counts(details.get("dropped")), **_row_counts(details.get("excluded"))}
+    dropped, rows = sum(why.values()), version.output.rows
+    into = None if rows is None else rows + dropped
+    return RowFlow(into=into, out=rows, dropped=dropped, why=_counted(why))
+
+
+def _model(version: Artifact) -> RowFlow:
+    """`out` are the rows that it learned from; the others of the dataset measure it."""
+    details = version.output.details
+    used = _row_counts(details.get("rows"))
+    why = {f"no label in {split}": count for split, count in _row_counts(details.get("unlabelled")).items()}
+    dropped = sum(why.values())
+    into = sum(used.values()) + dropped if used else None
+    return RowFlow(into=into, out=used.get("train"), dropped=dropped, why=_counted(why), note="learned from")
+
+
+def _prediction(version: Artifact) -> RowFlow:
+    rows = version.output.rows
+    missing = int(version.output.details.get("unpredicted_rows") or 0)
+    why = {"no prediction": missing}
+    out = None if rows is None else rows - missing
+    return RowFlow(into=rows, out=out, dropped=missing, why=_counted(why), note="predicted")
+
+
+_COUNTS_BY_KIND = {
+    ArtifactKind.SINK: _sink,
+    ArtifactKind.DATASET: _dataset,
+    ArtifactKind.MODEL: _model,
+    ArtifactKind.PREDICTION: _prediction,
+}
+
+
+def _row_counts(value: Any) -> dict[str, int]:  # noqa: ANN401  a part of the details of any version
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): int(count) for name, count in value.items() if isinstance(count, int | float)}
+
+
+def _counted(why: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in why.items() if count}

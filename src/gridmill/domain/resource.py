@@ -1,0 +1,221 @@
+"""A resource: a named, typed claim, sized from the job's size or by hand; and the size chosen, with why.
+
+Where a job could go, and what is expected of it there: the time it runs, waits, and its data travels.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from gridmill.domain.amounts import Amounts, about, check_memory, show_bytes
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind, JobSize
+from gridmill.domain.route import Staging
+from gridmill.domain.site import LOCAL, SiteKind
+from gridmill.domain.usage import Parallel
+
+DEFAULT_KEEP_SECONDS = 300.0
+"""How long a deployment stays up after its last job, unless its resource says it;"""
+KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0}
+"""but where others wait for the machine, or it costs money."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What jobs of one type may use. None means: choose from `size` and from the jobs themselves.
+
+    `cpus`, `memory_bytes` and `gpus` are per worker. `jobs` names the jobs (`job` or `pipeline/job`)
+    that were assigned to it. `default` marks the one made for jobs without a resource: it never has GPUs.
+    A deployment of it stays up `keep_seconds` after its last job (None: 5 minutes; at Slurm or a cloud 0).
+    `settings` are of the site's kind, and stand for this resource before the site's own. `staging` says how
+    its jobs' data gets to a site of kind cluster (None: direct).
+    """
+
+    name: str
+    type: JobKind
+    site: str = LOCAL
+    size: JobSize | None = None
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: int = 0
+    workers: int | None = None
+    keep_seconds: float | None = None
+    staging: Staging | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ()
+    default: bool = False
+
+    def check(self) -> None:
+        """Raise InputError for memory that was meant otherwise."""
+        check_memory(self.memory_bytes, "resource.memory")
+
+
+def default_name(kind: JobKind, site: str = LOCAL) -> str:
+    """What the resource of jobs that name none is called."""
+    return f"default-{kind}" if site == LOCAL else f"default-{kind}-{site}"
+
+
+def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
+    """The resource of a job that names none."""
+    return Resource(name=default_name(kind, site), type=kind, site=site, default=True)
+
+
+def keep_of(resource: Resource, site: SiteKind | None) -> float:
+    """Seconds for which a deployment of it at such a site stays up after its last job."""
+    if resource.keep_seconds is not None:
+        return resource.keep_seconds
+    return KEEP_SECONDS.get(site, DEFAULT_KEEP_SECONDS) if site else DEFAULT_KEEP_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """A chosen size: amounts per worker, workers, and the reasons as sentences for people. `left_seconds` is
+    what decides the job's place in line (gridmill.scheduler.ordering); None: nothing was measured."""
+
+    amounts: Amounts
+    workers: int = 1
+    why: tuple[str, ...] = ()
+    expected_seconds: float | None = None
+    left_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What an attempt really used. Memory is the peak over all its processes (cgroup or sampled PSS).
+
+    `system_seconds` is the part of the CPU seconds that the kernel worked for it. `disk_seconds` counts each
+    second that a process stood still for a disk (sampled). None: it was not measured.
+    """
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    system_seconds: float | None = None
+    disk_seconds: float | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One attempt's use beside the size it had: what the next sizing learns from.
+
+    `subject` is the kind with its variant, e.g. `training/lstm`, `sink/csv`, `command/<pipeline>/<job>`.
+    `waited_seconds` is how long the job was ready before the attempt had a place. `parallel` tells of its
+    workers, where it had any. `resource` and `site` are where it ran (empty: older ones do not say).
+    """
+
+    attempt_id: str
+    subject: str
+    job: str  # pipeline/job
+    size: JobSize
+    given: Amounts
+    use: Use
+    ended: float
+    memory_killed: bool = False
+    waited_seconds: float = 0.0
+    parallel: Parallel | None = None
+    resource: str = ""
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Travel:
+    """What a job has carried to a site in another place, and back. Of what it reads `reused_bytes` are there
+    and `there_bytes` travel; `back_bytes` is what it makes. None is not known, and `unknown` says of what."""
+
+    there_bytes: int | None = None
+    there_seconds: float | None = None
+    reused_bytes: int = 0
+    back_bytes: int | None = None
+    back_seconds: float | None = None
+    there_bytes_per_second: float | None = None
+    back_bytes_per_second: float | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """Both ways. What it makes is left out where nobody knows how much that is."""
+        if self.there_seconds is None:
+            return None
+        return self.there_seconds + (self.back_seconds or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A resource that a job may use. `travel`: None where nothing is carried. None seconds were not measured
+    yet. `before`: so many deployments wait for the room of its site. `problem` is why it cannot run there,
+    `away` why not now."""
+
+    resource: str
+    site: str
+    label: str
+    run_seconds: float | None = None
+    wait_seconds: float | None = 0.0
+    before: int = 0
+    travel: Travel | None = None
+    problem: str = ""
+    away: str = ""
+
+    @property
+    def quickest_seconds(self) -> float | None:
+        """Until what it makes is here, if it did not have to wait."""
+        travel = 0.0 if self.travel is None else self.travel.seconds
+        return None if self.run_seconds is None or travel is None else self.run_seconds + travel
+
+    @property
+    def seconds(self) -> float | None:
+        """Until what it makes is here."""
+        quickest, wait = self.quickest_seconds, self.wait_seconds
+        return None if quickest is None or wait is None else quickest + wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The resource that was chosen among `alternatives`, and why, as a sentence."""
+
+    resource: str
+    alternatives: tuple[Alternative, ...]
+    why: str
+
+    @property
+    def chosen(self) -> Alternative:
+        """What is expected of it there."""
+        return next(one for one in self.alternatives if one.resource == self.resource)
+
+
+def told(one: Alternative) -> str:
+    """`gpu-farm 6 min + 3 min transfer`."""
+    if one.problem or one.away:
+        return f"{one.label} {'cannot run it' if one.problem else one.away}"
+    words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
+    if one.travel is not None:
+        known = one.travel.seconds
+        words.append("transfer not known yet" if known is None else f"{about(known)} transfer")
+    behind = f" behind {one.before}" if one.before else ""
+    if one.wait_seconds is None:
+        words.append(f"a wait{behind} that is not known")
+    elif one.wait_seconds >= 1:
+        words.append(f"{about(one.wait_seconds)} wait{behind}")
+    return f"{one.label} {' + '.join(words)}"
+
+
+def travel_lines(travel: Travel, site: str) -> tuple[str, ...]:
+    """What is carried, how long it takes and at what rate, as sentences; and what is not known of it."""
+    lines: list[str] = []
+    if travel.there_bytes is not None:
+        there = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""
+        size = show_bytes(travel.there_bytes) if travel.there_bytes else "nothing"
+        lines.append(f"{size} to {site}{there}{_taking(travel, there=True) if travel.there_bytes else ''}")
+    if travel.back_bytes is not None:
+        back = f"about {show_bytes(travel.back_bytes)}" if travel.back_bytes else "nothing"
+        lines.append(f"{back} back{_taking(travel, there=False) if travel.back_bytes else ''}")
+    carried = (f"carries {', '.join(lines)}",) if lines else ()
+    return (*carried, *(f"not known: {one}" for one in travel.unknown))
+
+
+def _taking(travel: Travel, *, there: bool) -> str:
+    seconds = travel.there_seconds if there else travel.back_seconds
+    rate = travel.there_bytes_per_second if there else travel.back_bytes_per_second
+    if seconds is None:
+        return ""
+    return f" in {about(seconds)}" + (f" at {show_bytes(rate)}/s" if rate else "")

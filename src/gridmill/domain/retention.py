@@ -1,0 +1,67 @@
+"""How long versions are kept, declared for a job or for all jobs of a pipeline; and how long runs are."""
+
+from collections.abc import Mapping, Sequence
+
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+DAY_SECONDS = 86_400.0
+
+RUNS_KEPT = 10
+"""The newest runs of each pipeline stay, however old: they say what its jobs declared last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """A version goes once it is beyond every limit that is given: not among the newest `versions`, and older
+    than `days`.
+
+    The newest, those that an alias stands for, the best, and those that a kept version was made from stay
+    whatever their age. Versions of a sink share a table: what only the old ones had in it goes with a later
+    load.
+    """
+
+    versions: int | None = None
+    days: float | None = None
+
+    def check(self) -> None:
+        """Raise InputError for limits that keep nothing."""
+        if self.versions is None and self.days is None:
+            raise InputError("say how many `versions`, or how many `days`", place="retain")
+        if (self.versions is not None and self.versions < 1) or (self.days is not None and self.days <= 0):
+            raise InputError("at least one version, and more than 0 days, are kept", place="retain")
+
+
+def beyond(
+    versions: Sequence[Artifact], wanted: Mapping[str, Retention], now: float, stay: frozenset[str]
+) -> tuple[Artifact, ...]:
+    """Versions that may go, of all that are there (newest first of each name).
+
+    `wanted` is the retention of each name, `stay` are ids that must not go.
+    """
+    going: dict[str, Artifact] = {}
+    while True:
+        used = {source for one in versions if one.id not in going for source in one.made_from}
+        more = [
+            one
+            for one in _old(versions, wanted, now)
+            if one.id not in going and one.id not in used and one.id not in stay
+        ]
+        if not more:
+            return tuple(going.values())
+        going.update((one.id, one) for one in more)
+
+
+def _old(versions: Sequence[Artifact], wanted: Mapping[str, Retention], now: float) -> list[Artifact]:
+    places: dict[str, int] = {}
+    old: list[Artifact] = []
+    for one in versions:
+        place = places[one.name] = places.get(one.name, -1) + 1
+        limits = wanted.get(one.name)
+        if limits is None or place == 0:
+            continue
+        few = limits.versions is None or place >= limits.versions
+        if few and (limits.days is None or now - one.created > limits.days * DAY_SECONDS):
+            old.append(one)
+    return old

@@ -1,0 +1,66 @@
+"""Why jobs of a run failed, and what to do next: pure functions of a view, for the terminal and the
+report."""
+
+from collections.abc import Iterable, Iterator
+
+from gridmill.domain.run import Attempt
+from gridmill.domain.states import Cause, JobState, RunState
+from gridmill.domain.views import JobView, PartView, RunView
+
+
+def failed_jobs(view: RunView) -> list[JobView]:
+    """The failed jobs, in the order of the run."""
+    return [job for job in view.jobs if job.job.state == JobState.FAILED]
+
+
+def failed_parts(view: JobView) -> list[PartView]:
+    """The failed parts of a job that is done in parts."""
+    return [part for part in view.parts if part.job.state == JobState.FAILED]
+
+
+def at_fault(view: JobView) -> Attempt | None:
+    """The attempt that shows why a job failed: the last one, or that of the first part that failed."""
+    tried = [part.attempts[-1] for part in failed_parts(view) if part.attempts]
+    return tried[0] if tried else view.attempts[-1] if view.attempts else None
+
+
+def reason(failed: JobView, attempt: Attempt | None) -> str:
+    """Why the job failed, in the most exact words that are known."""
+    if attempt is not None and attempt.message and not failed_parts(failed):
+        return attempt.message
+    if failed.job.message:
+        return failed.job.message
+    if attempt is not None and attempt.cause is not None:
+        return f"{attempt.cause} (exit code {attempt.exit_code})"
+    return "no reason was given"
+
+
+BY_EDIT = frozenset({Cause.INPUT, Cause.OUTPUT})
+"""Why a job failed that only an edit of the pipeline, its code or its data can cure."""
+
+
+def next_step(view: RunView) -> str:
+    """What to do about a run that did not succeed; empty for one that did, or still runs.
+
+    A run that is resumed has the declarations and the code that it began with: no edit can cure it.
+    """
+    if view.run.state not in (RunState.FAILED, RunState.STOPPED):
+        return ""
+    causes = {attempt.cause for job in view.jobs if (attempt := at_fault(job)) and attempt.cause is not None}
+    if causes & BY_EDIT:
+        return "Fix the problem and run again; completed jobs are skipped."
+    if Cause.EXIT in causes:
+        return (
+            "After an edit, run again; completed jobs are skipped. "
+            f"Without one: gridmill resume {view.run.id}"
+        )
+    return f"Continue with: gridmill resume {view.run.id}"
+
+
+def telling(failed: JobView, lines: Iterable[str]) -> Iterator[str]:
+    """Of a command on each node the lines of the nodes where it failed, else all."""
+    if failed.job.job.each is None:
+        yield from lines
+        return
+    marks = tuple(f"[{part.node}] " for part in failed_parts(failed))
+    yield from (line for line in lines if line.startswith(marks))

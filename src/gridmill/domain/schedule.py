@@ -1,0 +1,116 @@
+"""Schedules: when a kept pipeline runs by itself, and what has become of it so far."""
+
+from enum import StrEnum
+
+from gridmill.domain.amounts import show_period
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+
+class CatchUp(StrEnum):
+    """What is done about runs that were due while the control node was down."""
+
+    LATEST = "latest"  # one run, for the newest of them
+    ALL = "all"  # a run for each, oldest first
+    NONE = "none"
+
+
+class Overlap(StrEnum):
+    """What is done about a run that is due while another one of the pipeline is active."""
+
+    QUEUE = "queue"  # it starts when the other has ended; of several that were due meanwhile, as in catch_up
+    SKIP = "skip"
+    ALLOW = "allow"  # they run side by side; jobs that make the same take turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuous:
+    """Runs whenever there is something new, block by block; `true` stands for all defaults.
+
+    A block is closed, and a run started for it, as soon as `max_files` new files or `max_bytes` of them are
+    there, or the first of them has waited for `max_wait` (default: at once). `check` is how often the sources
+    are looked at. At most `in_flight` runs are active: a run loads its block while those before it are still
+    worked on; when these fall behind, what is new waits in the source, and the next block is larger.
+    """
+
+    max_files: int | None = None
+    max_bytes: int | None = None
+    max_wait_seconds: float = 0.0
+    check_seconds: float = 5.0
+    in_flight: int = 2
+
+    def check(self) -> None:
+        """Raise InputError for bounds that let nothing through."""
+        if self.in_flight < 1:
+            raise InputError("`in_flight` is 1 or more", place="continuous.in_flight")
+        if self.max_files is not None and self.max_files < 1:
+            raise InputError("`max_files` is 1 or more", place="continuous.max_files")
+        if self.check_seconds < 0.1:
+            raise InputError("`check` is 0.1s or more", place="continuous.check")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSpec:
+    """When a pipeline, or a job of it, runs: `every` so often, at times of a `cron` expression, `continuous`.
+
+    `every` counts from when the schedule was applied first; that moment is due too. `1mo` and `1y` are
+    calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is 24 hours. `cron` has five
+    fields (minute, hour, day, month, weekday) and is read in `zone`. If it names certain hours, a time that
+    daylight saving skips is due right after, and a repeated one is due once. Schedules need `gridmill up`.
+    """
+
+    every_seconds: float | None = None
+    every_months: int | None = None
+    cron: str | None = None
+    continuous: Continuous | None = None
+    zone: str = "UTC"
+    catch_up: CatchUp = CatchUp.LATEST
+    overlap: Overlap = Overlap.QUEUE
+
+    def check(self) -> None:
+        """Raise InputError for an interval below a second or a month."""
+        if self.every_seconds is not None and self.every_seconds < 1:
+            raise InputError("`every` is 1s or more", place="schedule.every")
+        if self.every_months is not None and self.every_months < 1:
+            raise InputError("`every` is 1mo or more", place="schedule.every")
+
+    @property
+    def text(self) -> str:
+        """`every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC` or `continuous`."""
+        if self.cron is not None:
+            return f"cron {self.cron} {self.zone}"
+        if self.every_months is not None:
+            return f"every {show_period(None, self.every_months)} {self.zone}"
+        return "continuous" if self.every_seconds is None else f"every {self.every_seconds:g} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The schedule of a kept pipeline, under its name, or of one job of it, under `PIPELINE/JOB`.
+
+    Due times count from `since`; those up to `done` are dealt with. Both are Unix times in seconds. `runs`
+    and `skipped` count; `unchanged` counts due times at which there was nothing new, so that no run started.
+    `last_run` is the newest run it started, `message` what was last done or is in the way.
+    """
+
+    name: str
+    spec: ScheduleSpec
+    since: float
+    done: float | None = None
+    paused: bool = False
+    last_run: str = ""
+    runs: int = 0
+    unchanged: int = 0
+    skipped: int = 0
+    message: str = ""
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline it runs, or whose job it runs."""
+        return self.name.partition("/")[0]
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """The job it runs, with what that needs; empty: all of the pipeline."""
+        job = self.name.partition("/")[2]
+        return (job,) if job else ()

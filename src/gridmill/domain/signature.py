@@ -1,0 +1,70 @@
+"""What a model predicts, or what a dataset's label is: two that differ cannot be compared."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import Any
+
+from gridmill.domain.amounts import show_period
+from gridmill.domain.frozen import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The labels by name, and how each is made.
+
+    `source` holds the fields of the dataset's label declaration that are set (`column`, `horizon_seconds`,
+    `steps`, `next_rows`, `delay_seconds`, `table`, `outcome`). `type` is number, boolean, text or the Arrow
+    type. `objective` and `classes` are those of a model. What is empty is unknown, and equals everything.
+    """
+
+    labels: tuple[str, ...]
+    source: Mapping[str, Any] = field(default_factory=dict)
+    type: str = ""
+    objective: str = ""
+    classes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """In words: `label: temp, 1 d later (number)`."""
+        names = ", ".join(self.labels) if len(self.labels) < 4 else f"{len(self.labels)} labels"
+        made = ", ".join(_made(self.source))
+        kind = f"classes {', '.join(self.classes[:5])}" if self.classes else self.objective or self.type
+        return names + (f": {made}" if made else "") + (f" ({kind})" if kind else "")
+
+
+def differences_between(one: Signature, other: Signature) -> tuple[str, ...]:
+    """The names of what differs (`label`, `column`, `horizon`, `type`, `objective`, `classes`)."""
+    found = [] if one.labels == other.labels else ["label"]
+    if one.source and other.source:
+        names = dict.fromkeys((*one.source, *other.source))
+        found += [
+            name.removesuffix("_seconds")
+            for name in names
+            if _value(one.source.get(name)) != _value(other.source.get(name))
+        ]
+    for name in ("type", "objective"):
+        here, there = getattr(one, name), getattr(other, name)
+        found += [name] if here and there and here != there else []
+    if one.classes and other.classes and set(one.classes) != set(other.classes):
+        found.append("classes")
+    return tuple(found)
+
+
+def _value(value: object) -> object:
+    """As JSON has it: a tuple is a list there."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _made(source: Mapping[str, Any]) -> Iterator[str]:
+    if source.get("table"):
+        yield f"{source.get('outcome') or 'events'} of {source['table']}"
+    if columns := source.get("column") or ", ".join(source.get("columns") or ()):
+        yield str(columns)
+    if source.get("horizon_seconds"):
+        yield f"{show_period(float(source['horizon_seconds']))} later"
+    if source.get("steps"):
+        yield f"{source['steps']} rows later"
+    if source.get("next_rows"):
+        yield f"the next {source['next_rows']} rows"
+    if source.get("delay_seconds"):
+        yield f"known {show_period(float(source['delay_seconds']))} after that"

@@ -1,0 +1,288 @@
+"""A constraint on a sink: what each of its rows must keep to.
+
+An outage: a stretch of time in which a sink's data is known to be bad or missing.
+
+Declaration of a sink.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from gridmill.domain.calendar import months_later
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import read_moment
+from gridmill.domain.source import UNIX_UNITS, Source
+from gridmill.errors import InputError
+
+Bound = int | float | str
+
+_ONE_OF = ("column", "unique", "foreign_key", "expression")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """Exactly one of `column`, `unique`, `foreign_key`, `expression` is given.
+
+    `column` with `required` (no missing value), `min`, `max` (both inclusive; times in ISO 8601), `allowed`
+    and `pattern` (RE2, over the whole of a text). `unique`: columns whose values together appear once, in the
+    load and in the table; the first row stays. `foreign_key`: columns whose values are in the sink
+    `references`, in its columns `referenced` (default: the same names). `expression`: DuckDB's SQL over the
+    row. A missing value breaks `required` only. `name` is what reports call it (default: in words).
+    """
+
+    name: str | None = None
+    column: str | None = None
+    required: bool = False
+    min: Bound | None = None
+    max: Bound | None = None
+    allowed: tuple[str | int | float | bool, ...] = ()
+    pattern: str | None = None
+    unique: tuple[str, ...] = ()
+    foreign_key: tuple[str, ...] = ()
+    references: str | None = None
+    referenced: tuple[str, ...] = ()
+    expression: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it names; an expression's are in its text."""
+        return (self.column,) if self.column else self.unique or self.foreign_key
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the other sink."""
+        return self.referenced or self.foreign_key
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        """Which tests it makes, each with the reason that a rejected row is given."""
+        if self.column:
+            yield from self._column_rules(self.column)
+        elif self.unique:
+            yield "unique", self.name or f"{', '.join(self.unique)}: there before"
+        elif self.foreign_key:
+            yield "foreign_key", self.name or f"{', '.join(self.foreign_key)}: not in {self.references}"
+        else:
+            yield "expression", self.name or f"not ({self.expression})"
+
+    def _column_rules(self, column: str) -> Iterator[tuple[str, str]]:
+        if self.required:
+            yield "required", self.name or f"{column}: missing"
+        if self.min is not None:
+            yield "min", self.name or f"{column}: less than {self.min}"
+        if self.max is not None:
+            yield "max", self.name or f"{column}: more than {self.max}"
+        if self.allowed:
+            yield "allowed", self.name or f"{column}: not one of {_listed(self.allowed)}"
+        if self.pattern is not None:
+            yield "pattern", self.name or f"{column}: not like {self.pattern}"
+
+    def check(self) -> None:
+        """Raise InputError for none or several kinds, for nothing asked, and for what is no pattern."""
+        given = [name for name in _ONE_OF if getattr(self, name)]
+        if len(given) != 1:
+            named = " and ".join(given) or "none"
+            raise InputError(
+                f"a constraint has one of {', '.join(_ONE_OF)}; this has {named}", place="constraint."
+            )
+        if self.foreign_key and not self.references:
+            raise InputError("a foreign key needs the sink it `references`", place="constraint.foreign_key")
+        if self.references and len(self.keys) != len(self.foreign_key):
+            raise InputError(
+                "`referenced` names as many columns as `foreign_key`", place="constraint.referenced"
+            )
+        self._check_column()
+
+    def _check_column(self) -> None:
+        rules = [rule for rule, _ in self._column_rules(self.column or "")]
+        if self.column and not rules:
+            raise InputError(
+                f"nothing is asked of column {self.column!r}",
+                hint="Give it required, min, max, allowed or pattern.",
+                place="constraint.column",
+            )
+        if rules and not self.column:
+            raise InputError(f"`{rules[0]}` is for a `column`", place=f"constraint.{rules[0]}")
+        if isinstance(self.min, int | float) and isinstance(self.max, int | float) and self.min > self.max:
+            raise InputError("`min` is more than `max`", place="constraint.min")
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            raise InputError(
+                f"{self.pattern!r} is no pattern: {error}", place="constraint.pattern"
+            ) from error
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    more = f", ... {len(values) - 5} more" if len(values) > 5 else ""
+    return ", ".join(str(value) for value in values[:5]) + more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """Rows whose column `time` lies from `begins` on and before `ends` (ISO 8601; without a zone UTC).
+
+    They stay in the table, and datasets do not see them: no feature, window, lag, join or label is made of
+    them. A backfill leaves that time out.
+    """
+
+    time: str
+    begins: str
+    ends: str
+    reason: str = ""
+
+    def check(self) -> None:
+        """Raise InputError for what is no time, and for an end that is not after the beginning."""
+        if self.range[0] >= self.range[1]:
+            raise InputError("an outage `ends` after it `begins`", place="outage.ends")
+
+    @property
+    def range(self) -> tuple[datetime, datetime]:
+        """Beginning and end, in UTC. Raises InputError."""
+        return read_moment(self.begins, "outage.begins"), read_moment(self.ends, "outage.ends")
+
+    def covers(self, begins: datetime, ends: datetime) -> bool:
+        """Whether all of that time lies within."""
+        return self.range[0] <= begins and ends <= self.range[1]
+
+
+class ColumnType(StrEnum):
+    """Types a column can be declared as."""
+
+    STRING = "string"
+    INTEGER = "integer"
+    FLOAT = "float"
+    BOOLEAN = "boolean"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+
+
+def _time_type(pattern: str) -> ColumnType:
+    """`date` where a pattern has no time of day."""
+    timed = pattern in UNIX_UNITS or re.search("%[HIMSfpzZcXTs]", pattern)
+    return ColumnType.TIMESTAMP if timed else ColumnType.DATE
+
+
+class OnMisfit(StrEnum):
+    """What becomes of a row with a value that cannot be read as its column's declared type."""
+
+    FAIL = "fail"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retain:
+    """How long rows are kept. Rows whose column `time` is longer ago than `keep` are deleted with the next
+    load; `6mo` and `1y` are calendar months and years (UTC).
+    """
+
+    time: str
+    keep_seconds: float | None
+    keep_months: int | None = None
+
+    def check(self) -> None:
+        """Raise InputError where there is no period, or one of no month."""
+        if self.keep_seconds is None and self.keep_months is None:
+            raise InputError(
+                "needs `keep`, how long rows are kept", place="retain.keep", hint="For example keep: 90d"
+            )
+        if self.keep_months is not None and self.keep_months < 1:
+            raise InputError("`keep` is 1mo or more", place="retain.keep")
+
+    def cutoff(self, now: float) -> datetime:
+        """The time before which rows are deleted at `now` (Unix seconds)."""
+        if self.keep_months is not None:
+            return datetime.fromtimestamp(months_later(now, -self.keep_months, UTC), UTC)
+        return datetime.fromtimestamp(now, UTC) - timedelta(seconds=self.keep_seconds or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec:
+    """A table loaded from sources: appended to, versioned, each source file exactly once.
+
+    `rename` maps source names to table names and applies first; `select` keeps and orders columns;
+    `columns` gives types (others are inferred over the whole of the files); `add` adds columns of one text
+    each. A changed source file replaces its rows; a changed declaration loads the table anew.
+
+    Rows that break one of the `constraints` go to the sink's table of rejects. `on_misfit` says whether rows
+    with values not of their declared type do so too, or fail the load. More than `max_rejects` rejected
+    rows of one load (below 1: that share of them) fail it; None is no limit.
+
+    Each load is measured: per column what is missing, min, max, mean, how many differ; and the sink's own
+    `metrics`, SQL aggregates over its rows by name. A column whose population stability index against the
+    load before is above `drift_threshold` is warned of; None looks for no drift. Datasets do not see the rows
+    within `outages`. `retain` takes old rows out.
+
+    Many files or objects are read in parts where the sink's site has several machines: in as many as `parts`
+    says, by default one for every 256 MiB of files in folders (what objects hold is not known before). The
+    rows are those of one machine.
+    """
+
+    source: Source
+    columns: Mapping[str, ColumnType] = field(default_factory=dict)
+    select: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    add: Mapping[str, str] = field(default_factory=dict)
+    constraints: tuple[Constraint, ...] = ()
+    on_misfit: OnMisfit = OnMisfit.FAIL
+    max_rejects: float | None = None
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    drift_threshold: float | None = 0.25
+    outages: tuple[Outage, ...] = ()
+    retain: Retain | None = None
+    parts: int | None = None
+
+    def with_times(self) -> "SinkSpec":
+        """The same, with the columns of `timestamp_format` declared as times where they are not declared."""
+        formats = self.source.timestamp_format
+        if not isinstance(formats, Mapping):
+            return self
+        times = {name: _time_type(pattern) for name, pattern in formats.items()}
+        return replace(self, columns=times | dict(self.columns))
+
+    def references(self) -> tuple[str, ...]:
+        """The sinks that foreign keys refer to."""
+        return tuple(dict.fromkeys(one.references for one in self.constraints if one.references))
+
+    def check(self) -> None:
+        """Raise InputError for names given twice or empty, and amounts that make no sense."""
+        if self.max_rejects is not None and not self.max_rejects >= 0:
+            raise InputError("`max_rejects` is a number of rows or a share", place="sink.max_rejects")
+        if self.drift_threshold is not None and not self.drift_threshold >= 0:
+            raise InputError(
+                "`drift_threshold` is 0 or more",
+                hint="0.25 is usual; null looks for no drift.",
+                place="sink.drift_threshold",
+            )
+        self._check_parts()
+        self._check_names()
+        for name, columns in (("select", self.select), ("rename", tuple(self.rename.values()))):
+            twice = sorted({column for column in columns if columns.count(column) > 1})
+            if twice:
+                raise InputError(f"column {twice[0]!r} is named twice", place=f"sink.{name}")
+        both = sorted({*self.add} & {*self.select, *self.rename.values()})
+        if both:
+            raise InputError(f"column {both[0]!r} is added and read from the source", place="sink.add")
+
+    def _check_names(self) -> None:
+        named = {
+            "select": self.select,
+            "rename": self.rename.values(),
+            "add": self.add,
+            "metrics": self.metrics,
+        }
+        for field_, names in named.items():
+            if not all(name.strip() for name in names):
+                raise InputError(f"a name in `{field_}` is empty", place=f"sink.{field_}")
+
+    def _check_parts(self) -> None:
+        if self.parts is not None and self.parts < 1:
+            raise InputError("`parts` must be 1 or more", place="sink.parts")
+        if (self.parts or 1) > 1 and not self.source.splits:
+            raise InputError(
+                f"{self.source.name} cannot be read in parts",
+                hint="Several files or objects can: a glob, or a list of paths.",
+                place="sink.parts",
+            )

@@ -1,0 +1,142 @@
+"""Alterations of a sink: what was changed about it since its file was written, until it is changed back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.sink import Constraint, Outage, SinkSpec
+from gridmill.errors import InputError
+
+
+class AlterVerb(StrEnum):
+    """What an alteration does."""
+
+    ADD = "add"
+    REMOVE = "remove"
+
+
+class SinkPart(StrEnum):
+    """What of a sink can be altered."""
+
+    SOURCE = "source"
+    CONSTRAINT = "constraint"
+    METRIC = "metric"
+    OUTAGE_WINDOW = "outage_window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One part added or removed. `key` tells it from others of its sort: a source's path, what a constraint's
+    reasons say, a metric's name, an outage's beginning. What is added comes with it: `constraint`,
+    `outage`, or `text` (a metric's SQL); it `hides` one of the file where it came after its removal."""
+
+    verb: AlterVerb
+    part: SinkPart
+    key: str
+    constraint: Constraint | None = None
+    outage: Outage | None = None
+    text: str = ""
+    hides: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.part} {self.key}" + (f" = {self.text}" if self.text else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alterations:
+    """All changes of the sink `name` (`pipeline/job`), in the order they were made; `changed` is when the
+    last one was."""
+
+    name: str
+    changes: tuple[Change, ...] = ()
+    changed: float = 0.0
+
+
+def key_of_constraint(constraint: Constraint) -> str:
+    """What its reasons say."""
+    return "; ".join(dict.fromkeys(reason for _, reason in constraint.rules()))
+
+
+def with_change(spec: SinkSpec, changes: tuple[Change, ...], new: Change) -> tuple[Change, ...]:
+    """The changes after another one; what takes back an earlier one takes its place. `spec` is the sink as
+    declared, with or without the changes.
+
+    Raises InputError for removing what is not there, and for adding what is.
+    """
+    keys = _keys(altered(spec, changes), new.part)
+    there, add = new.key in keys, new.verb == AlterVerb.ADD
+    if there == add:
+        raise InputError(
+            f"the sink {'already has the' if there else 'has no'} {new.part} {new.key!r}",
+            hint=f"It has {', '.join(repr(key) for key in keys) or 'none'}.",
+        )
+    if new.part == SinkPart.SOURCE and keys == (new.key,):
+        raise InputError(f"{new.key!r} is the only source of the sink", hint="Add another one first.")
+    before = next((one for one in changes if (one.part, one.key) == (new.part, new.key)), None)
+    rest = tuple(one for one in changes if one is not before)
+    if before is not None and not add and not before.hides:
+        return rest
+    return (*rest, replace(new, hides=before is not None and add))
+
+
+def _keys(spec: SinkSpec, part: SinkPart) -> tuple[str, ...]:
+    match part:
+        case SinkPart.SOURCE:
+            return spec.source.paths
+        case SinkPart.CONSTRAINT:
+            return tuple(key_of_constraint(one) for one in spec.constraints)
+        case SinkPart.METRIC:
+            return tuple(spec.metrics)
+        case SinkPart.OUTAGE_WINDOW:
+            return tuple(one.begins for one in spec.outages)
+
+
+def altered(spec: SinkSpec, changes: Iterable[Change]) -> SinkSpec:
+    """The sink's declaration as it holds. What is removed may be gone from the file meanwhile."""
+    for change in changes:
+        add = change.verb == AlterVerb.ADD
+        rest = _without(spec, change)
+        if not add:
+            spec = rest
+        elif change.part == SinkPart.SOURCE:
+            spec = replace(rest, source=replace(rest.source, path=(*rest.source.paths, change.key)))
+        elif change.constraint is not None:
+            spec = replace(rest, constraints=(*rest.constraints, change.constraint))
+        elif change.outage is not None:
+            spec = replace(rest, outages=(*rest.outages, change.outage))
+        elif change.part == SinkPart.METRIC:
+            spec = replace(rest, metrics={**rest.metrics, change.key: change.text})
+    return spec
+
+
+def _without(spec: SinkSpec, change: Change) -> SinkSpec:
+    match change.part:
+        case SinkPart.SOURCE:
+            paths = tuple(path for path in spec.source.paths if path != change.key)
+            return (
+                spec if paths == spec.source.paths else replace(spec, source=replace(spec.source, path=paths))
+            )
+        case SinkPart.CONSTRAINT:
+            kept = tuple(one for one in spec.constraints if key_of_constraint(one) != change.key)
+            return replace(spec, constraints=kept)
+        case SinkPart.METRIC:
+            return replace(
+                spec, metrics={name: sql for name, sql in spec.metrics.items() if name != change.key}
+            )
+        case SinkPart.OUTAGE_WINDOW:
+            return replace(spec, outages=tuple(one for one in spec.outages if one.begins != change.key))
+
+
+def altered_pipeline(pipeline: Pipeline, found: Mapping[str, Alterations]) -> Pipeline:
+    """The pipeline with its sinks as altered; `found` is by sink."""
+    return replace(pipeline, jobs=tuple(_altered_job(job, pipeline.name, found) for job in pipeline.jobs))
+
+
+def _altered_job(job: Job, pipeline: str, found: Mapping[str, Alterations]) -> Job:
+    alterations = found.get(f"{pipeline}/{job.name}")
+    if job.sink is None or alterations is None:
+        return job
+    return replace(job, sink=altered(job.sink, alterations.changes))

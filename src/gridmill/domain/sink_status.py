@@ -1,0 +1,123 @@
+"""What a sink's version says of its last load: rows it rejected, how far its values drifted, where it is.
+
+Load tasks: each source of a sink, what came from it, and when it is looked at again. Made on request.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gridmill.domain.amounts import show_count
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.states import JobState
+
+WAITING = "waiting"
+"""In a version's details: how many files of the source were not settled, and for how long they must not
+change."""
+_REASONS = 3
+
+
+def rejects_of(artifact: Artifact) -> Mapping[str, Any]:
+    """`rows` in all, `added` by the last load, `reasons` with counts, the `uri` and `table_version` of the
+    Delta table that has them all, and a `sample`; empty when none was rejected."""
+    found: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
+    return found
+
+
+def shifted_of(artifact: Artifact) -> Mapping[str, float]:
+    """The columns that drifted by more than the sink allows, with their population stability index."""
+    found: Mapping[str, float] = (artifact.output.details.get("drift") or {}).get("shifted", {})
+    return found
+
+
+def source_of(artifact: Artifact) -> str:
+    """What it was loaded from, as declared."""
+    return str(artifact.output.details.get("source", ""))
+
+
+def position_of(artifact: Artifact, *, files: bool = True) -> str:
+    """How far its source is read: where each part of the source is to be read on, else how many `files` were
+    seen; empty for a source that has none, and no rows yet."""
+    positions = artifact.output.details.get("positions") or {}
+    said = [text for text in map(_said, positions.values()) if text]
+    if said:
+        return ", ".join(said)
+    if not files:
+        return ""
+    counted = (at.get("count") for at in positions.values() if isinstance(at, Mapping))
+    seen = next((count for count in counted if count), artifact.output.details.get("files", 0))
+    return show_count(seen, "file")
+
+
+def _said(position: object) -> str:
+    """A cursor's value or a stream's entry; what a reader knows besides says nothing to people."""
+    if not isinstance(position, Mapping):
+        return ""
+    return str(position.get("value", position.get("id", "")))
+
+
+def lag_of(artifact: Artifact, now: float) -> float | None:
+    """Seconds from the position to `now` (Unix seconds); None for one that is no time."""
+    for position in (artifact.output.details.get("positions") or {}).values():
+        moment = _moment(position) if isinstance(position, Mapping) else None
+        if moment is not None:
+            return max(0.0, now - moment)
+    return None
+
+
+def _moment(position: Mapping[str, Any]) -> float | None:
+    """The time that a cursor's value or the id of a stream's entry says."""
+    if position.get("kind") == "time":
+        moment = datetime.fromisoformat(str(position["value"]))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    milliseconds = str(position.get("id", "")).partition("-")[0]
+    return int(milliseconds) / 1000 if milliseconds.isdigit() else None
+
+
+def rejects_line(artifact: Artifact) -> str:
+    """`shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
+    text = rejects_text(artifact)
+    return f"{artifact.id}: {text}" if text else ""
+
+
+def rejects_text(artifact: Artifact) -> str:
+    """`12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
+    found = rejects_of(artifact)
+    if not found:
+        return ""
+    rows, added, reasons = found["rows"], found["added"], found["reasons"]
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in list(reasons.items())[:_REASONS])
+    more = f", and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
+    counted = f"{rows:,} row{'s' * (rows != 1)} rejected, {added:,} by its last load"
+    return f"{counted}: {listed}{more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTask:
+    """One source of a sink (`pipeline/job`). Times are Unix seconds, None where there is none.
+
+    `rows` and `rejects` are those of the sink's newest version that came from this source, `rows_added` those
+    of all its sources in the load that made it; `position` says how far the source is read. `state` is the
+    job's in its newest run, `looked` when that ended, `loaded` when rows came last. `lag_seconds` is how far
+    a position that is a time is behind now. `following` is when the schedule looks again, `why` what it or
+    the job waits for, or why the job failed. `drifted` are columns, `alterations` counts.
+    """
+
+    sink: str
+    source: str
+    state: JobState | None = None
+    version: str = ""
+    rows: int = 0
+    rows_added: int = 0
+    rejects: int = 0
+    position: str = ""
+    lag_seconds: float | None = None
+    loaded: float | None = None
+    looked: float | None = None
+    schedule: str = ""
+    following: float | None = None
+    why: str = ""
+    run: str = ""
+    drifted: tuple[str, ...] = ()
+    alterations: int = 0

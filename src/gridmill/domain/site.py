@@ -1,0 +1,132 @@
+"""A site: a named place where resources can be brought up, and its machines.
+
+What is seen on a provider node just now.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from difflib import get_close_matches
+from enum import StrEnum
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.route import Way
+from gridmill.errors import InputError
+
+LOCAL = "local"
+"""The site that every grid has: the control node's machine."""
+
+
+class SiteKind(StrEnum):
+    """How pods are brought up there."""
+
+    LOCAL = "local"
+    RAY = "ray"
+    SLURM = "slurm"
+    CLUSTER = "cluster"
+    CLOUD = "cloud"
+    SIMULATED = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A provider node and what it can give in all."""
+
+    name: str
+    capacity: Amounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """`cpu_share` is how many CPUs may be claimed per real one: on one's own machine deployments share
+    CPUs (an idle one burns none) while memory and GPUs are never promised twice. `address` is where the
+    site is reached; what `settings` there are is the kind's own. `nodes` is as last seen; `past` are sizes
+    of nodes that it had and that may come back: the largest ones. `way` is what was measured of the way to
+    one in another place."""
+
+    name: str
+    kind: SiteKind
+    nodes: tuple[Node, ...] = ()
+    cpu_share: float = 1.0
+    address: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    past: tuple[Amounts, ...] = ()
+    way: Way | None = None
+
+    @property
+    def largest(self) -> Amounts:
+        """The most that one pod could get on an empty site."""
+        return Amounts(
+            cpus=max((node.capacity.cpus for node in self.nodes), default=0.0),
+            memory_bytes=max((node.capacity.memory_bytes for node in self.nodes), default=0),
+            gpus=max((node.capacity.gpus for node in self.nodes), default=0),
+        )
+
+    def with_nodes(self, nodes: tuple[Node, ...]) -> "Site":
+        """The site with what is seen of it now."""
+        sizes = {*self.past, *(node.capacity for node in self.nodes)}
+        away = {size for size in sizes if not any(size.fits_in(node.capacity) for node in nodes)}
+        largest = {size for size in away if not any(size.fits_in(other) for other in away - {size})}
+        return replace(self, nodes=nodes, past=tuple(sorted(largest, key=_size)))
+
+
+def _size(amounts: Amounts) -> tuple[int, float, int]:
+    return amounts.memory_bytes, amounts.cpus, amounts.gpus
+
+
+def check_settings(site: Site, known: Mapping[str, str]) -> None:
+    """Raises InputError, at the setting, for one that `known` (name -> what it says) does not have."""
+    for name in site.settings:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            meant = f"Did you mean {near[0]!r}? " if near else ""
+            raise InputError(
+                f"a {site.kind} site has no setting {name!r}",
+                hint=f"{meant}There are: {', '.join(sorted(known)) or 'none'}.",
+                place=f"site {site.name}: settings.{name}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU as its driver tells (NVML): memory in bytes, `busy` the share of time with work (0 to 1)."""
+
+    model: str
+    memory_bytes: int
+    used_bytes: int
+    busy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A GPU of a farm's node, by its number there, or a share of one: `taken` by a deployment, which is named
+    where it is one's own."""
+
+    gpu: int
+    taken: bool = False
+    deployment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLook:
+    """A machine over a fraction of a second: `busy_cpus` are in use, of them `owner_cpus` by processes that
+    are not Gridmill's; memory is what cannot be given out without swapping. `seats` says who has which of a
+    farm's GPUs, where the farm gives them out."""
+
+    busy_cpus: float
+    owner_cpus: float
+    used_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    seats: tuple[Seat, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A provider node of a site: what deployments have claimed of it, the attempts that run there, and what
+    is seen now (None where it cannot be asked)."""
+
+    site: str
+    node: Node
+    claimed: Amounts
+    running: tuple[str, ...] = ()
+    look: NodeLook | None = None

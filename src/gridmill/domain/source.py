@@ -1,0 +1,327 @@
+"""Sources: where raw data comes from."""
+
+import re
+from codecs import lookup
+from collections.abc import Mapping
+from dataclasses import field, fields
+from datetime import datetime
+from enum import StrEnum
+
+from gridmill.domain.amounts import show_count
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.sql_statement import TIMES, Given, pasted, stretch
+from gridmill.errors import InputError
+
+UNIX_UNITS = ("unix_s", "unix_ms", "unix_us", "unix_ns")
+"""What a `timestamp_format` can be beside a pattern: numbers that count since 1970."""
+DATE_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
+"""The patterns of numbers whose digits are a date."""
+HTTP = ("http://", "https://")
+OBJECTS = ("s3://", "gs://")
+REMOTE = (*HTTP, *OBJECTS)
+"""Paths that begin so are fetched by the job itself."""
+
+_SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
+_SECRET_IN_HTTP = re.compile(r"^https?://[^/@:]*:(?P<password>[^/@]+)@")
+_SECRET_IN_OPTIONS = re.compile(r"[?&](?:password|sslpassword)=(?P<password>[^&]*)", re.IGNORECASE)
+_SECRET_HEADER = re.compile(r"auth|cookie|token|secret|password|credential|api-?key|-key$", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"(bearer|basic|token|digest)\s", re.IGNORECASE)
+_SQLITE_FILE = re.compile(r"sqlite(?:\+\w+)?:///(?!:memory:)(?P<file>[^?]+)")
+_FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
+
+
+class Format(StrEnum):
+    """File formats of a source; `files`: each file is one row, with its bytes."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+    XLSX = "xlsx"
+    FILES = "files"
+
+
+class Compression(StrEnum):
+    """How a source file is packed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+    BZIP2 = "bzip2"
+    XZ = "xz"
+    ZIP = "zip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSource:
+    """Rows of any SQL database: a `table` (`schema.table`), or a `query`.
+
+    `url` is SQLAlchemy's, for example `postgresql+psycopg://user:${env:PASSWORD}@host/database` or
+    `sqlite:///shop.db` (relative to the pipeline file's folder); `${env:NAME}` is read from the environment
+    where the job runs. With `cursor`, a column that only grows (a number, a time, a text), each load takes
+    the rows beyond the last load's; without, every load takes all rows, and the table is replaced when they
+    differ. Rows may appear late, below a cursor value already seen: `lag` holds back what is nearer to the
+    newest value (numbers: as they are; times: seconds). Rows without a cursor value are not loaded.
+
+    Parameters in a `query` are bound as values, within quotes too: `where at >= '${from}' and at < '${to}'`.
+    A query of both bounds, or of `${due_before}` and `${due}`, loads the rows of that stretch of time: they
+    replace the rows that were loaded for it, and those of other stretches stay. `parameters` are the values.
+    """
+
+    url: str
+    table: str | None = None
+    query: str | None = None
+    cursor: str | None = None
+    lag: float | None = None
+    parameters: Mapping[str, Given] = field(default_factory=dict)
+
+    @property
+    def stretch(self) -> tuple[datetime, datetime] | None:
+        """The stretch of time that the query is of; None: of all. Raises InputError."""
+        return stretch(self.query, self.parameters) if self.query and self.parameters else None
+
+    @property
+    def lasting_query(self) -> str:
+        """What of the query decides which rows are in the table: the bounds of a stretch do not."""
+        if not self.parameters:
+            return self.query or ""
+        left = TIMES if self.stretch is not None else frozenset()
+        kept = {name: one for name, one in self.parameters.items() if name.partition(":")[0] not in left}
+        return pasted(self.query or "", kept)
+
+    def check(self) -> None:
+        """Raise InputError for a URL that is none or holds a password, a lag that makes no sense, and bounds
+        beside a cursor."""
+        if self.stretch is not None and self.cursor is not None:
+            raise InputError(
+                "the query is of a stretch of time, and a `cursor` reads on from where the last load ended",
+                hint="Leave out the cursor, or the bounds.",
+                place="sql.cursor",
+            )
+        if "://" not in self.url and not _FROM_ENVIRONMENT.fullmatch(self.url):
+            raise InputError(
+                "this is no database URL",
+                hint="For example postgresql+psycopg://user@host/database, or sqlite:///shop.db.",
+                place="sql.url",
+            )
+        check_no_secret(self.url, "sql.url")
+        if self.lag is not None and (self.cursor is None or self.lag < 0):
+            raise InputError("`lag` is 0 or more, and goes with a `cursor`", place="sql.lag")
+
+
+ENTRY_TIME = "entry_time"
+"""The column that has the time of a stream's entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSource:
+    """Entries of a Redis stream (`key`), each once, with their id and time as `entry_id` and `entry_time`.
+
+    `url` is for example `redis://:${env:PASSWORD}@host:6379/0` (`rediss://` for TLS). Fields are text unless
+    `columns` says otherwise; `json` names a field that holds a JSON object, whose members become columns. One
+    load takes at most `max_rows` entries, and waits for more for at most `wait`.
+    """
+
+    url: str
+    key: str
+    json: str | None = None
+    max_rows: int = 1_000_000
+    wait_seconds: float = 0.0
+
+    def check(self) -> None:
+        """Raise InputError for a URL that is not Redis's or holds a password, and for no rows."""
+        if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:")):
+            raise InputError("this is no Redis URL", hint="redis://HOST:6379/0", place="stream.url")
+        check_no_secret(self.url, "stream.url")
+        if self.max_rows < 1:
+            raise InputError("`max_rows` must be more than 0", place="stream.max_rows")
+        if self.wait_seconds < 0:
+            raise InputError("`wait` must not be negative", place="stream.wait_seconds")
+
+
+def check_no_secret(url: str, place: str) -> None:
+    """Raise InputError for a password that is not read from the environment."""
+    in_front = _SECRET_IN_HTTP if url.startswith(HTTP) else _SECRET_IN_URL
+    secret = in_front.match(url) or _SECRET_IN_OPTIONS.search(url)
+    if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
+        raise InputError(
+            "the URL holds a password",
+            hint="Write ${env:NAME} in its place, and set NAME where the job runs.",
+            place=place,
+        )
+
+
+def _check_url(path: str) -> None:
+    """Raise InputError for a URL that names no host, bucket or object, or holds a password."""
+    scheme, _, rest = path.partition("://")
+    host, _, inside = rest.partition("/")
+    if path.startswith(HTTP):
+        if not host:
+            raise InputError(f"{path!r} names no host", hint=f"{scheme}://HOST/PATH", place="source.path")
+        check_no_secret(path, "source.path")
+    elif path.startswith(OBJECTS) and not (host and inside):
+        raise InputError(f"{path!r} names no object", hint=f"{scheme}://BUCKET/PATH", place="source.path")
+
+
+def _check_no_secret_header(name: str, value: str) -> None:
+    secret = _SECRET_HEADER.search(name) or _SECRET_VALUE.match(value)
+    if secret and not _FROM_ENVIRONMENT.search(value):
+        scheme = value.partition(" ")[0] + " " if _SECRET_VALUE.match(value) else ""
+        raise InputError(
+            "the header holds a secret, which everybody who sees the pipeline could read",
+            hint=f'Write {{{name}: "{scheme}${{env:NAME}}"}}, and set NAME where the job runs.',
+            place=f"source.headers.{name}",
+        )
+
+
+def waiting_text(count: int, settled_seconds: float) -> str:
+    """`waiting: 2 files changed less than 30s ago`."""
+    return f"waiting: {show_count(count, 'file')} changed less than {settled_seconds:g}s ago"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Files (`path`: a path, a URL, a glob or several), a database (`sql`), or a stream (`stream`).
+
+    Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file that an installed
+    Python package carries. `http://` and `https://` name one file each; `s3://BUCKET/PATH` and
+    `gs://BUCKET/PATH` one object or a glob of them, at `endpoint` where that is not AWS or Google's.
+    `headers` go with HTTP requests; `${env:NAME}` is read from the environment where the job runs, as are
+    the credentials of a store; what is secret must be.
+    Format and compression (a ZIP file holds exactly one file) follow from the file's name unless given.
+    `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
+    for CSV. `decimal` is the sign before the decimals of numbers that are texts, `.` or `,`; the other one
+    then groups thousands. `timestamp_format` is a strptime pattern, or what a number counts since 1970
+    (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`), for columns declared `timestamp` or `date`; or
+    a mapping of columns to these, which declares them. Without it common forms are recognized. Times without
+    a zone are taken as UTC.
+    `sheet` names the sheet of an Excel file.
+
+    With `settled`, a file is loaded once it has not changed for that long: not while it is still being
+    written. A file whose server does not say when it changed is loaded at once.
+    """
+
+    path: str | tuple[str, ...] = ()
+    format: Format | None = None
+    compression: Compression | None = None
+    delimiter: str | None = None
+    nulls: tuple[str, ...] = ("", "NA", "NaN", "null")
+    encoding: str = "utf-8"
+    timestamp_format: str | Mapping[str, str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    endpoint: str | None = None
+    settled_seconds: float | None = None
+    decimal: str | None = None
+    sheet: str | None = None
+    sql: SqlSource | None = None
+    stream: StreamSource | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths and globs as written."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        if self.sql:
+            return self.sql.table or "query"
+        return self.stream.key if self.stream else ", ".join(self.paths)
+
+    @property
+    def local_paths(self) -> tuple[str, ...]:
+        """Those that the machine's own file system has."""
+        return tuple(path for path in self.paths if not path.startswith(REMOTE))
+
+    @property
+    def project_paths(self) -> tuple[str, ...]:
+        """Paths and patterns of files that may lie in the pipeline's folder, the file of a SQLite database
+        included."""
+        database = _SQLITE_FILE.match(self.sql.url) if self.sql is not None else None
+        if database is not None:
+            file = database["file"]
+            return (file, f"{file}-wal", f"{file}-shm", f"{file}-journal")
+        return tuple(path for path in self.local_paths if "://" not in path)
+
+    @property
+    def splits(self) -> bool:
+        """True where it may be several files or objects, which can be read apart from each other."""
+        if self.sql or self.stream or self.format == Format.FILES:
+            return False
+        if any(path.startswith(HTTP) for path in self.paths):
+            return False
+        return len(self.paths) > 1 or any(sign in path for path in self.paths for sign in "*?[")
+
+    @property
+    def live(self) -> bool:
+        """True when only the job can tell whether there is something new: it runs each time, and looks."""
+        return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)
+
+    def time_format(self, column: str) -> str | None:
+        """How the times of a column of the table are written; None where nothing is said."""
+        if isinstance(self.timestamp_format, Mapping):
+            return self.timestamp_format.get(column)
+        return self.timestamp_format
+
+    def waits(self, changed_ns: int, now: float) -> bool:
+        """Whether what last changed at `changed_ns` (since 1970; 0: nobody knows) is not settled at `now`."""
+        return bool(self.settled_seconds and changed_ns) and now - changed_ns / 1e9 < (
+            self.settled_seconds or 0.0
+        )
+
+    def waiting_text(self, count: int) -> str:
+        """`waiting: 2 files changed less than 30s ago`; empty for none."""
+        return waiting_text(count, self.settled_seconds or 0.0) if count else ""
+
+    def check(self) -> None:
+        """Raise InputError for no source or two, a delimiter of several characters, an unknown encoding."""
+        kind = "sql" if self.sql else "stream" if self.stream else None
+        if kind is not None:
+            self._check_alone(kind)
+        elif not self.paths or not all(self.paths):
+            raise InputError("a source needs a path, `sql` or `stream`", place="source.path")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise InputError(
+                f"the delimiter is one character, not {self.delimiter!r}", place="source.delimiter"
+            )
+        if self.decimal not in (None, ".", ","):
+            raise InputError(f"`decimal` is '.' or ',', not {self.decimal!r}", place="source.decimal")
+        if self.endpoint is not None and not self.endpoint.startswith(HTTP):
+            raise InputError("an endpoint begins with http:// or https://", place="source.endpoint")
+        self._check_formats()
+        for path in self.paths:
+            _check_url(path)
+        self._check_of_urls()
+        for name, value in self.headers.items():
+            _check_no_secret_header(name, value)
+        try:
+            lookup(self.encoding)
+        except LookupError as error:
+            raise InputError(
+                f"there is no encoding {self.encoding!r}",
+                hint="Common ones are utf-8, latin-1, cp1252 and utf-16.",
+                place="source.encoding",
+            ) from error
+
+    def _check_formats(self) -> None:
+        given = self.timestamp_format
+        formats = given.values() if isinstance(given, Mapping) else (given,)
+        for pattern in formats:
+            if pattern is not None and pattern not in UNIX_UNITS and "%" not in pattern:
+                raise InputError(
+                    f"{pattern!r} is neither a pattern of a time nor a unit",
+                    hint=f"For example '%d.%m.%Y %H:%M'; or one of {', '.join(UNIX_UNITS)}.",
+                    place="source.timestamp_format",
+                )
+
+    def _check_of_urls(self) -> None:
+        """`headers` and `endpoint` mean nothing where no path is fetched with them."""
+        for name, there, scheme in (("headers", self.headers, HTTP), ("endpoint", self.endpoint, OBJECTS)):
+            if there and not any(path.startswith(scheme) for path in self.paths):
+                raise InputError(f"`{name}` goes with {' and '.join(scheme)} alone", place=f"source.{name}")
+
+    def _check_alone(self, kind: str) -> None:
+        """What is said about files means nothing beside a database or stream."""
+        plain = Source()
+        for item in fields(self):
+            if item.name != kind and getattr(self, item.name) != getattr(plain, item.name):
+                raise InputError(f"`{item.name}` does not go with `{kind}`", place=f"source.{item.name}")

@@ -1,0 +1,263 @@
+"""SQL that users write with references to parameters: where each stands, so that its value can be bound.
+
+Pure text: databases bind the values of a source's query, our own engine gets them as literals.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.naming import read_moment
+from gridmill.errors import InputError
+
+REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
+"""`$${`, which stands for `${` itself; or a reference, maybe without its end."""
+BOUNDS = (("from", "to"), ("due_before", "due"))
+"""Pairs of parameters that bound a stretch of time: beginning (in it) and end (not in it any more)."""
+TIMES = frozenset(name for pair in BOUNDS for name in pair)
+DUE = ("due", "due_before")
+"""What a schedule gives to the runs it starts: the time that a run is for, and the due time before."""
+
+Scalar: TypeAlias = str | int | float | bool
+Given: TypeAlias = Scalar | tuple[Scalar, ...]
+"""A parameter's value."""
+
+_ELSEWHERE = r"""(?P<quote>'(?:[^']|'')*')
+    |(?P<name>"(?:[^"]|"")*"|`(?:[^`]|``)*`)
+    |(?P<comment>--[^\n]*|/\*.*?\*/)"""
+_MYSQL = r"""(?P<quote>'(?:[^'\\]|''|\\.)*')
+    |(?P<name>"(?:[^"\\]|""|\\.)*"|`(?:[^`]|``)*`)
+    |(?P<comment>--(?=\s|\Z)[^\n]*|\#[^\n]*|/\*.*?\*/)"""
+
+
+def _tokens(quotes: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"""(?P<escapes>[eE]'(?:[^'\\]|''|\\.)*')
+        |{quotes}
+        |(?P<escape>\$\$\{{)
+        |(?P<reference>\$\{{[^}}]*\}}?)
+        |(?P<dollar>\$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$)
+        |(?P<other>\w+|.)""",
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_TOKENS = {False: _tokens(_ELSEWHERE), True: _tokens(_MYSQL)}
+_TYPED = frozenset({"date", "time", "timestamp", "timestamptz", "datetime", "interval", "zone"})
+"""Words before a text in quotes that make it a constant of that type: nothing can be bound there."""
+_HARMLESS = re.compile(r"[0-9A-Za-z :.,+/_-]*")
+
+
+class Where(StrEnum):
+    """What a reference stands in."""
+
+    VALUE = "value"
+    TEXT = "text in quotes"
+    TYPED = "typed constant"
+    NAME = "name in quotes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """A place for values: one reference, or a text in quotes with some; `parts` are texts and references, by
+    turns, beginning with a text. `quote` surrounds it; `enclosed`: parentheses stand around it."""
+
+    where: Where
+    parts: tuple[str, ...]
+    quote: str = ""
+    enclosed: bool = False
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """As they are written between the braces."""
+        return self.parts[1::2]
+
+
+def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Hole]:
+    """The statement as texts and holes. With `backslashes` they escape within quotes, as in MySQL.
+
+    Raises InputError where no value can be put.
+    """
+    before, position = "", 0
+    while position < len(text):
+        found = _TOKENS[backslashes].match(text, position)
+        assert found is not None  # any character is `other`
+        position = found.end()
+        kind, token = found.lastgroup or "", found[0]
+        if kind == "escape":
+            yield "${"
+        elif kind == "comment":
+            yield REFERENCE.sub(" ", token)
+        elif not _refers(token):
+            yield token
+        else:
+            yield _hole(kind, token, before, text[position:], backslashes=backslashes)
+        before += token
+        before = before[-200:]
+
+
+def _refers(token: str) -> bool:
+    return any(found[1] is not None for found in REFERENCE.finditer(token))
+
+
+def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) -> Hole:
+    if kind in ("dollar", "escapes") or (backslashes and kind != "reference" and "\\" in token):
+        raise _nowhere(token, "a text with escapes")
+    word = re.search(r"(\w*)(\s*)\Z", before)
+    assert word is not None  # it may be empty
+    if word[1] and not word[2]:
+        raise _nowhere(token, f"a word, behind {word[1]!r}")
+    if kind == "reference":
+        if re.match(r"\w", after):
+            raise _nowhere(token, "a word")
+        enclosed = before.rstrip().endswith("(") and after.lstrip().startswith(")")
+        return Hole(where=Where.VALUE, parts=_parts(token), enclosed=enclosed)
+    quote = token[0]
+    parts = tuple(
+        part if number % 2 else part.replace(quote * 2, quote)
+        for number, part in enumerate(_parts(token[1:-1]))
+    )
+    if kind == "name":
+        return Hole(where=Where.NAME, parts=parts, quote=quote)
+    return Hole(where=Where.TYPED if word[1].lower() in _TYPED else Where.TEXT, parts=parts, quote=quote)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    """Texts and the insides of references, by turns."""
+    parts, begins = [""], 0
+    for found in REFERENCE.finditer(text):
+        parts[-1] += text[begins : found.start()]
+        begins = found.end()
+        if found[1] is None:
+            parts[-1] += "${"
+        else:
+            parts += [found[1], ""]
+    parts[-1] += text[begins:]
+    return tuple(parts)
+
+
+def _nowhere(token: str, where: str) -> InputError:
+    shown = next(found[0] for found in REFERENCE.finditer(token) if found[1] is not None)
+    name = shown[2:].rstrip("}").partition(":")[0]
+    return InputError(
+        f"`{shown}` stands within {where}, where no value can be bound",
+        hint=f"Let it stand alone, or within plain single quotes; ${{{name}:raw}} pastes its text.",
+    )
+
+
+def worded(value: Given) -> str:
+    """A value within a text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        raise InputError("a list cannot stand within quotes", hint="Write IN ${name}, without quotes.")
+    return str(value)
+
+
+def filled(hole: Hole, values: Mapping[str, Given]) -> str:
+    """A hole in quotes as the text it stands for. Raises InputError for a list in it, and for a typed
+    constant that nothing may be pasted into."""
+    text = "".join(worded(values[part]) if n % 2 else part for n, part in enumerate(hole.parts))
+    if hole.where is Where.TYPED and not _HARMLESS.fullmatch(text):
+        raise InputError(
+            f"{text!r} cannot be written safely as a typed constant",
+            hint="Write CAST('${name}' AS TYPE) in place of TYPE '${name}'.",
+        )
+    if hole.where is Where.NAME and ("\\" in text or "\0" in text):
+        raise InputError(f"{text!r} cannot be a name", hint="Names in quotes hold no backslash.")
+    return text
+
+
+def named(text: str, quote: str) -> str:
+    """A name in its quotes."""
+    return f"{quote}{text.replace(quote, quote * 2)}{quote}"
+
+
+def references_of(text: str) -> tuple[str, ...]:
+    """All references in it, each once, as they are written between the braces."""
+    found = (match[1] for match in REFERENCE.finditer(text))
+    return tuple(dict.fromkeys(body for body in found if body is not None))
+
+
+def pasted(text: str, values: Mapping[str, Given]) -> str:
+    """The statement with all values in it as texts: never to be executed, only to be compared."""
+
+    def paste(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "${"
+        value = values.get(found[1], found[0])
+        return ", ".join(map(worded, value)) if isinstance(value, tuple) else worded(value)
+
+    return REFERENCE.sub(paste, text)
+
+
+def literals(text: str, values: Mapping[str, Given]) -> str:
+    """The statement with its values as literals of standard SQL, which our own engine takes.
+
+    Raises InputError where no value can be put.
+    """
+    return "".join(part if isinstance(part, str) else _as_literal(part, values) for part in holes_of(text))
+
+
+def _as_literal(hole: Hole, values: Mapping[str, Given]) -> str:
+    if hole.where is Where.VALUE:
+        name = hole.references[0]
+        value = values[name]
+        if name in DUE:
+            return f"TIMESTAMP '{moment_of(value, name).replace(tzinfo=None)}'"
+        if not isinstance(value, tuple):
+            return literal(value)
+        listed = ", ".join(map(literal, some(value)))
+        return listed if hole.enclosed else f"({listed})"
+    text = filled(hole, values)
+    return named(text, hole.quote)
+
+
+def check_statement(text: str, values: Mapping[str, Given]) -> None:
+    """Raise InputError where a value cannot be bound, in any database."""
+    for part in holes_of(text):
+        if not isinstance(part, str) and part.where is not Where.VALUE:
+            filled(part, values)
+        elif not isinstance(part, str):
+            value = values[part.references[0]]
+            some(value if isinstance(value, tuple) else (value,))
+
+
+def some(value: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """The values of a list. Raises InputError for none: SQL has no empty list."""
+    if not value:
+        raise InputError("the list is empty, and SQL has no empty lists", hint="Give it a value.")
+    return value
+
+
+def literal(value: Scalar) -> str:
+    """A value as standard SQL writes it."""
+    if isinstance(value, bool):
+        return str(value).upper()
+    return named(value, "'") if isinstance(value, str) else str(value)
+
+
+def stretch(text: str, values: Mapping[str, Given]) -> tuple[datetime, datetime] | None:
+    """Which stretch of time a query is of: that between two bounds, where it refers to both.
+
+    Raises InputError for bounds that are no times, or the wrong way round.
+    """
+    names = {body.partition(":")[0] for body in references_of(text)}
+    for first, last in BOUNDS:
+        if {first, last} <= names:
+            begins, ends = (moment_of(values[name], name) for name in (first, last))
+            if begins >= ends:
+                raise InputError(f"`{first}` ({values[first]}) is not before `{last}` ({values[last]})")
+            return begins, ends
+    return None
+
+
+def moment_of(value: Given, name: str) -> datetime:
+    """A time in UTC. Raises InputError."""
+    if not isinstance(value, str):
+        raise InputError(f"`{name}` is {value!r}, not a time", hint="For example 2013-01-01.")
+    found = read_moment(value, name)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

@@ -1,0 +1,403 @@
+"""Declaration of a training."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, field, fields, replace
+from enum import StrEnum
+from math import inf
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+from gridmill.domain.command import check_inputs
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.gang import check_gang
+from gridmill.domain.source import HTTP, check_no_secret
+from gridmill.domain.tuning import Range, Search
+from gridmill.errors import InputError
+
+
+class ModelKind(StrEnum):
+    """Built-in models."""
+
+    LSTM = "lstm"
+    MLP = "mlp"
+    GBDT = "gbdt"
+    LINEAR = "linear"
+    NAIVE = "naive"
+    CUSTOM = "custom"
+    ENSEMBLE = "ensemble"
+
+
+HIDDEN: Mapping[ModelKind, int] = {ModelKind.LSTM: 32, ModelKind.MLP: 100}
+"""Units of a network's layer unless declared."""
+LARGEST_BATCH = 256
+"""The most rows of a batch unless declared."""
+CHECKPOINTED = frozenset({ModelKind.LSTM, ModelKind.MLP})
+"""Models that write checkpoints while they learn, and go on from them."""
+
+
+class Objective(StrEnum):
+    """What the label is."""
+
+    REGRESSION = "regression"
+    CLASSIFICATION = "classification"
+
+
+class Combine(StrEnum):
+    """How an ensemble makes one answer of its models'."""
+
+    MEAN = "mean"
+    WEIGHTED = "weighted"  # by one over each one's validation error
+    VOTE = "vote"  # classes: how many models say each
+
+
+class FoldsBy(StrEnum):
+    """What puts a training row into a fold."""
+
+    TIME = "time"  # one after the other: each is predicted by a model of earlier rows only
+    RANDOM = "random"
+    ENTITY = "entity"  # all rows of an entity in one
+
+
+class ClassWeight(StrEnum):
+    """What the rows of a class count in learning."""
+
+    BALANCED = "balanced"  # so much that all classes count the same
+
+
+class ThresholdBy(StrEnum):
+    """What the threshold between two classes is chosen by."""
+
+    F1 = "f1"  # of the second class, on the validation split
+
+
+class Normalization(StrEnum):
+    """What a recurrent network sees of the columns it forecasts, and says of them."""
+
+    LAST = "last"  # differences from the last value, both ways
+    NONE = "none"  # the values themselves
+
+
+_NETWORK = frozenset(
+    {
+        "hidden", "layers", "dropout", "epochs", "patience", "batch_size", "learning_rate", "weight_decay",
+        "mixed_precision", "checkpoint_seconds",
+    }
+)  # fmt: skip
+
+OPTIONS: Mapping[ModelKind, frozenset[str]] = {
+    ModelKind.LSTM: _NETWORK | {"sequence", "normalize"},
+    ModelKind.MLP: _NETWORK | {"residual"},
+    ModelKind.GBDT: frozenset({"trees", "max_leaves", "learning_rate", "patience", "residual"}),
+    ModelKind.LINEAR: frozenset({"regularization"}),
+    ModelKind.NAIVE: frozenset({"repeat"}),
+    ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
+    ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust", "inputs"}),
+}
+"""The fields of TrainingSpec that each model kind uses, beside the common ones."""
+
+_NO_FOLDS = (ModelKind.CUSTOM, ModelKind.ENSEMBLE)
+GANGS = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
+"""Models that several workers can learn together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSpec:
+    """Learn `label` of `dataset` from its features; early stopping on the validation split.
+
+    `features` picks some of the dataset's features (default: all). `objective` follows from the label's
+    type when not given: numbers are regressed, strings and booleans classified. Fields that a model kind
+    does not use are refused. Metrics are computed on the validation and test splits.
+    """
+
+    dataset: str
+    model: ModelKind
+    objective: Objective | None = None
+    features: tuple[str, ...] = ()
+    seed: int = 0
+    track: str | None = None
+    """The address of an MLflow server (`http://host:5000`) that is told of it while it learns. A dead one
+    fails nothing. `${env:NAME}` in it is read from the environment where the job runs."""
+    search: Search | None = None
+    """Try several settings first, and learn with the best."""
+    folds: int | None = None
+    """Also predict the training rows, each by a model that did not learn from it: for what learns from these
+    predictions. A prediction of the same dataset uses them."""
+    folds_by: FoldsBy = FoldsBy.TIME
+    """`time`: each fold is predicted by a model of the rows whose label was known before it began; the first
+    has none. `random`, `entity`: by a model of all other folds."""
+    weight: str | None = None
+    """A column of the dataset: how much each row counts in learning. It is no feature."""
+    class_weight: ClassWeight | None = None
+    """`balanced`: each class counts as much as any other, whatever its number of rows."""
+    class_weights: Mapping[str, float] = field(default_factory=dict)
+    """How much the rows of each class count (`{yes: 10}`); those of a class that is not named count 1."""
+    threshold: float | None = None
+    """Of two classes the second is predicted from this probability on. Default: the likelier one."""
+    threshold_by: ThresholdBy | None = None
+    """`f1`: the threshold with the best F1 of the second class on the validation split."""
+    quantiles: tuple[float, ...] = ()
+    """Of numbers: predictions also have these quantiles (`[0.1, 0.9]`), by the validation split's errors."""
+    workers: int | None = None
+    """So many ranks learn it together (a gang): they start all or none, and each finds in its environment
+    what torchrun, TensorFlow and JAX say. For lstm, mlp and custom models."""
+    roles: Mapping[str, int] = field(default_factory=dict)
+    """The ranks by role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that tell them apart."""
+    # lstm
+    sequence: int = 48
+    """Rows of the entity that it sees, the basis row included."""
+    normalize: Normalization = Normalization.LAST
+    """`last`: columns to be forecast are seen, and forecast, as differences from their last value."""
+    # lstm and mlp
+    hidden: int | None = None
+    """Units of a layer. Default: 32 for lstm, 100 for mlp."""
+    layers: int = 1
+    dropout: float = 0.0
+    epochs: int | None = None
+    """Default: enough for 1,000 (lstm) or 2,000 (mlp) steps of the optimizer, from 20 to 500."""
+    batch_size: int | None = None
+    """Rows of a step. Default: a sixteenth of the training rows, rounded down to a power of two, from 16 to
+    256."""
+    weight_decay: float = 0.0
+    mixed_precision: bool | None = None
+    """Half-precision arithmetic where it is safe. Default: on a GPU."""
+    checkpoint_seconds: float = 30.0
+    """How often the state of learning is written, so that an attempt that takes over goes on from there."""
+    # mlp and gbdt
+    residual: bool = True
+    """Regression: learn the change from the label column's present value, where that is a feature."""
+    # lstm, mlp and gbdt
+    learning_rate: float | None = None
+    """Default: 0.001 for lstm and mlp, 0.1 for gbdt."""
+    patience: int | None = None
+    """It ends after so many epochs or trees without a better loss. Default: for lstm and mlp a fifth of the
+    epochs, and at least 4; for gbdt 20 trees."""
+    # gbdt
+    trees: int = 300
+    max_leaves: int = 31
+    # linear
+    regularization: float = 1.0
+    # naive: the feature repeated as the prediction (default: the label column's present value)
+    repeat: str | None = None
+    # ensemble
+    models: tuple[str, ...] = ()
+    """The trainings whose models it joins."""
+    combine: Combine = Combine.MEAN
+    # custom
+    script: str | None = None
+    """`train.py`, executed; or `train.py:fit`, a function that is called with the data."""
+    file: str | None = None
+    """A model that exists already, instead of a script: an ONNX file, or (with `trust`) a pickled one."""
+    predict: str | None = None
+    """`train.py:predict`: the function that predicts where the script leaves no `model.onnx`."""
+    environment: str | None = None
+    """A requirements file of the project; it is built once per content."""
+    inputs: tuple[str, ...] = ()
+    """Files of the project that the script reads (or folders, or patterns as `src/**/*.py`): the model is
+    trained again when one of them changes. Without `inputs` these are all files of the code bundle except
+    pipeline files and files that sinks of the pipeline load. `script`, `file`, the file of `predict` and
+    `environment` count in any case."""
+    options: Mapping[str, float | int | bool | str] = field(default_factory=dict)
+    """What the script is to know; it finds them as `options`."""
+    trust: bool = False
+    """Load a pickled model, which can do anything on the machine."""
+
+    @property
+    def units(self) -> int:
+        """Units of a network's layer."""
+        return self.hidden or HIDDEN[self.model]
+
+    def references(self) -> tuple[str, ...]:
+        """The dataset, and the models of an ensemble."""
+        return (self.dataset, *self.models)
+
+    def check(self) -> None:
+        """Raise InputError for a field this model kind does not use, or a value out of its range."""
+        own = OPTIONS[self.model]
+        every = frozenset().union(*OPTIONS.values())
+        for one in fields(self):
+            if one.name in every - own and getattr(self, one.name) != _default(one):
+                users = ", ".join(kind for kind in ModelKind if one.name in OPTIONS[kind])
+                raise InputError(
+                    f"a {self.model} model does not use {one.name!r} (it is for {users})",
+                    hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
+                    place=f"training.{one.name}",
+                )
+        self._check_track()
+        self._check_ranges()
+        self._check_workers()
+        self._check_search(own)
+        self._check_folds()
+        self._check_decisions()
+        self._check_weights()
+        check_inputs(self.inputs, "training.inputs")
+        if self.model == ModelKind.ENSEMBLE and not self.models:
+            raise InputError("an ensemble names no models", place="training.models")
+        if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):
+            raise InputError(
+                "a custom model has a `script`, or a `file`: one of them",
+                hint="`script: train.py` learns a model; `file: model.onnx` takes one that exists.",
+                place="training.script",
+            )
+
+    def _check_track(self) -> None:
+        if self.track is None or self.track.startswith("${env:"):
+            return
+        check_no_secret(self.track, "training.track")
+        if not _is_address(self.track):
+            raise InputError(
+                f"{self.track!r} is no address of an MLflow server",
+                hint="Write http://HOST:PORT, or https://.",
+                place="training.track",
+            )
+
+    def _check_workers(self) -> None:
+        check_gang(self.workers, self.roles, "training")
+        if self.model not in GANGS and (self.workers is not None or self.roles):
+            raise InputError(
+                f"a {self.model} model is learned by one worker",
+                hint=f"Models that several workers can learn together: {', '.join(GANGS)}.",
+                place="training.workers",
+            )
+        if self.search is not None and (self.workers is not None or self.roles):
+            raise InputError(
+                "a search tries its settings one by one, each with one worker",
+                hint="Search without `workers`, then train with the best settings and `workers`.",
+                place="training.workers",
+            )
+
+    def _check_weights(self) -> None:
+        given = [name for name in ("weight", "class_weight", "class_weights") if getattr(self, name)]
+        if given and (self.model == ModelKind.ENSEMBLE or self.file is not None):
+            what = "an ensemble" if self.model == ModelKind.ENSEMBLE else "a model from a file"
+            raise InputError(f"{what} does not learn: no row counts in it", place=f"training.{given[0]}")
+        if self.class_weight is not None and self.class_weights:
+            raise InputError(
+                "has class_weight and class_weights; only one can be given", place="training.class_weights"
+            )
+        for name, weight in self.class_weights.items():
+            if not 0 <= weight < inf:
+                raise InputError(
+                    f"the weight of class {name!r} is {weight:g}; it must be at least 0 and finite",
+                    place=f"training.class_weights.{name}",
+                )
+
+    def _check_decisions(self) -> None:
+        if self.threshold is not None and self.threshold_by is not None:
+            raise InputError(
+                "has threshold and threshold_by; only one can be given", place="training.threshold"
+            )
+        if self.threshold is not None and not 0 < self.threshold < 1:
+            raise InputError(
+                f"threshold is {self.threshold:g}; it must be between 0 and 1", place="training.threshold"
+            )
+        wrong = [level for level in self.quantiles if not 0 < level < 1]
+        if wrong or list(self.quantiles) != sorted(set(self.quantiles)):
+            raise InputError(
+                f"quantiles are {', '.join(f'{level:g}' for level in self.quantiles)}; they must be between 0"
+                " and 1, and ascending",
+                place="training.quantiles",
+            )
+
+    def _check_folds(self) -> None:
+        if self.folds is None and self.folds_by != FoldsBy.TIME:
+            raise InputError("`folds_by` goes with `folds`", place="training.folds_by")
+        if self.folds is not None and self.folds < 2:
+            raise InputError(f"folds is {self.folds}; it must be at least 2", place="training.folds")
+        if self.folds is not None and self.model in _NO_FOLDS:
+            raise InputError(
+                f"a training of model {self.model} has no folds",
+                hint="Give `folds` to the models that the next one is to learn from.",
+                place="training.folds",
+            )
+
+    def _check_search(self, own: frozenset[str]) -> None:
+        if self.search is None:
+            return
+        if self.model == ModelKind.ENSEMBLE or self.file is not None:
+            what = "an ensemble" if self.model == ModelKind.ENSEMBLE else "a model from a file"
+            raise InputError(
+                f"{what} does not learn: there are no settings to search",
+                hint="Declare one training for each setting: the report compares their metrics.",
+                place="training.search",
+            )
+        self.search.check()
+        for name, one in self.search.parameters.items():
+            one.check()
+            if name not in own and self.model != ModelKind.CUSTOM:
+                raise InputError(
+                    f"a {self.model} model has no {name!r} to search",
+                    hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
+                    place=f"training.search.parameters.{name}",
+                )
+            if self.model != ModelKind.CUSTOM:
+                self._check_range(name, one)
+
+    def _check_range(self, name: str, one: Range) -> None:
+        """Raise InputError for a range with a value that the training itself would refuse."""
+        place = f"training.search.parameters.{name}"
+        kinds = _kinds(name)
+        if one.bounds and not kinds & {int, float}:
+            raise InputError(
+                f"{name} is not a number; {list(one.bounds)} is a range of numbers",
+                hint=f"List the values: `{name}: {{among: [...]}}`.",
+                place=place,
+            )
+        for value in one.among or one.bounds:
+            if not _is_of(kinds, value):
+                raise InputError(
+                    f"{value!r} is no value of {name}, which is {_type_names(kinds)}", place=place
+                )
+            try:
+                replace(self, search=None, **{name: value})._check_ranges()  # type: ignore[arg-type]
+            except InputError as error:
+                raise InputError(
+                    f"the range has a value that is refused: {error.message}", place=place
+                ) from None
+
+    def _check_ranges(self) -> None:
+        for name in ("sequence", "hidden", "layers", "epochs", "batch_size", "trees", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1", place=f"training.{name}")
+        ranges = (
+            ("max_leaves", self.max_leaves >= 2, "at least 2"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+            ("checkpoint_seconds", self.checkpoint_seconds >= 0, "at least 0"),
+            ("dropout", 0 <= self.dropout < 1, "at least 0 and below 1"),
+            ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "positive"),
+            ("regularization", self.regularization > 0, "positive"),
+            ("seed", 0 <= self.seed < 2**32, "between 0 and 4294967295"),
+        )
+        for name, right, rule in ranges:
+            if not right:
+                value = getattr(self, name)
+                raise InputError(f"{name} is {value}; it must be {rule}", place=f"training.{name}")
+
+
+def _kinds(name: str) -> frozenset[Any]:
+    """The types of an option's values, without None."""
+    (kind,) = (one.type for one in fields(TrainingSpec) if one.name == name)
+    return frozenset(get_args(kind) or (kind,)) - {type(None)}
+
+
+def _is_of(kinds: frozenset[Any], value: object) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float in kinds or (int in kinds and value == int(value))
+    return any(value in list(kind) if issubclass(kind, StrEnum) else type(value) is kind for kind in kinds)
+
+
+def _type_names(kinds: frozenset[Any]) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return " or ".join(names[kind] if kind in names else "one of " + ", ".join(kind) for kind in kinds)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        address = urlsplit(text)
+        return text.startswith(HTTP) and bool(address.hostname) and address.port != 0
+    except ValueError:  # the port
+        return False
+
+
+def _default(one: Field[Any]) -> object:
+    return one.default_factory() if one.default_factory is not MISSING else one.default

@@ -1,0 +1,41 @@
+"""`python -m gridmill.embedded FD`: the first command of a home starts it, and it ends with the last one. FD is
+a socket to who starts it: an empty part says that it is up, another one why not."""
+
+import gc
+import logging
+import os
+import socket
+import sys
+from importlib import import_module
+
+from gridmill.codec import encode
+from gridmill.errors import GridmillError, to_body
+from gridmill.plugins import find
+from gridmill.rpc.protocol import send_frame
+from gridmill.settings import read_settings
+
+
+def program() -> None:
+    """The process. What it says goes to standard error, which is its log."""
+    if os.fork():
+        os._exit(0)  # nobody's child: who started it may live on, and need not wait for it
+    gc.disable()  # what is imported stays: a tenth of the time until it is up went into looking for garbage
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    with socket.socket(fileno=int(sys.argv[1])) as starter:
+        try:
+            settings = read_settings()
+            site = find("sites", "local")(settings)
+            site.prepare()  # its process starts while this one imports the control node
+            node = import_module("gridmill.embedded.process").Node(settings, starter, site)
+        except GridmillError as error:
+            send_frame(starter, [encode(to_body(error))])
+            os._exit(1)
+        gc.freeze()
+        gc.enable()
+        send_frame(starter, [b""])
+        node.stay(starter)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    program()

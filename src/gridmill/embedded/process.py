@@ -1,0 +1,122 @@
+"""A control node that ends with its last client, and what any control node knows of its clients."""
+
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from gridmill.bootstrap import EmbeddedNode, compile_report, embed
+from gridmill.control.client_runs import AttendedRuns
+from gridmill.ports.site import SitePort
+from gridmill.rpc.attendance import Attendance
+from gridmill.rpc.client import SOCKET, differences
+from gridmill.rpc.protocol import readable
+from gridmill.rpc.server import CallServer
+from gridmill.settings import Settings, is_farm
+
+_OWNER_SECONDS = 15.0
+"""How long is waited for another control node of the home to end."""
+_ARRIVAL_SECONDS = 30.0
+"""Who started it has this long to become its client."""
+RETURN_SECONDS = 3.0
+"""How long clients of runs that another control node left have to come back, before these go on without."""
+_SWITCH_SECONDS = 0.0005
+"""Threads that import must not keep the control node beside them waiting (Python's default is 0.005)."""
+
+
+class Node:
+    """A control node, the calls that it answers, and what ends it."""
+
+    def __init__(self, settings: Settings, starter: socket.socket, site: SitePort) -> None:
+        """`site` is the local one, prepared. Raises HomeInUseError, StoreInUseError, StorageError,
+        InputError."""
+        self._attendance: Attendance | None = None
+        self._over = threading.Event()
+        self._tear_down = True
+        until = time.monotonic() + _OWNER_SECONDS
+        self._node: EmbeddedNode = embed(
+            settings,
+            site=site,
+            warn=self._warn,
+            waits=lambda: time.monotonic() < until and not is_farm(settings.home) and not readable(starter),
+            await_seconds=RETURN_SECONDS,
+            end=self._shut_down,
+        )
+        self._attendance = attend(self._node, stays=False, warn=self._warn)
+        self._server = CallServer(
+            settings.home / SOCKET,
+            self._node.grid,
+            self._attendance,
+            give_way=self._leave,
+            release=self._node.node.begin_release,
+            notices=lambda hello: differences(settings, hello, stays=False),
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+
+    def stay(self, starter: socket.socket) -> None:
+        """Until the last client has gone."""
+        attendance = self._attendance
+        assert attendance is not None
+        threading.Thread(target=_wait_for, args=(starter, attendance.hold()), daemon=True).start()
+        attendance.keep(lambda: self._over.is_set() or self._node.node.ending)
+        self._server.close()
+        self._node.close(tear_down=self._tear_down)
+
+    def _leave(self) -> None:
+        """For one that stays: what was brought up, and the runs, go on with it."""
+        self._tear_down = False
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        self._over.set()
+        if self._attendance is not None:
+            self._attendance.wake()
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._tear_down = False
+        self._over.set()
+
+    def _warn(self, message: str) -> None:
+        """To the log, and to who is here."""
+        logging.warning("%s", message)
+        if self._attendance is not None:
+            self._attendance.tell(message)
+
+
+def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> Attendance:
+    """The clients of a control node in this process. Where it `stays`, jobs have its own environment."""
+    runs = AttendedRuns(
+        node.node,
+        look=node.grid.run,
+        own_environment=stays,
+        on_begin=(lambda: None) if stays else _Report().prepare,
+    )
+    attendance = Attendance(runs, stays=stays, warn=warn)
+    node.grid.clients = attendance.views
+    return attendance
+
+
+class _Report:
+    """What writes reports is imported and compiled while the jobs of the first run are under way: at its end
+    it would be waited for."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def prepare(self) -> None:
+        """Once."""
+        if not self._begun:
+            self._begun = True
+            sys.setswitchinterval(_SWITCH_SECONDS)
+            threading.Thread(target=compile_report, daemon=True).start()
+
+
+def _wait_for(starter: socket.socket, release: Callable[[], None]) -> None:
+    """Who started this process closes its end once it is a client, and so it does when it is killed."""
+    readable(starter, milliseconds=int(_ARRIVAL_SECONDS * 1000))
+    release()

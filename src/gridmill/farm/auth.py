@@ -1,0 +1,127 @@
+"""What stands before every route: certificate and token, size of bodies, and the last stop for defects.
+
+What all routes of the controller share: who asks which farm, and how it answers.
+"""
+
+import logging
+from asyncio import Semaphore
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Annotated
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import Depends, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gridmill.codec import encode
+from gridmill.domain.farm_protocol import check_versions
+from gridmill.errors import GridmillError, InputError, UnavailableError
+from gridmill.farm.farm import Farm
+from gridmill.farm.tenant import Source, stranger
+from gridmill.http.errors import bounded, declared_bytes, failure, pass_on, too_large
+from gridmill.http.server import CERTIFICATE
+
+SOURCE = "gridmill.source"
+_OPEN = frozenset({"/v1/join", "/healthz"})
+STRANGER_BYTES = 64 * 1024
+"""Largest body of somebody who is not a source yet."""
+BODY_BYTES = 64 * 2**20
+"""Largest body of a source's."""
+CHUNKS_BYTES = 512 * 2**20
+"""Largest body of chunks, which is not held whole."""
+LANE = 16
+"""So much is carried for a source at a time, and so much else is answered; what is more waits."""
+_log = logging.getLogger("gridmill.farm")
+
+
+class Guard:
+    """ASGI middleware. Whoever passes is a source (the scope's `gridmill.source`), but for joining."""
+
+    def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
+        self._app, self._farm = app, farm
+        self._lanes: dict[tuple[str, bool], Semaphore] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit and pass on, or answer."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return None
+        try:
+            refusal = self._refusal(scope)
+        except GridmillError as error:
+            refusal = failure(UnavailableError(f"the farm cannot look who you are: {error}"), 503)
+        if refusal is not None:
+            return await refusal(scope, receive, send)
+        body = bounded(receive, _limit(scope["path"]))
+        async with self._lane(scope):
+            return await pass_on(self._app, scope, body, send, who="the farm", log=_log)
+
+    def _lane(self, scope: Scope) -> AbstractAsyncContextManager[None]:
+        """Of one source so many are answered at once, and what takes long holds up nothing else of it; each
+        lane has threads of its own. Sessions need none."""
+        path, source = scope["path"], scope.get(SOURCE)
+        if source is None or path.startswith("/v1/relay/"):
+            return nullcontext()
+        key = (source.name, path.startswith("/v1/staging/"))
+        if key not in self._lanes:
+            self._lanes[key] = Semaphore(LANE)
+            current_default_thread_limiter().total_tokens += LANE
+        return self._lanes[key]
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        limit = _limit(scope["path"])
+        if scope["path"] not in _OPEN:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            known = self._farm.authorise(scope.get(CERTIFICATE, ""), token.strip())
+            if known is None or scheme.lower() != "bearer":
+                return failure(stranger(), 401)
+            scope[SOURCE] = known
+        if declared_bytes(headers.get("content-length", "0")) > limit:
+            return failure(too_large(limit), 413)
+        refusal = _version_refusal(headers.get("gridmill-version", ""), self._farm.version)
+        if refusal is None and SOURCE in scope:
+            self._farm.hear(scope[SOURCE])
+        return refusal
+
+
+def _limit(path: str) -> int:
+    if path in _OPEN:
+        return STRANGER_BYTES
+    return CHUNKS_BYTES if path == "/v1/staging/chunks" else BODY_BYTES
+
+
+def _version_refusal(version: str, ours: str) -> Response | None:
+    """What the source says of itself, where it does: both may have changed since it joined."""
+    if not version:
+        return None
+    try:
+        check_versions(source=version, farm=ours)
+    except InputError as error:
+        return failure(error, 409)
+    return None
+
+
+def _farm(request: Request) -> Farm:
+    farm: Farm = request.app.state.farm
+    return farm
+
+
+def _source(request: Request) -> Source:
+    source: Source = request.scope[SOURCE]
+    return source
+
+
+TheFarm = Annotated[Farm, Depends(_farm)]
+Asking = Annotated[Source, Depends(_source)]
+
+
+def reply(noun: object) -> Response:
+    """A noun as the codec writes it."""
+    return Response(encode(noun), media_type="application/json")
+
+
+def done() -> Response:
+    """Nothing to say."""
+    return Response(status_code=204)

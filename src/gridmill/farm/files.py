@@ -1,0 +1,254 @@
+"""Folders that are left where jobs made files, and nothing is any more.
+
+What was carried to a farm for one source, and what its jobs made there.
+"""
+
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gridmill.domain.farm_protocol import Manifest, Parcel, Place
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.storage_uri import below
+from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
+from gridmill.farm.deployment import Work, check_id
+from gridmill.farm.scans import PATIENCE_SECONDS, Scans
+from gridmill.farm.store import Records
+from gridmill.farm.unix_users import acting_as
+from gridmill.transfer.checkout import Placer
+from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.engine import Tree
+from gridmill.transfer.paths import check_hash, check_path
+from gridmill.transfer.signed_urls import flows, write
+from gridmill.transfer.stream import Chunk, Flow, flow_of
+
+
+def remove_empty(root: Path, kept: Collection[str]) -> None:
+    """Those below `root`, which stays; not those of `kept` (paths below it), nor what is in them. No link is
+    followed. What others put there meanwhile stays."""
+    above = tuple(f"{uri}/" for uri in kept)
+    for folder, names, _, descriptor in os.fwalk(root, topdown=False):
+        below = os.path.relpath(folder, root)
+        for name in names:
+            uri = name if below == "." else f"{below}/{name}"
+            if not f"{uri}/".startswith(above):
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=descriptor)
+
+
+_TREES = 100
+"""So many results are remembered by their chunks, until the source has fetched them."""
+_KEPT_BYTES = 2**30
+"""A larger result is not kept for the jobs that come next: it would take as long again."""
+
+
+class Carried:
+    """Chunks, trees made of them, and results. Nothing is shared with another source: even that a chunk is
+    here would tell something. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        source: str,
+        root: Path,
+        folder: Path,
+        quota_bytes: int,
+        user: int | None,
+        records: Records,
+        now: Callable[[], float],
+        patience_seconds: float = PATIENCE_SECONDS,
+        bucket_hosts: Sequence[str] = (),
+    ) -> None:
+        self.store = ChunkStore(folder, quota_bytes)
+        self.drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
+        owner = None if user is None else (user, user)
+        self._placer = Placer(root, self.store, drafts=self.drafts, user=owner)
+        self._source, self._root, self._user = source, root, user
+        self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
+        self._scans = Scans(root, folder / "hashes", user, patience_seconds)
+        self._lock = threading.Lock()
+        self._untidy = False
+        self._closed = threading.Event()
+        self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
+
+    def close(self) -> None:
+        """Nothing is kept from now on, whoever is still at it: what is here may be going."""
+        self._closed.set()
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """See ChunkStore. Raises UnavailableError once it is closed."""
+        self._check_open()
+        self.store.send(chunks)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise UnavailableError("the farm is letting go of what it has for this source")
+
+    def place(self, wanted: Place) -> tuple[str, ...]:
+        """See Placer. Raises InputError, ConflictError, CapacityError, StorageError, UnavailableError."""
+        self._check_open()
+        self._note(check_id(wanted.attempt_id))
+        check_path(wanted.uri)
+        self._drop(wanted.uri)
+        return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)
+
+    def started(self, pod_id: str, order: Order) -> None:
+        """The attempt was sent to that pod."""
+        self._placer.started(check_id(order.attempt_id))
+        self._note(order.attempt_id, pod_id, _safe(order.output_uri), _safe(order.checkpoint_uri))
+
+    def _note(self, attempt_id: str, pod_id: str = "", uri: str = "", checkpoints: str = "") -> None:
+        with self._records.change():
+            known = self._records.find(Work, f"{self._source}/{attempt_id}")
+            work = known or Work(attempt_id=attempt_id, source=self._source, time=0.0)
+            self._records.put(
+                replace(
+                    work,
+                    time=self._now(),
+                    pod_id=pod_id or work.pod_id,
+                    uri=uri or work.uri,
+                    checkpoints=checkpoints or work.checkpoints,
+                )
+            )
+
+    def scan(self, uri: str) -> Manifest:
+        """Of a result; its chunks can be fetched from then on. Raises NotFoundError, InputError,
+        UnavailableError while it is being read."""
+        check_path(uri)
+        found = self._scans.scan(uri)
+        names = frozenset(chunk for file in found.files for chunk in file.chunks)
+        with self._lock:
+            self._trees[uri] = (Tree(below(self._root, uri), found), names)
+            self._trees.move_to_end(uri)
+            while len(self._trees) > _TREES:
+                self._trees.popitem(last=False)
+        return found
+
+    def fetch(self, chunks: Sequence[str]) -> Iterator[Chunk]:
+        """Their contents, in this order. Raises NotFoundError at once where one is not here."""
+        for chunk in chunks:
+            check_hash(chunk)
+        trees = {chunk: self._tree(chunk) for chunk in chunks}
+        lacking = self.store.missing(chunk for chunk, tree in trees.items() if tree is None)
+        if lacking:
+            raise NotFoundError("is not here", place=f"chunk {lacking[0]}")
+        return (self._chunk(chunk, trees[chunk]) for chunk in chunks)
+
+    def _tree(self, chunk: str) -> Tree | None:
+        with self._lock:
+            newest = reversed(self._trees.values())
+            return next((tree for tree, names in newest if chunk in names), None)
+
+    def _chunk(self, chunk: str, tree: Tree | None) -> Chunk:
+        if tree is None:
+            return next(self.store.fetch((chunk,)))
+        with acting_as(self._user):
+            return next(tree.fetch((chunk,)))
+
+    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
+        """Chunks from a bucket; those that are not there either. Raises InputError, DataError,
+        UnavailableError."""
+        lost: list[str] = []
+        for parcel in parcels:
+            lacking = set(self.store.missing(one.chunk for one in parcel.slices))
+            wanted = tuple(one for one in parcel.slices if one.chunk in lacking)
+            try:
+                self._receive(flows(replace(parcel, slices=wanted), self._bucket_hosts))
+            except NotFoundError:
+                lost += self.store.missing(lacking)
+        return tuple(lost)
+
+    def _receive(self, coming: Iterator[Flow]) -> None:
+        self.store.receive(self._while_open(coming))
+
+    def _while_open(self, coming: Iterator[Flow]) -> Iterator[Flow]:
+        for flow in coming:
+            self._check_open()
+            yield flow
+        self._check_open()
+
+    def give(self, parcel: Parcel) -> None:
+        """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
+        write(parcel, self.fetch([one.chunk for one in parcel.slices]), self._bucket_hosts)
+
+    def over(self, attempt_id: str) -> None:
+        """It will read nothing more here; what it made waits. May be repeated."""
+        self._placer.release(check_id(attempt_id), but_writable=True)
+        self._untidy = True
+
+    def forget(self, attempt_id: str, *, keep: bool = False) -> None:
+        """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
+        that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be
+        repeated."""
+        work = self._records.find(Work, f"{self._source}/{check_id(attempt_id)}")
+        self._placer.release(attempt_id)
+        if work is not None:
+            self._forget(work, keep=keep)
+        self._untidy = True
+
+    def _forget(self, work: Work, *, keep: bool) -> None:
+        mine = {work.uri, work.checkpoints} - self._of_others(work) - {""}
+        if keep and work.uri in mine:
+            self._keep(work.uri)
+        for uri in mine:
+            self._remove(uri)
+        self._records.remove(work)
+
+    def tidy(self) -> None:
+        """Folders that are left empty go; to be asked for while nothing of the source runs. May be
+        repeated."""
+        if not self._untidy:
+            return
+        self._untidy = False
+        mine = [one for one in self._records.all(Work) if one.source == self._source]
+        kept = {uri for one in mine for uri in (one.uri, one.checkpoints)}
+        try:
+            with self._placer.at_rest() as placed, acting_as(self._user):
+                remove_empty(self._root, (kept | {one.uri for one in placed}) - {""})
+        except BaseException:
+            self._untidy = True
+            raise
+
+    def _keep(self, uri: str) -> None:
+        """As far as there is room: whoever reads it here later has less to carry."""
+        with self._lock:
+            tree, names = self._trees.get(uri, (None, frozenset[str]()))
+        if tree is None or tree.size_bytes > min(_KEPT_BYTES, self.store.quota_bytes // 4):
+            return
+        lacking = self.store.missing(sorted(names))
+        with suppress(GridmillError, OSError):  # full, or changed: then it is carried here when it is read
+            self._receive(flow_of(self._chunk(chunk, tree)) for chunk in lacking)
+
+    def _remove(self, uri: str) -> None:
+        self._scans.forget(uri)
+        self._drop(uri)
+        with acting_as(self._user):
+            shutil.rmtree(below(self._root, uri), ignore_errors=True)
+
+    def _drop(self, uri: str) -> None:
+        """What was seen there, and below, is no more what is there."""
+        with self._lock:
+            for known in [one for one in self._trees if f"{one}/".startswith(f"{uri}/")]:
+                del self._trees[known]
+
+    def _of_others(self, work: Work) -> set[str]:
+        """What other attempts of the source, as the ranks of a gang, have too."""
+        others = (
+            one
+            for one in self._records.all(Work)
+            if one.source == work.source and one.attempt_id != work.attempt_id
+        )
+        return {uri for one in others for uri in (one.uri, one.checkpoints)}
+
+
+def _safe(uri: str) -> str:
+    """Nothing for one that leads elsewhere: it cannot be asked for either."""
+    try:
+        check_path(uri)
+    except UnsafePathError:
+        return ""
+    return uri

@@ -1,0 +1,128 @@
+"""What a farm must not forget: its sources, invitations, lodgings. One SQLite file; commands read it too."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import StorageError
+from gridmill.farm.deployment import Lodging, Work
+from gridmill.farm.tenant import Heard, Invitation, Source
+from gridmill.farm.unix_users import Numbered
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Results that nobody took home in time, and that are gone (`time`: since when, Unix)."""
+
+    lodging: str
+    source: str
+    time: float
+    message: str
+
+
+_TOLD_SECONDS, _TOLD_LOSSES = 30 * 86400.0, 100
+
+
+def old_news(losses: Sequence[Loss], now: float) -> tuple[Loss, ...]:
+    """Those that were told for a month, and all but the latest hundred."""
+    latest = sorted(losses, key=lambda one: one.time)[-_TOLD_LOSSES:]
+    return tuple(one for one in losses if one not in latest or one.time + _TOLD_SECONDS <= now)
+
+
+Noun: TypeAlias = Source | Heard | Invitation | Lodging | Loss | Numbered | Work
+_BUSY_SECONDS = 10.0
+
+
+class Records:
+    """Nouns by their keys. Safe to call from several threads and processes. Raises StorageError."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.RLock()
+        try:
+            self._db = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            path.chmod(0o600)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS nouns (kind TEXT, key TEXT, body BLOB, PRIMARY KEY (kind, key))"
+            )
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"the records cannot be opened: {error}", place=str(path)) from error
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """All that is done inside, or nothing; nobody else writes meanwhile. Not within another."""
+        with self._lock, _explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def all(self, kind: type[T]) -> tuple[T, ...]:
+        """All nouns of a kind, by key."""
+        with self._lock, _explained():
+            rows = self._db.execute("SELECT body FROM nouns WHERE kind=? ORDER BY key", (kind.__name__,))
+            return tuple(decode(body, kind) for (body,) in rows)
+
+    def find(self, kind: type[T], key: str) -> T | None:
+        """The noun of that key."""
+        with self._lock, _explained():
+            wanted = (kind.__name__, key)
+            row = self._db.execute("SELECT body FROM nouns WHERE kind=? AND key=?", wanted).fetchone()
+            return None if row is None else decode(row[0], kind)
+
+    def put(self, *nouns: Noun) -> None:
+        """Keep or replace them."""
+        with self._lock, _explained():
+            rows = [(type(noun).__name__, key_of(noun), encode(noun)) for noun in nouns]
+            self._db.executemany("INSERT OR REPLACE INTO nouns VALUES (?,?,?)", rows)
+
+    def remove(self, *nouns: Noun) -> None:
+        """Forget them; may be repeated."""
+        with self._lock, _explained():
+            rows = [(type(noun).__name__, key_of(noun)) for noun in nouns]
+            self._db.executemany("DELETE FROM nouns WHERE kind=? AND key=?", rows)
+
+    def close(self) -> None:
+        """May be repeated."""
+        with self._lock:
+            self._db.close()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StorageError(f"the records cannot be used: {error}") from error
+
+
+def key_of(noun: Noun) -> str:
+    """What tells a noun from others of its kind."""
+    match noun:
+        case Source():
+            return noun.name
+        case Heard():
+            return noun.source
+        case Invitation():
+            return noun.hash
+        case Lodging():
+            return f"{noun.source}/{noun.id}"
+        case Work():
+            return f"{noun.source}/{noun.attempt_id}"
+        case Numbered():
+            return "users"
+        case Loss():
+            return f"{noun.source}/{noun.lodging}"

@@ -1,0 +1,91 @@
+"""A source: a Gridmill whose jobs run on this farm. And how one is invited."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+JOIN_SECONDS = 3600.0
+"""How long an invitation holds."""
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,22}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """`certificate` is the SHA-256 (hex) of its client certificate, `token_hash` that of its token. `user` is
+    the Unix user of its jobs; None: the farm's own. `revoked`: nothing more is taken from it."""
+
+    name: str
+    certificate: str
+    token_hash: str
+    version: str
+    added: float
+    user: int | None = None
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """When a source was heard of last (Unix time)."""
+
+    source: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """Whoever says the secret with that hash before `expires` (Unix time) becomes a source, once; with `name`
+    only that source, which then has a new certificate and token. `key`: the fingerprint of the key for which
+    it was used; the same may ask again, as it may not have heard the answer."""
+
+    hash: str
+    expires: float
+    name: str = ""
+    key: str = ""
+
+
+def check_name(name: str) -> str:
+    """The name. Raises InputError for one that no folder and Unix user could have."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{name[:60]!r} is no name of a source",
+            hint="Use up to 23 lower-case letters, digits and dashes, a letter first.",
+            place="source",
+        )
+    return name
+
+
+def hash_of(secret: str) -> str:
+    """SHA-256 (hex): secrets of 256 random bits need nothing slower."""
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+def invited(invitations: Iterable[Invitation], secret: str, now: float) -> Invitation | None:
+    """The invitation that has this secret and still holds; takes the same time whichever it is."""
+    told, found = hash_of(secret), None
+    for one in invitations:
+        if hmac.compare_digest(one.hash, told) and now < one.expires:
+            found = one
+    return found
+
+
+def authorised(sources: Iterable[Source], certificate: str, token: str) -> Source | None:
+    """The source that has both this certificate and this token; never one that is revoked."""
+    told, found = hash_of(token), None
+    for one in sources:
+        same = hmac.compare_digest(one.token_hash, told) and hmac.compare_digest(one.certificate, certificate)
+        if same and certificate and not one.revoked:
+            found = one
+    return found
+
+
+def stranger() -> InputError:
+    """Who is not let in."""
+    return InputError(
+        "this farm knows no source with that certificate and token",
+        hint="Join it: `gridmill farm invite` on the farm prints the line to be pasted at home.",
+        place="Authorization",
+    )

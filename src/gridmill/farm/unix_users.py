@@ -1,0 +1,249 @@
+"""Unix users of sources: numbers that nobody else has and that are never given again, and their ends.
+
+Acting as a source's Unix user: what its jobs may not read or write, its farm does not for it either.
+"""
+
+import ctypes
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import ConflictError, InputError, UnavailableError
+from gridmill.farm.tenant import Source
+
+FIRST_USER = 1_879_100_000
+"""Users of sources are counted from here: nobody else gives these numbers out (systemd's UIDS-GIDS)."""
+_FARMS, _USERS = 200_000, 1000
+"""Each farm of a machine begins somewhere else: it may end whatever runs as a user of its own."""
+_NOBODIES = 50_000
+"""So many numbers before the first are no source's either."""
+PATIENCE_SECONDS = 30.0
+"""For so long what was killed may take to be gone."""
+_POLL_SECONDS = 0.01
+_END_ALL = """
+import os, signal, sys
+user, nobody = map(int, sys.argv[1:])
+os.setgroups([])
+os.setresgid(nobody, nobody, nobody)
+os.setresuid(nobody, user, nobody)
+os.kill(-1, signal.SIGKILL)
+"""
+"""It may signal that user's processes, by its effective user. They may not signal it, which goes by the real
+and the saved one; and at the limit of their number it starts all the same, as it is started by us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbered:
+    """`next`: the Unix user of the next source. It only grows: what a source that is gone has left somewhere,
+    or still runs, is never another's."""
+
+    next: int
+
+
+def first_number() -> Numbered:
+    """Where a new farm begins."""
+    return Numbered(next=FIRST_USER + secrets.randbelow(_FARMS) * _USERS)
+
+
+def next_number(kept: Numbered | None, sources: Sequence[Source]) -> Numbered:
+    """The user of another source; to be kept with that source as one that has been given."""
+    given = [one.user for one in sources if one.user is not None]
+    known = kept or (Numbered(next=FIRST_USER) if given else first_number())
+    return Numbered(next=max([known.next, *(user + 1 for user in given)]))
+
+
+def refuse_second(one_user: str, sources: Sequence[Source], name: str) -> None:
+    """Raises InputError where a further source could not be kept apart from those that are here, and
+    ConflictError where such a one is being removed; `one_user` says why sources have no Unix users of their
+    own (empty: they have)."""
+    others = [one for one in sources if one.name != name and (one_user or one.user is None)]
+    other = min(others, key=lambda one: one.revoked, default=None)
+    if other is None:
+        return
+    if other.revoked:
+        raise leaving(other.name)
+    why = one_user or "it joined when jobs had no Unix user of their own here"
+    raise InputError(
+        f"this farm serves one source only, and that is {other.name}: {why}",
+        hint=_kept_apart(other.name) if one_user else _joins_anew(other.name),
+        place="source",
+    )
+
+
+def leaving(name: str) -> ConflictError:
+    """Why nobody joins yet where a source was revoked."""
+    return ConflictError(
+        f"what is left of a source {name} is being removed", hint="Join again in a moment.", place="source"
+    )
+
+
+def refuse_together(one_user: str, sources: Sequence[Source]) -> None:
+    """Raises InputError where those that have joined cannot be served any more as they were: what kept them
+    apart has changed. `one_user` as above."""
+    for source in sources:
+        if one_user and source.user is not None:
+            raise InputError(
+                f"jobs of {source.name} have a Unix user of their own, which cannot be here now: {one_user}",
+                hint=f"Undo what has changed. Or {_joins_anew(source.name)}",
+            )
+        if source.user is None and len(sources) > 1:
+            others = ", ".join(one.name for one in sources if one is not source)
+            raise InputError(
+                f"jobs of {source.name} have no Unix user of their own, and could see what is of {others}",
+                hint=_joins_anew(source.name),
+            )
+
+
+def _kept_apart(name: str) -> str:
+    return (
+        "Jobs of several sources need a Unix user each: run the farm as root, with --site local, in folders "
+        f"that others may pass; or `gridmill farm revoke {name}` there first."
+    )
+
+
+def _joins_anew(name: str) -> str:
+    return f"`gridmill farm revoke {name}` there, then let it join again by a line of `gridmill farm invite`."
+
+
+def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """End all that runs as a source's user, whatever it has forged; nothing where that is ourselves.
+
+    Raises UnavailableError for what has not ended in that time: what waits for a disk cannot.
+    """
+    if user is None:
+        return
+    if user < FIRST_USER:
+        raise UnavailableError(f"user {user} is no source's")
+    until = time.monotonic() + patience_seconds
+    while True:
+        for pid in living(user):
+            _end(pid, user)
+        _end_all(user)  # be it that none was seen: what forks and exits again and again is missed at times
+        if not living(user):
+            return
+        if time.monotonic() > until:
+            raise UnavailableError(f"processes of user {user} do not end")
+        time.sleep(_POLL_SECONDS)
+
+
+def _end(pid: int, user: int) -> None:
+    """One, also where it is stopped; nobody else who has its number by now."""
+    try:
+        held = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError as error:
+        raise UnavailableError(f"process {pid} of user {user} cannot be ended: {error}") from error
+    try:
+        if _runs_as(pid, user):
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(held)
+
+
+def _end_all(user: int) -> None:
+    """All at once: of those that fork more quickly than they can be counted nobody escapes."""
+    nobody = FIRST_USER - 1 - secrets.randbelow(_NOBODIES)
+    words = [sys.executable, "-I", "-S", "-c", _END_ALL, str(user), str(nobody)]
+    try:
+        subprocess.run(words, cwd="/", capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"processes of user {user} cannot be ended: {error}") from error
+
+
+def living(user: int) -> list[int]:
+    """Processes whose real user that is, by number; their effective one may be another."""
+    return [pid for pid in _processes() if _runs_as(pid, user)]
+
+
+def _processes() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _runs_as(pid: int, user: int) -> bool:
+    try:
+        told = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    fields = dict(line.partition(":")[::2] for line in told.splitlines())
+    dead = fields.get("State", "").split()[:1] in (["Z"], ["X"])
+    return not dead and fields.get("Uid", "").split()[:1] == [str(user)]
+
+
+PASS = 0o711
+_TRY_SECONDS = 60.0
+_thread = threading.local()
+
+
+@contextmanager
+def acting_as(user: int | None) -> Iterator[None]:
+    """In this thread files are opened and made as that user (setfsuid(2)); None: as ourselves.
+
+    A link that a job puts where the farm looks leads nowhere that the job could not go itself. Not for
+    coroutines. Raises UnavailableError where that is not possible.
+    """
+    if user is None:
+        yield
+        return
+    before: int = getattr(_thread, "user", 0)
+    _become(user)
+    try:
+        yield
+    finally:
+        _become(before)
+
+
+def _become(user: int) -> None:
+    libc = _libc()
+    libc.setfsgid(user)
+    libc.setfsuid(user)
+    if libc.setfsuid(user) != user:  # which tells who it was before, and nothing of errors
+        raise UnavailableError(f"files cannot be used as user {user}")
+    _thread.user = user
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def why_one_user(folder: Path) -> str:
+    """Why jobs cannot have Unix users of their own here, with homes below `folder`; empty: they can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "it is not run by root"
+    there = (path for path in (folder, *folder.parents) if path.exists())
+    closed = next((path for path in there if not path.stat().st_mode & 0o001), None)
+    if closed is not None:
+        return f"others may not pass through {closed}"
+    return _why_no_python(FIRST_USER)
+
+
+def _why_no_python(user: int) -> str:
+    words = [sys.executable, "-P", "-c", "import gridmill.pod.folders"]
+    try:
+        tried = subprocess.run(
+            words,
+            user=user,
+            group=user,
+            extra_groups=[],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=_TRY_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"others may not start this Python: {error}"
+    told = tried.stderr.strip().splitlines() or [f"it ends with {tried.returncode}"]
+    return f"others may not use this Gridmill: {told[-1]}" if tried.returncode else ""

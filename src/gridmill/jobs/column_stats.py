@@ -1,0 +1,236 @@
+"""What is told of a table's columns: counted in one reading, and put together where several counted."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import reduce
+from math import isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.duckdb_engine import fetch_rows, literal, open_engine, quoted
+
+COUNTED, MOMENTS = "counted", "moments"
+TOLD_AT_ONCE = 16
+"""Columns: for one row of a state too, DuckDB makes room for a vector of them, 2.2 MiB for each column."""
+Facts = Mapping[str, Mapping[str, Any]]
+Files = Mapping[str, pa.RecordBatchReader]
+"""Rows by the name of the file they are in, in the order in which they are read."""
+
+
+def describe(context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema) -> Facts:
+    """Per column: nulls, min, max, distinct (approximate); of numbers mean and std too. JSON values.
+
+    Nested columns are left out. The rows are read once.
+    """
+    count = _Count(columns=columns, schema=schema)
+    if not count.plain:
+        return {}
+    with open_engine(context, {"described": count.passing(files)}) as engine:
+        engine.execute(count.sql())
+        return _told(engine, [COUNTED], count.plain, count.moments)
+
+
+def note_facts(
+    context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema, target: Path
+) -> None:
+    """Count the rows of a part, for `join_facts`, into a file. Raises OSError."""
+    count = _Count(columns=columns, schema=schema)
+    with open_engine(context, {"described": count.passing(files)}, database=str(target)) as engine:
+        engine.execute(count.sql())
+        engine.execute(
+            f"CREATE TABLE {MOMENTS} (file TEXT, name TEXT, count BIGINT, mean DOUBLE, squares DOUBLE)"
+        )
+        for (file, name), found in count.moments.items():
+            values = [file, name, found.count, found.mean, found.squares]
+            engine.execute(f"INSERT INTO {MOMENTS} VALUES (?, ?, ?, ?, ?)", values)
+
+
+def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema) -> Facts:
+    """What `describe` says of the rows of all parts, at least one."""
+    plain = _plain(columns, schema)
+    if not plain:
+        return {}
+    moments: dict[tuple[str, str], Moments] = {}
+    with duckdb.connect(config={"threads": 1}) as engine:
+        for number, note in enumerate(notes):
+            engine.execute(f"ATTACH {literal(str(note))} AS part{number} (READ_ONLY)")
+            for row in fetch_rows(engine, f"FROM part{number}.{MOMENTS}"):
+                found = Moments(row["count"], row["mean"], row["squares"])
+                moments[row["file"], row["name"]] = found
+        return _told(engine, [f"part{number}.{COUNTED}" for number in range(len(notes))], plain, moments)
+
+
+@dataclass(slots=True)
+class Moments:
+    """How many finite numbers there were, their mean, and the sum of their squares about it.
+
+    Put together by Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances" (1979).
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def see(self, column: pa.Array) -> None:
+        """Count a column's finite numbers."""
+        known = column.drop_null() if column.null_count else column
+        values = pc.cast(known, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what overflows is no finite number, and not shown
+            if not isfinite(values.sum()):
+                values = values[np.isfinite(values)]
+            if len(values):
+                mean = float(values.mean())
+                away = values - mean
+                self.add(Moments(len(values), mean, float(away @ away)))
+
+    def add(self, other: "Moments") -> None:
+        """Count what the other one counted."""
+        count = self.count + other.count
+        if not other.count:
+            return
+        apart, share = other.mean - self.mean, other.count / count
+        self.squares += other.squares + apart * apart * self.count * share
+        self.mean += apart * share
+        self.count = count
+
+    def told(self) -> Mapping[str, float | None]:
+        """Mean and standard deviation (of a sample)."""
+        std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
+        return {"mean": json_value(self.mean) if self.count else None, "std": json_value(std)}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Count:
+    """Counts rows that go by. Moments are those of each file, so that it does not matter who read it."""
+
+    columns: Sequence[str]
+    schema: pa.Schema
+    moments: dict[tuple[str, str], Moments] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> list[str]:
+        return _plain(self.columns, self.schema)
+
+    def passing(self, files: Files) -> pa.RecordBatchReader:
+        """The rows; their moments are counted as they go by."""
+        schema = pa.schema([self.schema.field(name) for name in self.plain])
+        return pa.RecordBatchReader.from_batches(schema, self._passing(files))
+
+    def _passing(self, files: Files) -> Iterator[pa.RecordBatch]:
+        numeric = [name for name in self.plain if _has_moments(self.schema.field(name).type)]
+        for file, rows in files.items():
+            seen = {name: self.moments.setdefault((file, name), Moments()) for name in numeric}
+            for batch in rows:
+                for name, moments in seen.items():
+                    moments.see(batch.column(name))
+                yield batch.select(self.plain)
+
+    def sql(self) -> str:
+        """Makes a table of one row: what is counted of each column, so that it can be put together."""
+        counted = ['count(*) AS "rows"']
+        for number, name in enumerate(self.plain):
+            column = quoted(name)
+            facts = {"known": f"count({column})", "distinct": f"approx_count_distinct({column}) EXPORT_STATE"}
+            if not pa.types.is_binary(self.schema.field(name).type):
+                facts |= {"min": f"min({column})", "max": f"max({column})"}
+            counted += [f"{sql} AS {_key(number, fact)}" for fact, sql in facts.items()]
+        return f"CREATE TABLE {COUNTED} AS SELECT {', '.join(counted)} FROM described"
+
+
+def _plain(columns: Sequence[str], schema: pa.Schema) -> list[str]:
+    return [name for name in columns if not pa.types.is_nested(schema.field(name).type)]
+
+
+def _has_moments(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _key(number: int, fact: str) -> str:
+    return quoted(f"{number} {fact}")
+
+
+def _told(
+    engine: duckdb.DuckDBPyConnection,
+    tables: Sequence[str],
+    plain: Sequence[str],
+    moments: Mapping[tuple[str, str], Moments],
+) -> Facts:
+    """What tables of counts say together."""
+    told: dict[str, dict[str, Any]] = {name: {} for name in plain}
+    counted = engine.table(tables[0])
+    types = dict(zip(counted.columns, map(str, counted.types), strict=True))
+    for first in range(0, len(plain), TOLD_AT_ONCE):
+        numbers = range(first, min(first + TOLD_AT_ONCE, len(plain)))
+        for key, value in _told_of(engine, tables, types, numbers).items():
+            number, _, fact = key.partition(" ")
+            told[plain[int(number)]][fact] = json_value(value)
+    for name, found in _by_column(moments).items():
+        told[name] |= found.told()
+    return told
+
+
+def _told_of(
+    engine: duckdb.DuckDBPyConnection,
+    tables: Sequence[str],
+    there: Mapping[str, str],
+    numbers: Sequence[int],
+) -> Mapping[str, Any]:
+    """The facts of some of the columns; `there` are the types of what was counted."""
+    wanted = [
+        f"{_told_in(_together(number, fact, len(tables)), there.get(f'{number} {fact}', ''))}"
+        f" AS {_key(number, fact)}"
+        for number in numbers
+        for fact in ("nulls", "distinct", "min", "max")
+        if fact not in ("min", "max") or f"{number} {fact}" in there
+    ]
+    sources = ", ".join(f"{table} AS t{number}" for number, table in enumerate(tables))
+    return fetch_rows(engine, f"SELECT {', '.join(wanted)} FROM {sources}")[0]
+
+
+def _told_in(sql: str, kind: str) -> str:
+    """Return the SQL of a fact that Python can hold: a time outside the years 1 to 9999 is missing."""
+    if kind != "DATE" and not kind.startswith("TIMESTAMP"):
+        return sql
+    return f"CASE WHEN {sql} BETWEEN '0001-01-02'::{kind} AND '9999-12-30'::{kind} THEN {sql} END"
+
+
+def _together(number: int, fact: str, count: int) -> str:
+    """A fact of a column, as SQL over all tables of counts."""
+    tables = [f"t{one}" for one in range(count)]
+    if fact == "nulls":
+        return " + ".join(f'{one}."rows" - {one}.{_key(number, "known")}' for one in tables)
+    each = [f"{one}.{_key(number, fact)}" for one in tables]
+    if fact == "distinct":
+        return f"finalize({reduce(lambda one, other: f'combine({one}, {other})', each)})"
+    return f"{'least' if fact == 'min' else 'greatest'}({', '.join(each)})"
+
+
+def _by_column(moments: Mapping[tuple[str, str], Moments]) -> Mapping[str, Moments]:
+    found: dict[str, Moments] = {}
+    for (_, name), one in sorted(moments.items(), key=lambda item: item[0]):
+        found.setdefault(name, Moments()).add(one)
+    return found
+
+
+def json_value(value: object) -> Any:  # noqa: ANN401  JSON has no better type
+    """As JSON has it: times in ISO 8601, long text cut, what is not a finite number None."""
+    match value:
+        case bool() | int() | None:
+            return value
+        case float():
+            return value if isfinite(value) else None
+        case datetime() | date():
+            return value.isoformat()
+        case str():
+            return value if len(value) <= 80 else f"{value[:77]}..."
+    return str(value)

@@ -1,0 +1,242 @@
+"""Windows and lags over rows that become known at a time of their own: another table's, or the basis's. Pure.
+
+A feed is one table with one `known_at` and one set of keys. The labels of earlier rows are a feed as well:
+those of all rows, whichever rows are computed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.errors import InputError
+from gridmill.jobs.dataset.columns import check_comparable, check_number, find_column, show_span
+from gridmill.jobs.dataset.window_plan import LABELS, Asked, Back, Newest, Over, Theirs
+from gridmill.jobs.duckdb_engine import Types, quoted
+from gridmill.jobs.expressions import KNOWN, LABEL_TIME, Scope, quote_all, select, sql_text
+
+_NUMBERS = (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """Rows of `source` (SQL after FROM), known at `known_at` (SQL), with keys `on`; their columns' types.
+
+    `table` is how errors call it; `where` are conditions for the rows that can matter.
+    """
+
+    table: str
+    source: str
+    known_at: str
+    on: tuple[str, ...]
+    types: Types
+    where: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Fed:
+    """What is asked of one feed."""
+
+    feed: Feed
+    windows: list[Window] = field(default_factory=list)
+    lags: list[Lag] = field(default_factory=list)
+
+
+def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
+    """Whether the part looks at the basis rows of the same entity, known with their time."""
+    if is_of_label(part, basis, label) or (isinstance(part, Lag) and part.back_seconds):
+        return False
+    same_table = part.table in (None, basis.table)
+    known = part.known_at or (basis.known_at if same_table else None) or (basis.time if same_table else None)
+    return same_table and (part.on or basis.entity) == basis.entity and known == basis.time
+
+
+def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
+    """Whether the part looks at earlier labels: by their name, or at a row's own label that is known late."""
+    if label is None or part.table not in (None, basis.table):
+        return False
+    if label.is_own and part.column in label.sources:
+        later = label.delay_seconds is not None or label.known_at not in (None, basis.known_at)
+        return later and part.known_at is None
+    return part.column == label.name
+
+
+def label_keys(spec: DatasetSpec, basis: Basis) -> tuple[str, ...]:
+    """The columns by which windows and lags look at earlier labels, in order; of the basis table."""
+    parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
+    keys = (part.on or basis.entity for part in parts if is_of_label(part, basis, spec.label))
+    return tuple(dict.fromkeys(name for on in keys for name in on))
+
+
+def aggregate_type(window: Window, aggregate: Aggregate, types: Types, table: str) -> str:
+    """The type of the window's column. Raises InputError where the aggregate needs another."""
+    kind = find_column(window.column, types, table, "windows")
+    if aggregate in _NUMBERS:
+        check_number(window.column, kind, f"`{aggregate}`", table)
+    return kind
+
+
+def window_name(window: Window, aggregate: Aggregate) -> str:
+    """`temp_mean_1d`."""
+    rows = window.span_rows
+    span = f"{rows}rows" if rows is not None else show_span(window.span_seconds or 0)
+    return f"{window.prefix}{window.column}_{aggregate}_{span}"
+
+
+def window_overs(window: Window) -> tuple[Over, ...]:
+    """What the window asks for."""
+    return tuple(
+        Over(
+            name=window_name(window, aggregate),
+            aggregate=aggregate,
+            column=window.column,
+            seconds=window.span_seconds,
+            rows=window.span_rows,
+        )
+        for aggregate in window.aggregates
+    )
+
+
+def lag_backs(lag: Lag) -> tuple[Back, ...]:
+    """What the lag asks for by rows."""
+    return tuple(
+        Back(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step) for step in lag.steps
+    )
+
+
+def lag_name(lag: Lag, back_seconds: float) -> str:
+    """`temp_lag_7d`."""
+    return f"{lag.prefix}{lag.column}_lag_{show_span(back_seconds)}"
+
+
+def ask_feeds(
+    asked: Asked,
+    spec: DatasetSpec,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    label: tuple[str, str],
+    scope: Scope,
+) -> None:
+    """Ask for the windows and lags of each feed, in the order of the declaration; `label` is the rows of
+    earlier labels (SQL after FROM) and the label's type. Raises InputError."""
+    found: dict[tuple[str, str, tuple[str, ...]], Fed] = {}
+    parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
+    for part in parts:
+        if in_place(part, basis, spec.label):
+            continue
+        feed = _feed(part, spec.label, basis, tables, label)
+        feed = replace(feed, where=scope.recent(feed.known_at))
+        fed = found.setdefault((feed.source, feed.known_at, feed.on), Fed(feed=feed))
+        if isinstance(part, Window):
+            fed.windows.append(part)
+        else:
+            fed.lags.append(part)
+    for fed in found.values():
+        _ask_time(asked, fed)
+        _ask_rows(asked, fed)
+        _ask_back(asked, fed)
+
+
+def _feed(
+    part: Window | Lag,
+    label: Label | None,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    labels: tuple[str, str],
+) -> Feed:
+    on = part.on or basis.entity
+    field_ = "windows" if isinstance(part, Window) else "lags"
+    if label is not None and is_of_label(part, basis, label):
+        if label.next_rows is not None:
+            raise InputError(
+                f"{label.name!r} is a label of several rows ahead, and no single value",
+                hint=f"Look at earlier values of {' or '.join(label.sources)} instead.",
+                place=f"dataset.{field_}",
+            )
+        for name in on:
+            find_column(name, tables[basis.table], basis.table, field_)
+        source, kind = labels
+        types = {**tables[basis.table], label.name: kind}
+        return Feed(table="labels", source=source, known_at=f'"{LABEL_TIME}"', on=on, types=types)
+    table = part.table or basis.table
+    known = part.known_at or basis.known_at or basis.time
+    for name in on:
+        left = find_column(name, tables[basis.table], basis.table, field_)
+        check_comparable(name, (basis.table, left), (table, find_column(name, tables[table], table, field_)))
+    return Feed(
+        table=table,
+        source=quoted(table),
+        known_at=f"({sql_text(known)})::TIMESTAMP",
+        on=on,
+        types=tables[table],
+    )
+
+
+def _ask_time(asked: Asked, fed: Fed) -> None:
+    """Windows of time."""
+    windows = [window for window in fed.windows if window.span_seconds is not None]
+    overs = tuple(over for window in windows for over in window_overs(window))
+    _name(asked, fed.feed, windows)
+    if overs:
+        columns = tuple(dict.fromkeys(window.column for window in windows))
+        asked.add(replace(_theirs(fed.feed, columns), overs=overs))
+
+
+def _ask_rows(asked: Asked, fed: Fed) -> None:
+    """Windows of rows, and lags by rows."""
+    windows = [window for window in fed.windows if window.span_rows is not None]
+    overs = tuple(over for window in windows for over in window_overs(window))
+    backs = tuple(back for lag in fed.lags for back in lag_backs(lag))
+    _name(asked, fed.feed, windows)
+    for lag in fed.lags:
+        find_column(lag.column, fed.feed.types, fed.feed.table, "lags")
+    asked.name({back.name: fed.feed.types[back.column] for back in backs})
+    if overs or backs:
+        columns = _in_order(fed.feed, (*(over.column for over in overs), *(back.column for back in backs)))
+        asked.add(replace(_theirs(fed.feed, columns), overs=overs, backs=backs))
+
+
+def _ask_back(asked: Asked, fed: Fed) -> None:
+    """Lags by time."""
+    for back in dict.fromkeys(back for lag in fed.lags for back in lag.back_seconds):
+        named = {lag_name(lag, back): lag.column for lag in fed.lags if back in lag.back_seconds}
+        asked.name({name: fed.feed.types[column] for name, column in named.items()})
+        newest = Newest(columns=named, back_seconds=back)
+        asked.add(replace(_theirs(fed.feed, _in_order(fed.feed, named.values())), newest=(newest,)))
+
+
+def _name(asked: Asked, feed: Feed, windows: Sequence[Window]) -> None:
+    for window in windows:
+        kinds = {
+            window_name(window, one): aggregate_type(window, one, feed.types, feed.table)
+            for one in window.aggregates
+        }
+        asked.name({over.name: over.type_of(kinds[over.name]) for over in window_overs(window)})
+
+
+def _in_order(feed: Feed, columns: Iterable[str]) -> tuple[str, ...]:
+    """In the table's order, which orders rows that are known at once."""
+    named = set(columns)
+    return tuple(name for name in feed.types if name in named)
+
+
+def _theirs(feed: Feed, columns: Sequence[str]) -> Theirs:
+    """The feed's rows; those of a key that are known at once are in the order of their values."""
+    there = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
+    listed = quote_all(dict.fromkeys((*feed.on, *columns)))
+    return Theirs(
+        title=" by ".join(filter(None, (feed.table, ", ".join(feed.on)))),
+        sql=select(
+            listed,
+            {KNOWN: feed.known_at},
+            feed.source,
+            (f"WHERE {' AND '.join((*there, *feed.where))}",),
+        ),
+        on=feed.on,
+        order=tuple(quote_all(columns)),
+    )
+
+
+def labels_source(own: str) -> str:
+    """Where the labels of all rows are, as SQL after FROM: those that are the rows' `own` values (SQL; empty:
+    they are not), or the table that is made of the others before."""
+    return f"(\n{own}\n)" if own else quoted(LABELS)

@@ -1,0 +1,123 @@
+"""Columns as a declaration names them: found, typed, comparable, each once; or an error."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from gridmill.errors import InputError
+from gridmill.jobs.duckdb_engine import Types
+
+SQL_RESULT = "__sql"
+"""The table that stands for the result of a declared `sql`."""
+_NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
+_RESULT = "the result of `sql`"
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def find_column(name: str, types: Types, table: str, field: str) -> str:
+    """The column's type. Raises InputError with what is near and what there is."""
+    if name in types:
+        return types[name]
+    near = get_close_matches(name.lower(), [column.lower() for column in types], n=1)
+    meant = [column for column in types if near and column.lower() == near[0]]
+    raise InputError(
+        f"{_called(table)} has no column {name!r}" + (f"; did you mean {meant[0]!r}?" if meant else ""),
+        hint=f"It has {', '.join(types)}.",
+        place=f"dataset.{field}",
+    )
+
+
+def _called(table: str) -> str:
+    if table == SQL_RESULT:
+        return _RESULT
+    return table if table.startswith("the ") else f"table {table!r}"
+
+
+def table_words(table: str) -> str:
+    """How errors call a table."""
+    return _RESULT if table == SQL_RESULT else repr(table)
+
+
+def refuse_split(names: Iterable[str]) -> None:
+    """Raise InputError for a column that would be taken for the one that says which split a row is in."""
+    if "split" in names:
+        raise InputError(
+            "the dataset would have a column 'split', the name of the one that says which split a row is in",
+            hint="`rename` it in the sink, or choose `columns` without it.",
+            place="dataset",
+        )
+
+
+def refuse_duplicates(names: Iterable[str]) -> None:
+    """Raise InputError for a column that would be there twice (upper and lower case are the same)."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InputError(
+                f"the dataset would have two columns {name!r}",
+                hint="Give joined columns a `prefix`, or choose `columns`.",
+                place="dataset",
+            )
+        seen.add(name.lower())
+
+
+def is_number(type_: str) -> bool:
+    """Numbers and booleans."""
+    return (
+        any(word in type_ for word in _NUMBERS)
+        and "[" not in type_
+        and "(" not in type_.removeprefix("DECIMAL(")
+    )
+
+
+def is_time(type_: str) -> bool:
+    """Timestamps and dates."""
+    return type_.startswith("TIMESTAMP") or type_ == "DATE"
+
+
+def check_number(column: str, type_: str, what: str, table: str) -> None:
+    """Raise InputError unless the column holds numbers or booleans."""
+    if not is_number(type_):
+        raise InputError(
+            f"{what} needs numbers, and {column!r} of {table_words(table)} is {type_}",
+            place="dataset.windows",
+        )
+
+
+def check_time(column: str, type_: str, table: str, field: str) -> None:
+    """Raise InputError unless the column holds times."""
+    if not is_time(type_):
+        sql = table == SQL_RESULT
+        declared = f"in the sink: `columns: {{{column}: timestamp}}`, with a `timestamp_format` if needed."
+        if is_number(type_):
+            declared = (
+                f"in the sink: `columns: {{{column}: timestamp}}` takes the unit from the number of digits, "
+                f"`timestamp_format: {{{column}: unix_s}}` under `source` declares it."
+            )
+        raise InputError(
+            f"{column!r} of {table_words(table)} is {type_}, not a timestamp",
+            hint=f"Make it one in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
+            place="dataset.time" if sql else f"dataset.{field}",
+        )
+
+
+def check_comparable(column: str, left: tuple[str, str], right: tuple[str, str]) -> None:
+    """Raise InputError when a column (table, type) is text on one side and a number on the other."""
+    if _nature(left[1]) != _nature(right[1]):
+        sides = " and ".join(f"{type_} in {table_words(table)}" for table, type_ in (left, right))
+        raise InputError(
+            f"cannot join on {column!r}: it is {sides}",
+            hint="Declare the same type for it in both sinks, under `columns`.",
+            place="dataset",
+        )
+
+
+def _nature(type_: str) -> str:
+    return "number" if is_number(type_) else "time" if is_time(type_) else type_
+
+
+def show_span(seconds: float) -> str:
+    """`1d`, `90m`, `1500ms`."""
+    for size, unit in _UNITS:
+        if seconds % size == 0:
+            return f"{int(seconds // size)}{unit}"
+    return f"{round(seconds * 1000)}ms"

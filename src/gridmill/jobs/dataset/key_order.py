@@ -1,0 +1,94 @@
+"""Keys numbered in their order, and rows sorted by that number and a time.
+
+DuckDB sorts by far the quickest by so little. Rows of a key at the same time are few; they are put in order
+of their values afterwards.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.jobs.dataset.window_ranges import Ints, Own, changes
+from gridmill.jobs.duckdb_engine import quoted
+from gridmill.jobs.expressions import CODE, quote_all
+from gridmill.jobs.parquet import BATCH_CELLS, memory_errors, rows_at_once
+
+COUNT = "__count"
+BATCH_ROWS = 131_072
+
+
+def number_keys(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: tuple[str, ...]) -> None:
+    """A table of the different keys (none missing), numbered in their order, with how many rows each has."""
+    listed = ", ".join(quote_all(keys))
+    there = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
+    found = f"SELECT {listed}, count(*) AS {COUNT} FROM (\n{rows}\n) WHERE {there} GROUP BY {listed}"
+    if not keys:
+        found = f"SELECT count(*) AS {COUNT} FROM (\n{rows}\n)"
+    order = f"ORDER BY {listed}" if keys else ""
+    engine.execute(
+        f"CREATE OR REPLACE TABLE {quoted(name)} AS "
+        f'SELECT *, (row_number() OVER ({order}) - 1)::UINTEGER AS "{CODE}" FROM (\n{found}\n)'
+    )
+
+
+def numbered(rows: str, keys: tuple[str, ...], table: str, columns: str = "r.*") -> str:
+    """The rows that have a key, with its number."""
+    same = " AND ".join(f"r.{key} = k.{key}" for key in quote_all(keys)) or "true"
+    return f'SELECT {columns}, k."{CODE}" FROM (\n{rows}\n) AS r JOIN {quoted(table)} AS k ON {same}'
+
+
+def batches_of(found: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
+    """The rows of a query as they come."""
+    with memory_errors():
+        yield from found.to_arrow_reader(rows_at_once(len(found.columns), BATCH_ROWS, BATCH_CELLS))
+
+
+def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Table]:
+    """Rows sorted by number and `time` in tables such that those of a key at the same time are in one."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        if not rows.num_rows:
+            continue
+        last = waiting[-1].slice(waiting[-1].num_rows - 1) if waiting else rows.slice(0, 0)
+        new = moments(pa.concat_tables([last, rows]), time)[last.num_rows :]
+        begins = np.flatnonzero(new)
+        if len(begins) and (waiting or begins[-1]):
+            yield pa.concat_tables([*waiting, rows.slice(0, begins[-1])])
+            waiting = []
+        waiting.append(rows.slice(begins[-1] if len(begins) else 0))
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Where a row is of another key, or at another time, than the one before; the first always is."""
+    if not rows.num_rows:
+        return np.zeros(0, np.bool_)
+    return changes(integers(rows[CODE])) | changes(integers(rows[time]))
+
+
+def untied(engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: Own, order: tuple[str, ...]) -> pa.Table:
+    """The rows of a key at the same time put in order: few are; sorting all by it would be a waste."""
+    places = np.arange(len(own.first))
+    later = own.first != places
+    tied = later.copy()
+    tied[own.first[later]] = True
+    at = np.flatnonzero(tied)
+    if not len(at) or not order:
+        return rows
+    some = rows.take(pa.array(at)).append_column("__group", pa.array(own.first[at]))
+    engine.register("__tied", some.append_column("__place", pa.array(at)))
+    text = f"SELECT __place FROM __tied ORDER BY __group, {', '.join(order)}"
+    places[at] = integers(engine.sql(text).to_arrow_table()["__place"])
+    engine.unregister("__tied")
+    return rows.take(pa.array(places))
+
+
+def integers(column: pa.ChunkedArray) -> Ints:
+    """Whole numbers, or times as such."""
+    found: Ints = pc.cast(column, pa.int64()).to_numpy()
+    return found

@@ -1,0 +1,261 @@
+"""The label's clock: nothing reads a label before it is known, whatever `known_at` says.
+
+A window, lag or join can name the column that the label is made of, and say with `known_at` when its rows
+became known. If the label says a later time (its own `known_at`, its `delay`), the later one holds. A part
+that declares `exempt` is left as it is, and the dataset's remarks show it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+import duckdb
+
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
+from gridmill.errors import InputError
+from gridmill.jobs.dataset.columns import show_span
+from gridmill.jobs.expressions import expression_columns, interval, sql_text
+
+Part: TypeAlias = Window | Lag | AsOfJoin | Join
+OnePart = TypeVar("OnePart", Window, Lag)
+Joining = TypeVar("Joining", AsOfJoin, Join)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clock:
+    """When the label's value in a row is known: `delay_seconds` after `known_at`, a column or SQL over it.
+
+    `sources` are the columns that hold it, in lower case; None: every column of the table, as the row itself
+    is an event. `tables` are the names of its table and of its copies; "" is the basis.
+    """
+
+    label: Label
+    known_at: str
+    delay_seconds: float
+    sources: frozenset[str] | None
+    tables: frozenset[str]
+    basis: Basis
+
+    @property
+    def sql(self) -> str:
+        """The time, as SQL."""
+        known = _timestamp(self.known_at)
+        return f"{known} + {interval(self.delay_seconds)}" if self.delay_seconds else known
+
+    @property
+    def words(self) -> str:
+        """The time, for people."""
+        delay = f"{show_span(self.delay_seconds)} after " if self.delay_seconds else "at "
+        return f"{delay}`{self.known_at}`"
+
+    def holds(self, column: str) -> bool:
+        """Return whether the column tells of the label."""
+        return self.sources is None or column.lower() in self.sources
+
+    def table_of(self, part: Part) -> str:
+        """Return the part's table; "" for the basis."""
+        return "" if part.table in (None, self.basis.table) else str(part.table)
+
+    def own_time(self, part: Part) -> str | None:
+        """Return what the part says of when its rows are known, or the basis says for it."""
+        if part.known_at is not None or self.table_of(part):
+            return part.known_at
+        return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
+
+    def later(self, known_at: str) -> str:
+        """Return the later one of both times, as SQL; missing where one of them is."""
+        mine, theirs = _timestamp(known_at), self.sql
+        if mine == theirs:
+            return known_at
+        return f"CASE WHEN {mine} >= {theirs} THEN {mine} WHEN {mine} < {theirs} THEN {theirs} END"
+
+
+def _timestamp(text: str) -> str:
+    return f"({sql_text(text)})::TIMESTAMP"
+
+
+def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> DatasetSpec:
+    """Return the declaration in which every part that reads the label says when that is known.
+
+    `inputs` are the tables by the names that the declaration uses. Raises InputError where it cannot be said.
+    """
+    clock = _clock(spec, inputs)
+    if clock is None:
+        return spec
+    with duckdb.connect(config={"threads": 1}) as engine:
+        apply = _Applied(clock=clock, engine=engine, inputs=inputs)
+        return replace(
+            spec,
+            windows=tuple(apply.one(window, "windows") for window in spec.windows),
+            lags=tuple(apply.one(lag, "lags") for lag in spec.lags),
+            asof_joins=tuple(part for one in spec.asof_joins for part in apply.joined(one, "asof_joins")),
+            joins=tuple(part for one in spec.joins for part in apply.joined(one, "joins")),
+        )
+
+
+def clock_remarks(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> tuple[str, ...]:
+    """Return a sentence for each part whose `known_at` the label's clock replaces, and for each exemption."""
+    clock, clocked = _clock(spec, inputs), with_label_clock(spec, inputs)
+    found = [text for part, place in _parts(spec) if (text := _exemption(part, place))]
+    if clock is None:
+        return tuple(found)
+    declared, used = dict.fromkeys(one for one, _ in _parts(spec)), {one for one, _ in _parts(clocked)}
+    changed = (part for part in declared if part not in used and part.known_at is not None)
+    return (*found, *(_changed(part, clock) for part in changed))
+
+
+def _parts(spec: DatasetSpec) -> Iterator[tuple[Part, str]]:
+    for place in ("windows", "lags", "asof_joins", "joins"):
+        parts: Sequence[Part] = getattr(spec, place)
+        yield from ((part, place) for part in parts)
+
+
+def _exemption(part: Part, place: str) -> str:
+    if not part.exempt:
+        return ""
+    if isinstance(part, Join):
+        return f"{part.table} is joined whatever its rows' times (exempt)"
+    return f"{place}: {_named(part)} can hold a label before it is known (exempt: {part.exempt})"
+
+
+def _changed(part: Part, clock: _Clock) -> str:
+    known = f"sees a label only from when it is known: {clock.words}"
+    return f"{_named(part)} with `known_at: {part.known_at}` {known}"
+
+
+def _named(part: Part) -> str:
+    of = f" of {part.table}" if part.table else ""
+    columns = [part.column] if isinstance(part, Window | Lag) else part.columns
+    return f"{', '.join(columns) or 'all columns'}{of}"
+
+
+def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _Clock | None:
+    """Return the label's clock; None without a label, and where its column is known with the row itself."""
+    label, basis = spec.label, spec.basis or Basis(table="", time=spec.time or "", entity=spec.entity)
+    if label is None or not basis.time:
+        return None
+    if label.table is not None:
+        known_at, sources = label.known_at or "", None
+        tables = _copies(label.table, (label.table,), inputs, _is_same)
+        tables |= {""} if basis.table in tables else set()
+    else:
+        known_at, sources = label.known_at or basis.known_at or basis.time, _sources(label, basis)
+        tables = {"", *_copies(basis.table, (basis.table,) if basis.table else spec.tables, inputs, _is_kin)}
+    if sources is not None and not sources:
+        return None
+    return _Clock(
+        label=label,
+        known_at=known_at,
+        delay_seconds=label.delay_seconds or 0.0,
+        sources=sources,
+        tables=frozenset(tables),
+        basis=basis,
+    )
+
+
+def _sources(label: Label, basis: Basis) -> frozenset[str]:
+    """Return the label's columns that are not known with the row: those of a later row's value are, where
+    they are features of the row itself."""
+    if label.is_own:
+        return frozenset(name.lower() for name in label.sources)
+    late = label.known_at is not None or label.delay_seconds is not None
+    if not late or not basis.columns:
+        return frozenset()
+    own = {name.lower() for name in basis.columns}
+    return frozenset(name.lower() for name in label.sources) - own
+
+
+def _copies(
+    own: str, of: Sequence[str], inputs: Mapping[str, Artifact], alike: Callable[[Artifact, Artifact], bool]
+) -> set[str]:
+    """Return the other tables that hold the same rows as one of `of`, and `own`."""
+    mine = [inputs[name] for name in of if name in inputs]
+    same = (name for name, one in inputs.items() if name != own and any(alike(one, each) for each in mine))
+    return {own, *same} - {""}
+
+
+def _is_same(one: Artifact, other: Artifact) -> bool:
+    """Return whether both are one table, or tables of the same columns: of the same source, or its parts."""
+    return one.output.uri == other.output.uri or (
+        one.kind != ArtifactKind.PREDICTION
+        and bool(one.output.columns)
+        and set(one.output.columns) == set(other.output.columns)
+    )
+
+
+def _is_kin(one: Artifact, other: Artifact) -> bool:
+    """Return whether they are the same, or one is made from the other, or both from a third."""
+    return _is_same(one, other) or (one.kind != ArtifactKind.PREDICTION and bool(_jobs(one) & _jobs(other)))
+
+
+def _jobs(one: Artifact) -> set[str]:
+    return {name.rpartition("@")[0] for name in (one.id, *one.made_from)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Applied:
+    """Applies a clock to parts. The engine only reads the syntax of expressions."""
+
+    clock: _Clock
+    engine: duckdb.DuckDBPyConnection
+    inputs: Mapping[str, Artifact]
+
+    def one(self, part: OnePart, place: str) -> OnePart:
+        """Return the window or lag as it is computed."""
+        clock, known_at = self.clock, self.clock.own_time(part)
+        if known_at is None or not self._is_looked_at(part):
+            return part
+        is_label = clock.holds(part.column)
+        if not is_label and not self._decides(known_at, place):
+            return part
+        if part.known_at is None and is_label and clock.label.is_own:
+            return part  # the query reads the label's own clock
+        later = clock.later(known_at)
+        return part if later == known_at else replace(part, known_at=self._checked(later, part, place))
+
+    def joined(self, part: Joining, place: str) -> Iterator[Joining]:
+        """Yield the join as it is computed: what it brings of the label apart."""
+        clock, known_at = self.clock, self.clock.own_time(part)
+        later = clock.later(known_at) if known_at is not None else known_at
+        if known_at is None or later == known_at or not self._is_looked_at(part):
+            yield part
+            return
+        added = self._added(part)
+        late = added if self._decides(known_at, place) else tuple(name for name in added if clock.holds(name))
+        others = tuple(name for name in added if name not in late)
+        if others or not added:
+            yield replace(part, columns=others)
+        if late:
+            yield replace(part, columns=late, known_at=self._checked(str(later), part, place))
+
+    def _is_looked_at(self, part: Part) -> bool:
+        return self.clock.table_of(part) in self.clock.tables and not part.exempt
+
+    def _decides(self, known_at: str, place: str) -> bool:
+        """Return whether the label decides when rows are known: which ones are seen then tells it."""
+        used = expression_columns(self.engine, known_at, f"dataset.{place}.known_at")
+        return self.clock.sources is not None and any(self.clock.holds(name) for name in used)
+
+    def _added(self, part: AsOfJoin | Join) -> tuple[str, ...]:
+        there = self.inputs[part.table].output.columns if part.table in self.inputs else ()
+        keys = {*part.on, part.known_at}
+        return part.columns or tuple(column.name for column in there if column.name not in keys)
+
+    def _checked(self, later: str, part: Part, place: str) -> str:
+        """Return the time. Raises InputError where the part's table lacks a column that it needs."""
+        table = self.clock.table_of(part)
+        if not table:
+            return later
+        there = {column.name.lower() for column in self.inputs[table].output.columns}
+        used = expression_columns(self.engine, self.clock.known_at, "dataset.label.known_at")
+        lacking = [name for name in used if name.lower() not in there]
+        if not lacking:
+            return later
+        raise InputError(
+            f"{_named(part)} is the label's column in a table that is made of the same rows. The label is "
+            f"known {self.clock.words}, and {table!r} has no column {' and '.join(map(repr, lacking))} "
+            "to say when",
+            hint="Add that column to the table; or declare `exempt: REASON` if it cannot tell of the label.",
+            place=f"dataset.{place}",
+        )

@@ -1,0 +1,145 @@
+"""Features that say too much of the label: they may hold what is to be predicted.
+
+Which calls in SQL give another value each time: random numbers, new identifiers, the clock.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.codec import to_builtins
+from gridmill.domain.job import Job
+from gridmill.jobs.features import Floats, is_number, is_text, numbers
+from gridmill.jobs.metrics import area_under_curve
+
+CORRELATION, AREA = 0.95, 0.98
+LEAST_ROWS, LEAST_OF_CLASS = 30, 10
+"""With fewer rows, or rows of a class, chance alone reaches the limits."""
+MOST_ROWS = 20_000
+_NAMED = 5
+
+
+def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
+    """Return the features whose correlation with the label is at least CORRELATION (either sign), or, of a
+    label of two values, whose area under the ROC curve is at least AREA (either way): [{column, correlation
+    or auc}], the closest first. A constant, and a label of other text, is close to nothing."""
+    if label is None or label not in sample.column_names or sample.num_rows < LEAST_ROWS:
+        return []
+    every = -(-sample.num_rows // MOST_ROWS)
+    sample = sample.take(np.arange(0, sample.num_rows, every)) if every > 1 else sample
+    truth = _label_numbers(sample[label])
+    if truth is None:
+        return []
+    names = [name for name in sample.column_names if name != label and is_number(sample[name].type)]
+    found = [one for name in names for one in _held_against(name, numbers(sample[name]), truth)]
+    return sorted(found, key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
+
+
+def _label_numbers(label: pa.ChunkedArray) -> Floats | None:
+    """Return the label as numbers; of two texts 0 and 1."""
+    if is_number(label.type):
+        return numbers(label)
+    if not is_text(label.type):
+        return None
+    values = sorted(value for value in pc.unique(label).to_pylist() if value is not None)
+    if len(values) != 2:
+        return None
+    codes = pc.index_in(label.cast(pa.string()), value_set=pa.array(values, pa.string()))
+    found: Floats = pc.cast(codes, pa.float64()).to_numpy().astype(np.float64)
+    return found
+
+
+def _held_against(name: str, values: Floats, truth: Floats) -> Iterator[dict[str, Any]]:
+    both = ~(np.isnan(values) | np.isnan(truth))
+    x, y = values[both], truth[both]
+    if len(x) < LEAST_ROWS or x.min() == x.max() or y.min() == y.max():
+        return
+    area = _area(x, y)
+    if area is not None:
+        if area >= AREA:
+            yield {"column": name, "auc": round(area, 4)}
+        return
+    correlation = _correlation(x, y)
+    if abs(correlation) >= CORRELATION:
+        yield {"column": name, "correlation": round(correlation, 4)}
+
+
+def _area(x: Floats, y: Floats) -> float | None:
+    """Return the area of a label of two values, at least a half; None for another label."""
+    positive = y == y.max()
+    ones = int(np.count_nonzero(positive))
+    if not (positive | (y == y.min())).all():
+        return None
+    if min(ones, len(y) - ones) < LEAST_OF_CLASS:
+        return 0.5
+    area = area_under_curve(positive, x)
+    return max(area, 1 - area)
+
+
+def _correlation(x: Floats, y: Floats) -> float:
+    """Return Pearson's correlation; the values are brought near 1, so that no square overflows."""
+    with np.errstate(all="ignore"):
+        one, other = (values / np.abs(values).max() for values in (x, y))
+        one, other = one - one.mean(), other - other.mean()
+        found = float(one @ other / np.sqrt((one @ one) * (other @ other)))
+    return max(-1.0, min(1.0, found)) if np.isfinite(found) else 0.0
+
+
+def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for the first few, and one for the others."""
+    for one in found[:_NAMED]:
+        measure = (
+            f"separates the two labels with an area under the ROC curve of {one['auc']:.3f}"
+            if "auc" in one
+            else f"has a correlation of {one['correlation']:.3f} with the label"
+        )
+        yield f"{one['column']} alone {measure}: check that it is known before the label"
+    if len(found) > _NAMED:
+        yield f"{len(found) - _NAMED} more features are as close to the label (`suspects` in --json)"
+
+
+_FUNCTIONS = (
+    *("random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "nextval"),
+    *("now", "today", "transaction_timestamp", "get_current_time", "get_current_timestamp"),
+    *("current_localtime", "current_localtimestamp"),
+)
+_WORDS = ("current_timestamp", "current_date", "current_time", "localtimestamp", "localtime")
+_SKIPPED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_CALL = re.compile(
+    rf"(?<![\w.])(?:(?P<function>{'|'.join(_FUNCTIONS)})\s*\(|(?P<word>{'|'.join(_WORDS)})\b)", re.IGNORECASE
+)
+
+
+def volatile_remarks(job: Job) -> list[Any]:
+    """A warning where the SQL would give something else now, and the version stands all the same."""
+    calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache is not False else ()
+    if not calls:
+        return []
+    changes = (
+        f"{', '.join(calls)} in SQL gives other values each time, but an unchanged job does not run again"
+    )
+    return [[f"{changes}: declare `cache: false` to compute it in each run", True]]
+
+
+def _texts(value: object, field: str = "") -> Iterator[str]:
+    """The texts of a declaration, but the reasons of exemptions."""
+    if isinstance(value, str) and field != "exempt":
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(inner, str(name))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner, field)
+
+
+def volatile_calls(texts: Iterable[str]) -> tuple[str, ...]:
+    """The calls in these SQL texts, each once, in order: `random()`, `current_timestamp`. What is in strings,
+    quoted names and comments is no call."""
+    found = (match for text in texts for match in _CALL.finditer(_SKIPPED.sub(" ", text)))
+    named = (f"{one['function']}()" if one["function"] else one["word"] for one in found)
+    return tuple(dict.fromkeys(name.lower() for name in named))

@@ -1,0 +1,101 @@
+"""How far a dataset job is: its rows are computed, then encoded, then described.
+
+The rows of a dataset before they are encoded: written once, read once, then deleted.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.parquet_reader import ahead, thrifty
+
+
+class Phase(StrEnum):
+    """What is done with each row, in this order; the value is shown to users."""
+
+    COMPUTE = "computing"
+    ENCODE = "encoding"
+    DESCRIBE = "describing"
+
+
+def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note: str = "") -> None:
+    """Report that `done` of `rows` rows have passed a phase. Every phase counts, so that the job is at 100 %
+    when nothing is left to do."""
+    spec, part = context.order.job.dataset, context.order.part
+    encodes = spec is not None and bool(spec.encoders) and part is None
+    phases = [one for one in Phase if one != Phase.ENCODE or encodes]
+    at = phases.index(phase) * rows + min(done, rows)
+    context.progress(at, len(phases) * rows or None, "rows", note or phase.value)
+
+
+SUFFIX = ".arrow"
+_FEW_TEXTS = 8
+"""Where fewer than one column in so many holds texts or lists, compression costs more than it saves."""
+
+
+def write_raw(batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str) -> None:
+    """Write `STEM.arrow`; none for no rows, and on any error nothing remains.
+
+    In Arrow's own format a column needs no work to be written or read: of thousands of columns Parquet needs
+    as long for a file like this as the encoders for their work. Raises StorageError when the disk is full,
+    and whatever `batches` raises.
+    """
+    path, writer = folder / f"{stem}{SUFFIX}", None
+    options = pa.ipc.IpcWriteOptions(compression=_compression(schema))
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for table in batches:
+                if table.num_rows and writer is None:
+                    writer = pa.ipc.new_file(str(path), schema, options=options)
+                if writer is not None:
+                    writer.write_table(table)
+            if writer is not None:
+                writer.close()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def _compression(schema: pa.Schema) -> str | None:
+    large = [item for item in schema if _is_large(item.type)]
+    return "lz4" if len(large) * _FEW_TEXTS > len(schema) else None
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """Rows in files of one format: those of this process in Arrow's, those of other parts in Parquet."""
+
+    table: ds.FileSystemDataset
+    paths: tuple[Path, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows in order, one batch read ahead."""
+        arrow = self.paths[0].suffix == SUFFIX
+        return ahead(self._arrow() if arrow else thrifty(self.table).turns().to_reader(), 1)
+
+    def _arrow(self) -> Iterator[pa.RecordBatch]:
+        for path in self.paths:
+            with pa.OSFile(str(path)) as source:
+                reader = pa.ipc.open_file(source)
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+
+
+def open_raw(folder: Path) -> Raw | None:
+    """Return the rows in that folder; None where there are none."""
+    for suffix, name in ((SUFFIX, "ipc"), (".parquet", "parquet")):
+        paths = tuple(sorted(folder.glob(f"*{suffix}")))
+        if paths:
+            return Raw(table=ds.dataset([str(path) for path in paths], format=name), paths=paths)
+    return None

@@ -1,0 +1,187 @@
+"""Sorted rows cut into chunks, each of which can be computed alone.
+
+A chunk has whole entities, unless an entity is so large that it is cut in time: then each piece brings the
+earlier rows that its windows and lags look back at, and the later ones that its labels look ahead at. Where
+is cut depends on the rows alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.pod_protocol import Part
+from gridmill.errors import DataError
+from gridmill.jobs.dataset.key_order import batches_of, integers, moments, numbered, untied
+from gridmill.jobs.dataset.window_plan import Sorted
+from gridmill.jobs.dataset.window_ranges import Ints, own_rows
+from gridmill.jobs.expressions import CODE, TIME, quote_all
+
+NUMBER, ENTITIES = "__chunk_number", "__entities"
+SECOND = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """`starts` are the numbers of each chunk's first entity, `rows` what most chunks have. Of earlier rows of
+    an entity that is cut in time at most `history_bytes` are held."""
+
+    starts: Ints
+    rows: int
+    history_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Chunk `number`, or a `piece` of it (from 0) where an entity is cut in time: the first `count` of `rows`
+    are computed. The rows behind them are those that these look ahead at; `history` are those that they look
+    back at, in order, with the columns that are looked at."""
+
+    number: int
+    rows: pa.Table
+    count: int
+    piece: int | None = None
+    history: pa.Table | None = None
+
+
+def cut_chunks(
+    engine: duckdb.DuckDBPyConnection, rows: Sorted, cuts: Cuts, part: Part | None = None
+) -> Iterator[Chunk]:
+    """The chunks in order, those of a part, without the columns that `with_keys` adds: what is sorted should
+    be little. Raises DataError for a history that is too long."""
+    mine = f' WHERE k."{NUMBER}" % {part.count} = {part.number}' if part is not None else ""
+    spare = quote_all((*rows.again, *([rows.time] if rows.time else [])))
+    columns = f"r.* EXCLUDE ({', '.join(spare)})" if spare else "r.*"
+    text = f'{numbered(rows.rows, rows.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
+    helper = engine.cursor()  # a query would end the one that is read
+    cutter: _Cutter | None = None
+    for batch in batches_of(engine.sql(text)):
+        for number, some in _by_number(pa.Table.from_batches([batch]), cuts.starts):
+            if cutter is None or cutter.number != number:
+                yield from cutter.close() if cutter is not None else ()
+                cutter = _Cutter(engine=helper, sorted=rows, cuts=cuts, number=number)
+            yield from cutter.add(some)
+    if cutter is not None:
+        yield from cutter.close()
+
+
+def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
+    """Rows in the order of their chunks, cut where the next one begins."""
+    codes = integers(rows[CODE])
+    for begin, end in pairwise(sorted({0, *np.searchsorted(codes, starts).tolist(), len(codes)})):
+        number = np.searchsorted(starts, codes[begin], "right") - 1
+        yield int(number), rows.slice(begin, end - begin)
+
+
+def with_keys(
+    engine: duckdb.DuckDBPyConnection, sorted_: Sorted, starts: Ints, number: int, rows: pa.Table
+) -> pa.Table:
+    """Rows of a chunk with the columns that were not sorted with them: their entities', and their times by
+    name."""
+    if sorted_.time:
+        rows = rows.append_column(sorted_.time, rows[TIME])
+    if sorted_.again:
+        listed = ", ".join(quote_all(sorted_.again))
+        text = f'SELECT {listed} FROM {ENTITIES} WHERE "{NUMBER}" = {number} ORDER BY "{CODE}"'
+        keys = engine.sql(text).to_arrow_table().combine_chunks()
+        each = keys.take(pa.array(integers(rows[CODE]) - starts[number]))
+        rows = pa.table([*rows.columns, *each.columns], names=[*rows.column_names, *sorted_.again])
+    return rows
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cutter:
+    """The rows of one chunk as they come: one piece, or several where they are more than twice those of a
+    chunk."""
+
+    engine: duckdb.DuckDBPyConnection
+    sorted: Sorted
+    cuts: Cuts
+    number: int
+    waiting: list[pa.Table] = field(default_factory=list)
+    count: int = 0
+    tried: int = 0
+    piece: int = 0
+    history: pa.Table | None = None
+
+    def add(self, rows: pa.Table) -> Iterator[Chunk]:
+        """The pieces that are whole with these rows."""
+        self.waiting.append(rows)
+        self.count += rows.num_rows
+        yield from self._pieces(all_there=False)
+
+    def close(self) -> Iterator[Chunk]:
+        """The last pieces."""
+        yield from self._pieces(all_there=True)
+        piece = self.piece if self.piece else None
+        rows = pa.concat_tables(self.waiting)
+        yield Chunk(number=self.number, rows=rows, count=rows.num_rows, piece=piece, history=self.history)
+
+    def _pieces(self, *, all_there: bool) -> Iterator[Chunk]:
+        while self.count > 2 * max(self.cuts.rows, 0 if all_there else self.tried):
+            rows = pa.concat_tables(self.waiting)
+            self.waiting, found = [rows], self._places(rows, all_there=all_there)
+            if found is None:
+                self.tried = self.count  # at twice as many it is tried again
+                return
+            at, end = found
+            some = rows.slice(0, end)
+            yield Chunk(number=self.number, rows=some, count=at, piece=self.piece, history=self.history)
+            self.history = self._next_history(some, at, rows)
+            self.waiting, self.count = [rows.slice(at)], self.count - at
+            self.piece, self.tried = self.piece + 1, 0
+
+    def _places(self, rows: pa.Table, *, all_there: bool) -> tuple[int, int] | None:
+        """Where the next piece begins, and where what this one looks ahead at ends; None where it is not
+        there yet, or nowhere. Rows of an entity at the same time stay together."""
+        codes, times = integers(rows[CODE]), integers(rows[TIME])
+        borders = np.flatnonzero(moments(rows, TIME)[self.cuts.rows :])
+        if not len(borders):
+            return None
+        at = self.cuts.rows + int(borders[0])
+        seconds, count = self.sorted.asked.future
+        last = int(np.searchsorted(codes, codes[at - 1], "right"))  # of the entity that is cut, so far
+        mine = times[at:last]
+        until = np.searchsorted(mine, times[at - 1] + round(seconds * SECOND), "right")
+        end = at + min(len(mine), max(int(until), count))
+        if end > at:
+            end = at + int(np.searchsorted(mine, times[end - 1], "right"))
+        if (seconds or count) and not all_there and end == len(codes):
+            return None
+        return at, end
+
+    def _next_history(self, rows: pa.Table, at: int, following: pa.Table) -> pa.Table | None:
+        """Of the rows before `at` those that the ones from there on look back at."""
+        code, time = (int(integers(following[name].slice(at, 1))[0]) for name in (CODE, TIME))
+        seconds, count = self.sorted.asked.past
+        if code != int(integers(rows[CODE].slice(at - 1, 1))[0]) or not (seconds or count):
+            return None
+        columns = list(dict.fromkeys((CODE, TIME, *self.sorted.asked.columns)))
+        rows = with_keys(self.engine, self.sorted, self.cuts.starts, self.number, rows)
+        own = own_rows(integers(rows[CODE]), integers(rows[TIME]))
+        rows = untied(self.engine, rows, own, self.sorted.ties).slice(0, at).select(columns)
+        if self.history is not None:
+            rows = pa.concat_tables([self.history, rows])
+        codes, times = integers(rows[CODE]), integers(rows[TIME])
+        first = int(np.searchsorted(codes, code, "left"))
+        begin = first + int(np.searchsorted(times[first:], time - round(seconds * SECOND), "left"))
+        rows = rows.slice(min(begin, max(first, len(codes) - count)))
+        if rows.nbytes > self.cuts.history_bytes:
+            raise _too_long(rows, self.sorted)
+        return rows.combine_chunks()
+
+
+def _too_long(rows: pa.Table, sorted_: Sorted) -> DataError:
+    seconds, count = sorted_.asked.past
+    reach = show_seconds(seconds) if seconds else f"{count} rows"
+    one = f"one entity ({', '.join(sorted_.entity)})" if sorted_.entity else "the table (there is no entity)"
+    return DataError(
+        f"windows and lags look back over {reach}, and {one} has {rows.num_rows:,} rows in that: "
+        f"{show_bytes(rows.nbytes)} of them would be held at a time",
+        hint="Give the job's resource more memory, shorten the windows, or add a column to the entity.",
+        place="dataset.windows",
+    )

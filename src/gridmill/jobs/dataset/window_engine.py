@@ -1,0 +1,249 @@
+"""A dataset's rows sorted once, by entity and time, and computed chunk by chunk.
+
+Chunks are independent: as many are computed side by side as there are threads, and on as many machines as do
+a part each. Which rows a chunk has depends on the data alone: entities are counted first, and a part sorts
+only the rows of its own chunks.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from gridmill.domain.pod_protocol import Part
+from gridmill.jobs.dataset.key_order import BATCH_ROWS, COUNT, integers, number_keys, numbered, untied
+from gridmill.jobs.dataset.window_chunks import ENTITIES, NUMBER, Chunk, Cuts, cut_chunks, with_keys
+from gridmill.jobs.dataset.window_kernels import Loaded, Ranked, own_features, rank, their_features
+from gridmill.jobs.dataset.window_plan import CHUNK, Sorted
+from gridmill.jobs.dataset.window_ranges import NOWHERE, Asking, Ints, Own, changes, own_rows
+from gridmill.jobs.dataset.window_sources import load_all
+from gridmill.jobs.duckdb_engine import fetch_rows, quoted
+from gridmill.jobs.expressions import AT, CODE, TIME
+
+CHUNK_ROWS = 1_048_576
+PIECE_ROWS, PIECE_VALUES = 262_144, 3_000_000
+CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
+"""Of wider rows fewer are computed at a time, fewer still of rows of more than WIDE columns; but never fewer
+than BATCH_ROWS."""
+MOST_VALUES = 96_000_000
+"""What is held of other tables, at the most; more of them is in files."""
+VALUE_BYTES, WAITING = 2 * 8, 2
+"""Of a chunk, which is held twice; and how many chunks there are beside those that are computed: one waits
+and one is read."""
+PIECE, COUNTED = "__piece", "__counted"
+_Done = TypeVar("_Done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What all chunks look at; `chunk_values` is what most chunks have. `types` are the SQL types of those of
+    a chunk's columns that Arrow has no type for."""
+
+    sorted: Sorted
+    loaded: tuple[Loaded, ...]
+    cuts: Cuts
+    chunk_values: int
+    types: Mapping[str, str]
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+        return len(self.cuts.starts)
+
+    def cut(self, engine: duckdb.DuckDBPyConnection, part: Part | None = None) -> Iterator[Chunk]:
+        """The chunks in order, those of a part."""
+        return cut_chunks(engine, self.sorted, self.cuts, part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Where files may be put, how many values of other tables may be held in memory, and how many bytes of
+    earlier rows."""
+
+    folder: Path
+    values: int = MOST_VALUES
+    history_bytes: int = 8 * MOST_VALUES
+
+
+def held_beside(threads: int) -> int:
+    """Bytes that chunks and other tables may take beside the engine."""
+    return (threads + WAITING) * VALUE_BYTES * CHUNK_VALUES + 8 * MOST_VALUES
+
+
+def side_by_side(prepared: Prepared, threads: int, room_bytes: int) -> int:
+    """How many chunks are computed at a time. 0: one after another."""
+    return max(0, min(threads, room_bytes // (VALUE_BYTES * prepared.chunk_values) - WAITING))
+
+
+def prepare_chunks(
+    engine: duckdb.DuckDBPyConnection,
+    other: duckdb.DuckDBPyConnection,
+    sorted_: Sorted,
+    columns: int,
+    chunk_rows: int | None,
+    room: Room,
+) -> Prepared:
+    """Numbers the entities and, at the same time and by the `other` connection, reads the other tables.
+
+    `columns` are those that the query gives; `chunk_rows` is what is wanted. Raises duckdb.Error,
+    StorageError.
+    """
+    most = max(BATCH_ROWS, (CHUNK_VALUES if columns <= WIDE else WIDE_VALUES) // columns)
+    wanted = min(chunk_rows or CHUNK_ROWS, most)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load_all, other, sorted_.asked.theirs, room.folder, room.values)
+        number_keys(engine, COUNTED, sorted_.rows, sorted_.entity)
+        _cut_entities(engine, wanted)
+        loaded = loading.result()
+    text = f'SELECT min("{CODE}") AS start FROM {ENTITIES} GROUP BY "{NUMBER}" ORDER BY start'
+    starts = integers(engine.sql(text).to_arrow_table()["start"])
+    return Prepared(
+        sorted=sorted_,
+        loaded=loaded,
+        cuts=Cuts(starts=starts, rows=wanted, history_bytes=room.history_bytes),
+        chunk_values=wanted * columns,
+        types=_unlike(engine, sorted_),
+    )
+
+
+def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
+    """To each entity the number of its chunk: the piece that the first of its rows is in, when all rows are
+    cut into pieces of `chunk_rows`."""
+    before = f'sum({COUNT}) OVER (ORDER BY "{CODE}" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)'
+    piece = f'coalesce({before}, 0) // {chunk_rows} AS "{PIECE}"'
+    engine.execute(
+        f'CREATE OR REPLACE TABLE {ENTITIES} AS SELECT * EXCLUDE ("{PIECE}"), '
+        f'(dense_rank() OVER (ORDER BY "{PIECE}") - 1)::UINTEGER AS "{NUMBER}" '
+        f"FROM (SELECT *, {piece} FROM {COUNTED})"
+    )
+
+
+def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: Sorted) -> dict[str, str]:
+    """The columns of a chunk that are of another type after a way through Arrow, and their types."""
+    empty = engine.sql(sorted_.empty).to_arrow_table()
+    engine.register("__empty", empty)
+    found = fetch_rows(engine, "DESCRIBE SELECT * FROM __empty")
+    engine.unregister("__empty")
+    after = {row["column_name"]: row["column_type"] for row in found}
+    return {name: type_ for name, type_ in sorted_.types.items() if after[name] != type_}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """Computes chunks on a connection of its own."""
+
+    engine: duckdb.DuckDBPyConnection
+    prepared: Prepared
+
+    def results(self, chunk: Chunk, batch_rows: int) -> Iterator[pa.RecordBatchReader]:
+        """What the query gives of the chunk, piece by piece. Each is to be read before the next."""
+        sorted_ = self.prepared.sorted
+        rows = with_keys(self.engine, sorted_, self.prepared.cuts.starts, chunk.number, chunk.rows)
+        for piece, count in self._pieces(chunk, rows):
+            self._register(self._find(piece, count, chunk.history))
+            yield self.engine.sql(sorted_.sql).to_arrow_reader(batch_rows)
+            self.engine.unregister(f"{CHUNK}_rows")
+
+    def _pieces(self, chunk: Chunk, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
+        """The chunk's rows in pieces that stay near the processor, whole entities each, and how many of each
+        are computed; all at once where the query joins, or where all of another table is looked at for
+        each."""
+        sorted_ = self.prepared.sorted
+        wide = any(not set(one.theirs.on) <= set(sorted_.entity) for one in self.prepared.loaded)
+        if chunk.piece is not None or sorted_.joins or wide:
+            yield rows, chunk.count
+            return
+        starts = own_rows(integers(rows[CODE]), integers(rows[TIME])).known.offsets
+        wanted, begin = min(PIECE_ROWS, PIECE_VALUES // rows.num_columns), 0
+        while begin < rows.num_rows:
+            end = int(starts[min(int(np.searchsorted(starts, begin + wanted)), len(starts) - 1)])
+            yield rows.slice(begin, end - begin), end - begin
+            begin = end
+
+    def _find(self, rows: pa.Table, count: int, history: pa.Table | None) -> pa.Table:
+        """The first `count` rows, ties in order, with all that was asked beside their columns; less those
+        that are only there to be looked back at."""
+        sorted_ = self.prepared.sorted
+        own = own_rows(integers(rows[CODE]), integers(rows[TIME]))
+        rows = looked = untied(self.engine, rows, own, sorted_.ties)
+        before = 0
+        if history is not None:
+            before = history.num_rows
+            looked = pa.concat_tables([history, rows.select(history.column_names)])
+            own = own_rows(integers(looked[CODE]), integers(looked[TIME]))
+        asks, rows = self._asking(own, rows.slice(0, count), before)
+        found = dict(own_features(looked, asks, sorted_.asked, self._rank))
+        for loaded in self.prepared.loaded:
+            keys = self._keys(loaded, rows, asks.keys)
+            found |= their_features(loaded, Asking(loaded.known, keys, asks.times), self._rank)
+        hidden = {CODE, *(name.lower() for name in found)}
+        names = [name for name in rows.column_names if name.lower() not in hidden]
+        found[AT] = pa.array(np.arange(rows.num_rows))
+        return pa.table([*(rows[name] for name in names), *found.values()], names=[*names, *found])
+
+    def _asking(self, own: Own, rows: pa.Table, before: int) -> tuple[Own, pa.Table]:
+        """The rows that ask, which `before` rows are ahead of."""
+        places, after = np.arange(before, before + rows.num_rows), self.prepared.sorted.after
+        if after is not None:
+            late = np.flatnonzero(own.times[places] > np.datetime64(after, "us").astype(np.int64))
+            places, rows = places[late], rows.take(late)
+        return own if len(places) == len(own.keys) else own.only(places), rows
+
+    def _rank(self, column: pa.Array) -> Ranked:
+        return rank(column, self.engine)
+
+    def _register(self, rows: pa.Table) -> None:
+        """Make the rows the chunk, with the types that they had before Arrow."""
+        name, types = f"{CHUNK}_rows", self.prepared.types
+        self.engine.register(name, rows)
+        made = ", ".join(f"{quoted(one)}::{type_} AS {quoted(one)}" for one, type_ in types.items())
+        listed = f"* REPLACE ({made})" if made else "*"
+        self.engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS SELECT {listed} FROM {name}")
+
+    def _keys(self, loaded: Loaded, rows: pa.Table, owners: Ints) -> Ints:
+        """The number of each row's key in the other table; `owners` tell which rows are of the same
+        entity."""
+        on = loaded.theirs.on
+        if not on:
+            return np.zeros(rows.num_rows, np.int64)
+        if set(on) <= set(self.prepared.sorted.entity):
+            new = changes(owners)
+            firsts = rows.select(on).take(pa.array(np.flatnonzero(new)))
+            found: Ints = self._look_up(loaded, firsts)[np.cumsum(new) - 1]
+            return found
+        return self._look_up(loaded, rows.select(on))
+
+    def _look_up(self, loaded: Loaded, keys: pa.Table) -> Ints:
+        self.engine.register("__asking", keys.append_column(AT, pa.array(np.arange(keys.num_rows))))
+        text = numbered("SELECT * FROM __asking", loaded.theirs.on, loaded.keys, f'r."{AT}"')
+        pairs = self.engine.sql(text).to_arrow_table()
+        self.engine.unregister("__asking")
+        found = np.full(keys.num_rows, NOWHERE, np.int64)
+        found[integers(pairs[AT])] = integers(pairs[CODE])
+        return found
+
+
+def in_turn(chunks: Iterator[Chunk], do: Callable[[Chunk], _Done], threads: int) -> Iterator[_Done]:
+    """`do` with each chunk, some side by side (with 0 threads one after another, here); what it gives, in
+    order."""
+    if not threads:
+        yield from map(do, chunks)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        running: deque[Future[_Done]] = deque()
+        try:
+            for chunk in chunks:
+                running.append(pool.submit(do, chunk))
+                if len(running) > threads:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            for future in running:
+                future.cancel()

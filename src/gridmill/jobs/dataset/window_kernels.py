@@ -1,0 +1,373 @@
+"""How many different values there are in ranges of rows, all ranges at once, exactly.
+
+A value counts in a range where it is there for the first time: where its last occurrence lies before the
+range. So the values of a range are counted whose earlier occurrence is less than the range's beginning. A
+wavelet matrix counts them: rows sorted by one bit of that number after another, and each range followed
+through.
+
+Values of any type as numbers that can be compared: each one's place among the different values in
+order.
+
+What is asked of other rows, found for all rows at once: arrays in the order of the rows that ask.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gridmill.domain.dataset import Aggregate
+from gridmill.jobs.dataset.window_plan import Asked, Following, Later, Over, Theirs
+from gridmill.jobs.dataset.window_ranges import NOWHERE, Asking, Flags, Frames, Ints, Known, Own, cut_frames
+from gridmill.jobs.dataset.window_sums import Numbers, Values, counts, extremes, newest, squares, sums
+
+Number: TypeAlias = np.int32 | np.int64
+
+
+def distinct(codes: Ints, frames: Frames) -> Ints:
+    """How many different codes; NOWHERE is none. Ranges may hold rows of one key only."""
+    count = len(codes)
+    kind: type[Number] = np.int32 if count < 2**31 - 3 else np.int64
+    number = _typed(np.where(codes == NOWHERE, count + 1, _earlier(codes) + 1), kind)
+    low, high = _typed(frames.low, kind), _typed(np.maximum(frames.high, frames.low), kind)
+    than = _typed(frames.low + 1, kind)
+    found = np.zeros(len(low), np.int64)
+    for bit in reversed(range(int(count + 2).bit_length())):
+        ones = (number >> bit & 1).astype(np.bool_)
+        zeros = _running_zeros(ones, kind)
+        low_zeros, high_zeros = zeros[low], zeros[high]
+        above = (than >> bit & 1).astype(np.bool_)
+        found += np.where(above, high_zeros - low_zeros, 0)
+        low = np.where(above, low - low_zeros + zeros[-1], low_zeros)
+        high = np.where(above, high - high_zeros + zeros[-1], high_zeros)
+        number = np.concatenate((number[~ones], number[ones]))
+    return found
+
+
+def _typed(numbers: Ints, kind: type[Number]) -> NDArray[Number]:
+    made: NDArray[Number] = numbers.astype(kind)
+    return made
+
+
+def _earlier(codes: Ints) -> Ints:
+    """Of each row the last one before it with the same code; NOWHERE where there is none."""
+    order = np.argsort(codes, kind="stable")
+    same = codes[order[1:]] == codes[order[:-1]]
+    found = np.full(len(codes), NOWHERE, np.int64)
+    found[order[1:]] = np.where(same, order[:-1], NOWHERE)
+    return found
+
+
+def _running_zeros(ones: Flags, kind: type[Number]) -> NDArray[Number]:
+    found = np.zeros(len(ones) + 1, kind)
+    np.cumsum(~ones, out=found[1:])
+    return found
+
+
+Rank: TypeAlias = Callable[[pa.Array], "Ranked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The `places` of values among `values`, which differ and are in order; NOWHERE of a missing one."""
+
+    places: Ints
+    values: pa.Array
+
+
+def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> Ranked:
+    """The order is that of SQL: texts by their bytes in UTF-8, NaN last; 0.0 and -0.0 are the same."""
+    if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
+        return _by_query(column, engine)
+    if pa.types.is_dictionary(column.type):
+        return Ranked(_numbers(column.indices), column.dictionary)  # an ENUM, whose order is its own
+    if pa.types.is_floating(column.type):
+        column = pc.add(column, pa.scalar(0.0, column.type))
+    coded = column.dictionary_encode()
+    order = pc.array_sort_indices(coded.dictionary).to_numpy()
+    places = np.empty(len(order) + 1, np.int64)
+    places[order], places[NOWHERE] = np.arange(len(order)), NOWHERE
+    return Ranked(places[_numbers(coded.indices)], coded.dictionary.take(pa.array(order)))
+
+
+def _numbers(indices: pa.Array) -> Ints:
+    found: Ints = indices.cast(pa.int64()).fill_null(NOWHERE).to_numpy()
+    return found
+
+
+def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> Ranked:
+    """What Arrow cannot compare."""
+    engine.register("__ranked", pa.table({"v": column, "__at": pa.array(np.arange(len(column)))}))
+    text = "SELECT __at, dense_rank() OVER (ORDER BY v) - 1 AS place FROM __ranked WHERE v IS NOT NULL"
+    found = engine.sql(text).to_arrow_table()
+    engine.unregister("__ranked")
+    at, place = (found[name].to_numpy() for name in ("__at", "place"))
+    places = np.full(len(column), NOWHERE, np.int64)
+    places[at] = place
+    _, firsts = np.unique(place, return_index=True)
+    return Ranked(places, column.take(pa.array(at[firsts])))
+
+
+SLICE_ROWS = 4_194_304
+"""Of another table so many rows are looked at at a time, where no window is longer."""
+Span = tuple[float | None, int | None, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Another table's rows, by key and time known; and the table of their keys and the number of each key."""
+
+    theirs: Theirs
+    known: Known
+    rows: pa.Table
+    keys: str
+
+
+def own_features(rows: pa.Table, own: Own, asked: Asked, rank: Rank) -> Mapping[str, pa.Array]:
+    """Windows and lags over the rows of the same entity, and labels that are later values of it."""
+    spans = {_span(over): _own_frames(own, over) for over in asked.overs}
+    found = dict(_aggregated(asked.overs, rows, own.known.offsets, spans, rank))
+    for back in asked.backs:
+        found[back.name] = _take(rows[back.column], own.back(back.step))
+    if asked.later is not None:
+        found |= _later(asked.later, rows, own)
+    if asked.following is not None:
+        found |= _following(asked.following, rows, own)
+    return found
+
+
+def their_features(loaded: Loaded, asking: Asking, rank: Rank) -> Mapping[str, pa.Array]:
+    """Windows and lags over another table's rows, and its newest ones."""
+    theirs = loaded.theirs
+    spans = {_span(over): _their_frames(asking, over) for over in theirs.overs}
+    places = {back.name: (back.column, asking.back(back.step)) for back in theirs.backs}
+    for one in theirs.newest:
+        at = asking.newest(one.back_seconds, one.within_seconds)
+        places |= {name: (column, at) for name, column in one.columns.items()}
+    parts = list(_sliced(loaded, len(asking.keys), spans, places, rank))
+    if len(parts) == 1:
+        return parts[0][1]
+    order = pa.array(np.argsort(np.concatenate([rows for rows, _ in parts])))
+    return {
+        name: pa.concat_arrays([found[name] for _, found in parts]).take(order)
+        for name in (parts[0][1] if parts else ())
+    }
+
+
+def _sliced(
+    loaded: Loaded,
+    count: int,
+    spans: Mapping[Span, Frames],
+    places: Mapping[str, tuple[str, Ints]],
+    rank: Rank,
+) -> Iterator[tuple[Ints, Mapping[str, pa.Array]]]:
+    """Which rows ask, and what is found for them, one piece of the other table after another."""
+    looked = [(frames.low, frames.high) for frames in spans.values()]
+    looked += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
+    low, high = _reach(count, looked)
+    for rows in _grouped(low, high):
+        begin, end = _bounds(low[rows], high[rows], loaded.rows.num_rows)
+        some = loaded.rows.slice(begin, end - begin)
+        whole = len(rows) == count
+        cut = {
+            span: cut_frames(loaded.known, frames if whole else _only(frames, rows), begin, end)
+            for span, frames in spans.items()
+        }
+        offsets = next((offsets for offsets, _ in cut.values()), np.zeros(1, np.int64))
+        frames = {span: made for span, (_, made) in cut.items()}
+        found = dict(_aggregated(loaded.theirs.overs, some, offsets, frames, rank))
+        for name, (column, at) in places.items():
+            mine = at if whole else at[rows]
+            found[name] = _take(some[column], np.where(mine == NOWHERE, NOWHERE, mine - begin))
+        yield rows, found
+
+
+def _reach(count: int, looked: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Of each row that asks the first row that it looks at, and the one after the last; equal where none."""
+    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    for low, high in looked:
+        there = high > low
+        least = np.where(there, np.minimum(least, low), least)
+        most = np.where(there, np.maximum(most, high), most)
+    return np.minimum(least, most), most
+
+
+def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
+    """The rows that ask, those together that look at rows near each other."""
+    there = high > low
+    if not there.any() or high.max() - low[there].min() <= SLICE_ROWS:
+        yield np.arange(len(high))
+        return
+    pieces = high // SLICE_ROWS
+    order = np.argsort(pieces, kind="stable")
+    ends = np.flatnonzero(np.diff(pieces[order])) + 1
+    yield from np.split(order, ends)
+
+
+def _bounds(low: Ints, high: Ints, total: int) -> tuple[int, int]:
+    """What these rows look at; at least a row where there is one."""
+    there = high > low
+    if not there.any():
+        return 0, min(1, total)
+    return int(low[there].min()), int(high.max())
+
+
+def _only(frames: Frames, rows: Ints) -> Frames:
+    return Frames(frames.low[rows], frames.high[rows], frames.keys[rows])
+
+
+def _span(over: Over) -> Span:
+    return over.seconds, over.rows, over.ahead
+
+
+def _own_frames(own: Own, over: Over) -> Frames:
+    return own.newest(over.rows) if over.rows is not None else own.before(over.seconds or 0.0)
+
+
+def _their_frames(asking: Asking, over: Over) -> Frames:
+    if over.rows is not None:
+        return asking.last(over.rows)
+    return asking.ahead(over.seconds or 0.0) if over.ahead else asking.before(over.seconds or 0.0)
+
+
+def _later(later: Later, rows: pa.Table, own: Own) -> Mapping[str, pa.Array]:
+    if later.step is not None:
+        at = own.ahead(later.step)
+    else:
+        there = np.asarray(_whole(rows[later.column]).is_valid())
+        at = newest(there, own.at(later.seconds or 0.0))
+    return {name: _take(rows[column], at) for name, column in later.columns.items()}
+
+
+def _following(following: Following, rows: pa.Table, own: Own) -> Mapping[str, pa.Array]:
+    steps = {step: own.ahead(step) for step in range(1, following.rows + 1)}
+    made = {name: _number(rows[column], steps[step]) for name, (column, step) in following.names.items()}
+    whole = np.ones(len(own.keys), np.bool_)
+    for column in made.values():
+        whole &= np.asarray(column.is_valid())
+    none = pa.array(~whole)
+    made = {name: pc.if_else(none, pa.scalar(None, pa.float64()), column) for name, column in made.items()}
+    times = _whole(rows[following.known_column])
+    last = Over(name="", aggregate=Aggregate.MAX, column="")
+    frames, there = own.next(following.rows), np.asarray(times.is_valid())
+    known = _extreme(last, _Column(times, there), own.known.offsets, frames, counts(there, frames))
+    return {**made, following.whole: pa.array(whole, mask=~whole), following.known: known}
+
+
+def _number(column: pa.ChunkedArray, at: Ints) -> pa.Array:
+    """Numbers at these places; missing where NaN."""
+    found = _take(column, at)
+    found = found.cast(pa.int8()) if pa.types.is_boolean(found.type) else found
+    found = found.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(found), pa.scalar(None, pa.float64()), found)
+
+
+def _take(column: pa.ChunkedArray, at: Ints) -> pa.Array:
+    return _whole(column).take(pa.array(at, mask=at == NOWHERE))
+
+
+# aggregates
+
+
+@dataclass(slots=True)
+class _Column:
+    """A column's values, which of them are there, and what was made of them already."""
+
+    values: pa.Array
+    there: Flags
+    sums: dict[Span, Numbers] = field(default_factory=dict)
+    ranked: Ranked | None = None
+
+    def rank(self, rank: Rank) -> Ranked:
+        self.ranked = self.ranked or rank(self.values)
+        return self.ranked
+
+
+def _aggregated(
+    overs: Sequence[Over], rows: pa.Table, offsets: Ints, spans: Mapping[Span, Frames], rank: Rank
+) -> Iterator[tuple[str, pa.Array]]:
+    columns: dict[str, _Column] = {}
+    for over in overs:
+        if over.column not in columns:
+            values = _whole(rows[over.column])
+            columns[over.column] = _Column(values, np.asarray(values.is_valid()))
+        yield over.name, _aggregate(over, columns[over.column], offsets, spans[_span(over)], rank)
+
+
+def _aggregate(over: Over, column: _Column, offsets: Ints, frames: Frames, rank: Rank) -> pa.Array:
+    if over.aggregate == Aggregate.LAST:
+        return _take(pa.chunked_array([column.values]), newest(column.there, frames))
+    if over.aggregate == Aggregate.DISTINCT:
+        return pa.array(distinct(column.rank(rank).places, frames), pa.int64())
+    count = counts(column.there, frames)
+    if over.aggregate == Aggregate.COUNT:
+        return pa.array(count, pa.int64())
+    if over.aggregate in (Aggregate.MIN, Aggregate.MAX):
+        if _is_ordered(column.values.type):
+            return _extreme(over, column, offsets, frames, count)
+        return _ranked_extreme(over, column.rank(rank), offsets, frames, count)
+    values = Values(_floats(column.values), column.there, offsets)
+    if over.aggregate == Aggregate.STD:
+        with np.errstate(invalid="ignore"):
+            made = np.sqrt(squares(values, frames, count) / np.maximum(count - 1, 1))
+        return pa.array(made, mask=count < 2)
+    total = column.sums.setdefault(_span(over), sums(values, frames))
+    made = total if over.aggregate == Aggregate.SUM else total / np.maximum(count, 1)
+    return pa.array(made, mask=count == 0)
+
+
+def _extreme(over: Over, column: _Column, offsets: Ints, frames: Frames, count: Ints) -> pa.Array:
+    kind = column.values.type
+    values = Values(_ordered(column.values), column.there, offsets)
+    made = extremes(values, frames, largest=over.aggregate == Aggregate.MAX)
+    return pa.array(made, mask=count == 0).cast(_bits(kind)).view(kind)
+
+
+def _ranked_extreme(over: Over, ranked: Ranked, offsets: Ints, frames: Frames, count: Ints) -> pa.Array:
+    values = Values(ranked.places, ranked.places != NOWHERE, offsets)
+    made = extremes(values, frames, largest=over.aggregate == Aggregate.MAX)
+    return ranked.values.take(pa.array(made, mask=count == 0))
+
+
+def _is_ordered(kind: pa.DataType) -> bool:
+    """Whether the values are numbers, or times kept as such, that fit into 64 bits."""
+    whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
+    return bool(
+        whole or pa.types.is_floating(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+    )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _floats(column: pa.Array) -> Numbers:
+    """Numbers as computed with; 0 where there is none."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return _plain(column.cast(pa.float64(), safe=False))
+
+
+def _ordered(column: pa.Array) -> Numbers:
+    """Numbers, or times as whole numbers, that can be compared; 0 where there is none."""
+    if pa.types.is_floating(column.type):
+        return _plain(column.cast(pa.float64()))
+    return _plain(column.view(_bits(column.type)).cast(pa.int64()))
+
+
+def _bits(kind: pa.DataType) -> pa.DataType:
+    """The plain number that a time is kept as."""
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
+def _plain(column: pa.Array) -> Numbers:
+    numbers: Numbers = (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
+    return numbers

@@ -1,0 +1,247 @@
+"""What is computed of other rows than the row itself, beside the query: pure.
+
+The query sees one row at a time, and joined static tables. All that looks at other rows (windows, lags, as-of
+joins, labels that are later values or are made of events) is asked for here, and found by `beside` over rows
+that are sorted once: windows are ranges of them, an earlier or a later row is a place.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gridmill.domain.dataset import Aggregate
+from gridmill.jobs.dataset.columns import refuse_duplicates
+from gridmill.jobs.expressions import quote_all, select
+
+CHUNK = "__chunk"
+"""The table of the rows that are computed at a time, with what was found beside them."""
+LABELS = "__labels"
+"""The table of the labels of all rows, where windows or lags look at labels that are later values."""
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+_ALIKE = (*_INTEGERS, "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP")
+"""Of these, values that are equal are the same: unlike 0.0 and -0.0."""
+_TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromkeys(
+    (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD), "DOUBLE"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """An aggregate of `column` over the last `seconds` or `rows` before the row, or over the seconds
+    `ahead`."""
+
+    name: str
+    aggregate: Aggregate
+    column: str
+    seconds: float | None = None
+    rows: int | None = None
+    ahead: bool = False
+
+    def type_of(self, column_type: str) -> str:
+        """The SQL type of the result."""
+        return _TYPES.get(self.aggregate, column_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Back:
+    """The value of `column` that many rows before."""
+
+    name: str
+    column: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """Columns (by the feature's name) of the newest row known before; or `back_seconds` before that time, or
+    not long before."""
+
+    columns: Mapping[str, str]
+    back_seconds: float | None = None
+    within_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """Columns (by the result's name) of a later row of the same entity: the last one that has a value of
+    `column` exactly `seconds` later; or the row that is `step` rows after those at the same time."""
+
+    columns: Mapping[str, str]
+    column: str
+    seconds: float | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """Columns of each of the next `rows` rows as DOUBLE: `names` (result's name -> column, rows ahead).
+
+    They are all missing, as is `whole`, unless each of them is a number. `known` is the latest value of
+    `known_column`."""
+
+    rows: int
+    names: Mapping[str, tuple[str, int]]
+    whole: str
+    known: str
+    known_column: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theirs:
+    """Rows with keys of their own: `sql` gives `on`, `__known` and columns; `order` (SQL) is that of rows of
+    one key that are known at once. `title` is what people read.
+
+    Nobody asks for what was the newest of a key before the moment `after`: of the rows known until then those
+    of the newest time of each key are enough (None: all are asked for).
+    """
+
+    title: str
+    sql: str
+    on: tuple[str, ...]
+    order: tuple[str, ...] = ()
+    overs: tuple[Over, ...] = ()
+    backs: tuple[Back, ...] = ()
+    newest: tuple[Newest, ...] = ()
+    after: datetime | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that something is made of."""
+        parts: tuple[Over | Back, ...] = (*self.overs, *self.backs)
+        newest = {column for one in self.newest for column in one.columns.values()}
+        return frozenset({part.column for part in parts} | newest)
+
+
+@dataclass(slots=True)
+class Asked:
+    """All that is asked of the dataset's own rows and of others; `types` are the SQL types of the results."""
+
+    overs: list[Over] = field(default_factory=list)
+    backs: list[Back] = field(default_factory=list)
+    later: Later | None = None
+    following: Following | None = None
+    theirs: list[Theirs] = field(default_factory=list)
+    types: dict[str, str] = field(default_factory=dict)
+
+    def name(self, types: Mapping[str, str]) -> None:
+        """Note what is found, by name. Raises InputError for what is found already."""
+        for name, type_ in types.items():
+            refuse_duplicates((*self.types, name))
+            self.types[name] = type_
+
+    def add(self, theirs: Theirs) -> None:
+        """Ask for more of other rows; of the same rows in the same order at once."""
+        for at, one in enumerate(self.theirs):
+            if (one.sql, one.on, one.order, one.after) == (theirs.sql, theirs.on, theirs.order, theirs.after):
+                self.theirs[at] = replace(
+                    one,
+                    overs=(*one.overs, *theirs.overs),
+                    backs=(*one.backs, *theirs.backs),
+                    newest=(*one.newest, *theirs.newest),
+                )
+                return
+        self.theirs.append(theirs)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the dataset's own rows that are looked at from other rows."""
+        parts: tuple[Over | Back, ...] = (*self.overs, *self.backs)
+        named = [part.column for part in parts]
+        if self.later is not None:
+            named += [self.later.column, *self.later.columns.values()]
+        if self.following is not None:
+            named += [*(column for column, _ in self.following.names.values()), self.following.known_column]
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def past(self) -> tuple[float, int]:
+        """How many seconds, and how many rows, of the same entity are looked back at."""
+        spans = (over.seconds or 0.0 for over in self.overs)
+        rows = (*(over.rows or 0 for over in self.overs), *(back.step for back in self.backs))
+        return max(spans, default=0.0), max(rows, default=0)
+
+    @property
+    def future(self) -> tuple[float, int]:
+        """How many seconds, and how many rows, of the same entity are looked ahead at."""
+        later = self.later
+        step = (later.step or 0) if later else 0
+        return (later.seconds or 0.0) if later else 0.0, max(
+            step, self.following.rows if self.following else 0
+        )
+
+    def describe(self) -> Iterator[str]:
+        """What is computed, a line each, for people."""
+        for over in self.overs:
+            yield _describe_over(over)
+        yield from (f"{back.name}: {back.column} {back.step} rows before" for back in self.backs)
+        if self.later is not None:
+            for name, column in self.later.columns.items():
+                ahead = f"{self.later.step} rows" if self.later.step else f"{self.later.seconds:g} s"
+                yield f"{name}: {column} {ahead} later"
+        if self.following is not None:
+            for name, (column, step) in self.following.names.items():
+                yield f"{name}: {column} {step} rows later"
+        for theirs in self.theirs:
+            yield from (f"{line}, of {theirs.title}" for line in _describe_theirs(theirs))
+
+
+def _describe_over(over: Over) -> str:
+    span = f"the last {over.rows} rows" if over.rows is not None else f"the last {over.seconds:g} s"
+    where = f"the next {over.seconds:g} s" if over.ahead else span
+    return f"{over.name}: {over.aggregate} of {over.column} over {where}"
+
+
+def _describe_theirs(theirs: Theirs) -> Iterator[str]:
+    yield from map(_describe_over, theirs.overs)
+    yield from (f"{back.name}: {back.column} {back.step} rows before" for back in theirs.backs)
+    for one in theirs.newest:
+        when = f" {one.back_seconds:g} s before" if one.back_seconds is not None else ""
+        when += f" of the last {one.within_seconds:g} s" if one.within_seconds is not None else ""
+        yield from (f"{name}: the newest {column}{when}" for name, column in one.columns.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    """Rows in the order of entity and time, computed chunk by chunk: `sql` is run on each chunk, which has
+    the columns of `rows` and what was `asked`.
+
+    `rows` (SQL) are the dataset's rows with what they are computed from; `ties` (SQL) order those of an
+    entity at the same time; `types` are those of a chunk's columns. `joins`: the query joins static tables,
+    after which it sorts.
+
+    `again` are the entity's columns that are the same in each of its rows, and `time` the column that the
+    times are of: neither need be sorted with the rows (empty: they must). Rows up to the moment `after`
+    (None: there are none) are there to be looked back at only.
+    """
+
+    sql: str
+    joins: bool
+    rows: str
+    types: Mapping[str, str]
+    entity: tuple[str, ...]
+    ties: tuple[str, ...]
+    asked: Asked
+    again: tuple[str, ...] = ()
+    time: str = ""
+    after: datetime | None = None
+
+    @property
+    def empty(self) -> str:
+        """A chunk without rows, as SQL."""
+        columns = {name: f"NULL::{type_}" for name, type_ in self.types.items()}
+        return select([], columns, "range(0)", indent="")
+
+    @property
+    def looks_at_labels(self) -> bool:
+        """Whether the labels of all rows must be there before."""
+        return any(f'"{LABELS}"' in theirs.sql for theirs in self.asked.theirs)
+
+
+def is_alike(type_: str) -> bool:
+    """Whether equal values of that type are the same."""
+    return type_ in _ALIKE
+
+
+def nulls_first(names: Sequence[str]) -> tuple[str, ...]:
+    """The order whose last row is the one with the largest values."""
+    return tuple(f"{name} NULLS FIRST" for name in quote_all(names))

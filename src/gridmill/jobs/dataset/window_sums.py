@@ -1,0 +1,252 @@
+"""Aggregates over ranges of rows, all ranges at once: as exact as adding up each range alone.
+
+Sums are differences of running sums of whole numbers: values are scaled, per key, by a power of two so that
+the sum of the longest range fits into 63 bits. Running sums may overflow; their differences do not. What is
+lost is half a unit per value. Where that could be seen (a range of tiny values beside a huge one), and for
+ranges with NaN or infinity, blocks of values are added up instead, as in a segment tree.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridmill.jobs.dataset.window_ranges import NOWHERE, Flags, Frames, Ints
+
+Floats: TypeAlias = NDArray[np.float64]
+Numbers: TypeAlias = Floats | Ints
+Moments: TypeAlias = tuple[Floats, Floats, Floats]
+
+BITS = 62
+TOLERANCE = 1e-12
+"""The largest error of a sum, relative to the sum of the absolute values."""
+SPREAD_TOLERANCE = 1e-11
+"""The largest error of a sum of squared differences, relative to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One number per row (0 where none is `there`), and the rows of each key."""
+
+    numbers: Numbers
+    there: Flags
+    offsets: Ints
+
+
+def counts(there: Flags, frames: Frames) -> Ints:
+    """How many values are there."""
+    if there.all():
+        return frames.lengths
+    return _between(_running(there.astype(np.int64)), frames)
+
+
+def newest(there: Flags, frames: Frames) -> Ints:
+    """The last row with a value; NOWHERE where there is none."""
+    last = np.maximum.accumulate(np.where(there, np.arange(len(there)), NOWHERE))
+    at = np.append(last, NOWHERE)[frames.high - 1]
+    return np.where(at >= frames.low, at, NOWHERE)
+
+
+def sums(values: Values, frames: Frames) -> Floats:
+    """Sums; 0 of nothing."""
+    numbers = values.numbers.astype(np.float64, copy=False)
+    finite = np.isfinite(numbers)
+    whole = bool(finite.all())
+    scaled = _scale(numbers if whole else np.where(finite, numbers, 0.0), values.offsets, frames)
+    made = scaled.between(frames)
+    doubtful = scaled.doubtful(frames, made)
+    if not whole:
+        doubtful |= _between(_running((~finite).astype(np.int64)), frames) > 0
+    found = made * scaled.unit(frames.keys)
+    at = np.flatnonzero(doubtful)
+    if len(at):
+        found[at] = _fold((numbers,), _add, (0.0,), frames.low[at], frames.high[at])[0]
+    return found
+
+
+def squares(values: Values, frames: Frames, count: Ints) -> Floats:
+    """Sums of squared differences from the mean of the range; of `count` values each."""
+    numbers = values.numbers.astype(np.float64, copy=False)
+    finite = np.isfinite(numbers) & values.there
+    middle = _middle(np.where(finite, numbers, 0.0), finite, values.offsets)
+    away = np.where(finite, numbers - middle, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        power = away * away
+    if not np.isfinite(power).all():
+        return _spread(values, frames)
+    first, second = (_scale(part, values.offsets, frames) for part in (away, power))
+    one, two = (part.between(frames) * part.unit(frames.keys) for part in (first, second))
+    lost = 0.5 * frames.lengths
+    offset = np.abs(one) / np.maximum(count, 1)
+    found = np.maximum(two - one * offset * np.sign(one), 0.0)
+    error = lost * (second.unit(frames.keys) + 2 * offset * first.unit(frames.keys)) + 4e-16 * two
+    doubtful = (error > SPREAD_TOLERANCE * found) & (count > 1)
+    if not (finite | ~values.there).all():
+        doubtful |= _between(_running((~finite & values.there).astype(np.int64)), frames) > 0
+    at = np.flatnonzero(doubtful)
+    if len(at):
+        found[at] = _spread(values, Frames(frames.low[at], frames.high[at], frames.keys[at]))
+    return found
+
+
+def extremes(values: Values, frames: Frames, *, largest: bool) -> Numbers:
+    """The smallest or largest value; of nothing any number. NaN counts as larger than all others."""
+    numbers: NDArray[Any] = _neutral(values, largest=largest)
+    pick: Callable[..., NDArray[Any]] = np.maximum if largest else np.fmin
+    length, level = frames.lengths, 0
+    found = np.zeros_like(numbers, shape=len(length))
+    while True:
+        mine = np.flatnonzero((length >= 1 << level) & (length < 2 << level))
+        if len(mine):
+            low, high = frames.low[mine], frames.high[mine] - (1 << level)
+            found[mine] = pick(numbers[low], numbers[high])
+        if not len(length) or length.max() < 2 << level:
+            return found
+        numbers = pick(numbers[: -(1 << level)], numbers[1 << level :])
+        level += 1
+
+
+def _neutral(values: Values, *, largest: bool) -> Numbers:
+    if values.there.all():
+        return values.numbers
+    limits = np.iinfo(np.int64)
+    if values.numbers.dtype == np.float64:
+        nothing = -np.inf if largest else np.nan
+    else:
+        nothing = limits.min if largest else limits.max
+    numbers: Numbers = np.where(values.there, values.numbers, nothing)
+    return numbers
+
+
+# sums of whole numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """Running sums of the values as whole numbers of units, `units` by key, and of their absolute values."""
+
+    running: Ints
+    absolute: Ints | None
+    lossy: Flags | None
+    """Which values are no whole number of units; None where all are."""
+    units: Floats
+
+    def unit(self, keys: Ints) -> Floats:
+        return self.units[keys]
+
+    def between(self, frames: Frames) -> Ints:
+        return _between(self.running, frames)
+
+    def doubtful(self, frames: Frames, made: Ints) -> Flags:
+        """Where half a unit a value could be seen."""
+        if self.lossy is None:
+            return np.zeros(len(made), np.bool_)
+        whole = made if self.absolute is None else _between(self.absolute, frames)
+        doubtful: Flags = 0.5 * frames.lengths > TOLERANCE * whole
+        at = np.flatnonzero(doubtful)
+        if len(at):
+            lossy = _running(self.lossy.astype(np.int64))
+            doubtful[at] = lossy[frames.high[at]] > lossy[frames.low[at]]
+        return doubtful
+
+
+def _scale(numbers: Floats, offsets: Ints, frames: Frames) -> _Scaled:
+    if not len(numbers):
+        none = np.zeros(1, np.int64)
+        return _Scaled(none, None, None, np.ones(max(1, len(offsets) - 1)))
+    absolute = np.abs(numbers)
+    longest = int(frames.lengths.max(initial=1))
+    rows = np.minimum(np.diff(offsets), max(1, longest))
+    highest = np.frexp(np.maximum.reduceat(absolute, offsets[:-1]))[1]
+    shift = np.clip(BITS - np.ceil(np.log2(rows + 1)).astype(np.int64) - highest, -1000, 1000)
+    size = np.diff(offsets)
+    exact = numbers * np.repeat(np.exp2(shift), size)
+    whole = np.rint(exact)
+    running = _running(whole.astype(np.int64))
+    signed = bool((numbers < 0).any())
+    lossy = whole != exact
+    return _Scaled(
+        running,
+        _running(np.abs(whole).astype(np.int64)) if signed else None,
+        lossy if lossy.any() else None,
+        np.exp2(-shift),
+    )
+
+
+def _running(numbers: Ints) -> Ints:
+    found = np.empty(len(numbers) + 1, np.int64)
+    found[0] = 0
+    np.cumsum(numbers, out=found[1:])
+    return found
+
+
+def _between(running: Ints, frames: Frames) -> Ints:
+    found: Ints = running[frames.high] - running[frames.low]
+    return found
+
+
+def _middle(numbers: Floats, there: Flags, offsets: Ints) -> Floats:
+    """Of each row a value near the mean of its key."""
+    if not len(numbers):
+        return numbers
+    count = np.maximum(np.add.reduceat(there.astype(np.float64), offsets[:-1]), 1)
+    size = np.diff(offsets)
+    share = numbers / np.repeat(count, size)
+    return np.repeat(np.add.reduceat(share, offsets[:-1]), size)
+
+
+# blocks, as in a segment tree
+
+
+def _fold(
+    rows: tuple[Floats, ...],
+    merge: Callable[..., tuple[Floats, ...]],
+    nothing: tuple[float, ...],
+    low: Ints,
+    high: Ints,
+) -> tuple[Floats, ...]:
+    """All rows of each range merged, by blocks of twice the size at each level."""
+    left, right = ([np.full(len(low), one) for one in nothing] for _ in range(2))
+    low, high = low.copy(), high.copy()
+    while (open_ := low < high).any():
+        for at, mine in ((low, left), (high - 1, right)):
+            ends = np.flatnonzero(open_ & (at & 1 == (1 if mine is left else 0)))
+            inside, outside = [part[at[ends]] for part in rows], [part[ends] for part in mine]
+            merged = merge(*outside, *inside) if mine is left else merge(*inside, *outside)
+            for part, values in zip(mine, merged, strict=True):
+                part[ends] = values
+        low, high = (low + 1) >> 1, high >> 1
+        rows = _next_level(rows, merge, nothing)
+    return merge(*left, *right)
+
+
+def _next_level(
+    rows: tuple[Floats, ...], merge: Callable[..., tuple[Floats, ...]], nothing: tuple[float, ...]
+) -> tuple[Floats, ...]:
+    if len(rows[0]) % 2:
+        rows = tuple(np.append(part, one) for part, one in zip(rows, nothing, strict=True))
+    return merge(*(part[0::2] for part in rows), *(part[1::2] for part in rows))
+
+
+def _add(one: Floats, other: Floats) -> tuple[Floats]:
+    return (one + other,)
+
+
+def _spread(values: Values, frames: Frames) -> Floats:
+    numbers = values.numbers.astype(np.float64, copy=False)
+    rows = (values.there.astype(np.float64), numbers, np.where(np.isfinite(numbers), 0.0, np.nan))
+    return _fold(rows, _merge, (0.0, 0.0, 0.0), frames.low, frames.high)[2]
+
+
+def _merge(
+    count: Floats, mean: Floats, power: Floats, more: Floats, other: Floats, further: Floats
+) -> Moments:
+    """Chan, Golub and LeVeque: count, mean and sum of squared differences of two sets together."""
+    both = count + more
+    share = np.divide(more, both, out=np.zeros_like(both), where=both > 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        away = np.where((count > 0) & (more > 0), other - mean, 0.0)
+        middle = np.where(count > 0, mean + away * share, other)
+        return both, middle, power + further + away * away * count * share

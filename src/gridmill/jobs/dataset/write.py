@@ -1,0 +1,281 @@
+"""Running a dataset's query: rows counted, those without a reason to be left out written as Parquet."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from shutil import rmtree
+from threading import local
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.errors import DataError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, fit_all, save_encoders
+from gridmill.jobs.dataset.encoders import Fitted
+from gridmill.jobs.dataset.joins import Views
+from gridmill.jobs.dataset.prepare import Query
+from gridmill.jobs.dataset.raw_rows import Phase, open_raw, show_progress, write_raw
+from gridmill.jobs.dataset.window_chunks import Chunk
+from gridmill.jobs.dataset.window_engine import (
+    MOST_VALUES,
+    VALUE_BYTES,
+    Prepared,
+    Room,
+    Worker,
+    in_turn,
+    prepare_chunks,
+    side_by_side,
+)
+from gridmill.jobs.dataset.window_plan import LABELS, Sorted
+from gridmill.jobs.duckdb_engine import BASE_BYTES, engine_bytes
+from gridmill.jobs.expressions import DROPPED, LABEL_TIME, TIME
+from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
+from gridmill.jobs.tables import cast_plain, plain_schema
+
+CHUNK_ROWS = 65_536
+WORK_COLUMNS = 8
+"""What is computed with beside the columns of a chunk."""
+LEAST_HISTORY_BYTES = 64 * 2**20
+"""What may be held of the past of an entity that is cut in time, in a job of little memory."""
+PART = "part"
+RAW = "raw"
+"""The folder of the rows before they are encoded, those that are left out among them."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Rows kept, and those left out by reason; `final` are those of them that no later row can bring back."""
+
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    final: Counter[str] = field(default_factory=Counter)
+    splits: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Tally") -> None:
+        """Count what another one counted."""
+        self.kept += other.kept
+        for mine, theirs in (
+            (self.dropped, other.dropped),
+            (self.final, other.final),
+            (self.splits, other.splits),
+        ):
+            mine.update(theirs)
+
+
+def write_rows(
+    context: JobContext,
+    engine: duckdb.DuckDBPyConnection,
+    query: Query,
+    folder: Path,
+    tally: Tally,
+    *,
+    tables: Views,
+    whole: bool = False,
+    stem: str = PART,
+    beside: int = 0,
+) -> None:
+    """Write the rows that stay to `folder`; `whole`: all, with the reason of those that do not.
+
+    The engine leaves `beside` bytes for what it does not hold itself. `tables` are those that it sees.
+    Raises DataError.
+    """
+    show_progress(context, Phase.COMPUTE, 0, query.rows, "sorting and joining")
+    make = _Maker(context=context, query=query, folder=folder, whole=whole, beside=beside)
+    try:
+        if query.compiled.sorted is not None:
+            _write_chunks(make, engine, query.compiled.sorted, tables, tally, stem)
+        elif context.order.part is None or context.order.part.number == 0:
+            make.write(iter([_reader(engine.sql(query.compiled.sql))]), stem, tally)
+    except duckdb.OutOfMemoryException:
+        raise
+    except duckdb.Error as error:
+        raise DataError(f"the query failed: {error}", place="dataset") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """Writes what a query gives."""
+
+    context: JobContext
+    query: Query
+    folder: Path
+    whole: bool
+    beside: int
+
+    @property
+    def batch_rows(self) -> int:
+        """Of what the query gives so many are read at once."""
+        return rows_at_once(len(self.query.types), CHUNK_ROWS, BATCH_CELLS)
+
+    def threads(self, prepared: Prepared) -> int:
+        """How many chunks are computed at a time."""
+        given = self.context.order.given
+        room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(self.context, self.beside)
+        return side_by_side(prepared, self.context.threads, room_bytes)
+
+    def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: Tally) -> None:
+        """Write the rows of readers (at least one) of the same columns, one after another."""
+        first = next(readers)
+        hidden = () if self.whole else (DROPPED, TIME, LABEL_TIME)
+        schema = plain_schema(pa.schema([item for item in first.schema if item.name not in hidden]))
+        batches = (batch for reader in chain([first], readers) for batch in reader)
+        kept = _kept(self.context, batches, schema, self.query, tally)
+        if self.whole and self.context.order.part is None:
+            write_raw(kept, schema, self.folder, name)
+        else:
+            write_parquet(kept, schema, self.folder, name)
+
+
+def _reader(found: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
+    return found.to_arrow_reader(rows_at_once(len(found.columns), CHUNK_ROWS, BATCH_CELLS))
+
+
+def _write_chunks(
+    make: _Maker,
+    engine: duckdb.DuckDBPyConnection,
+    rows: Sorted,
+    tables: Views,
+    tally: Tally,
+    stem: str,
+) -> None:
+    if make.query.compiled.labels is not None:
+        _make_labels(make, engine, make.query.compiled.labels, tables)
+    prepared = _prepare(make, engine, rows, tables, "held")
+    workers = _Workers(engine, prepared, tables)
+
+    def do(chunk: Chunk) -> Tally:
+        counted = Tally()
+        name = f"{stem}-{chunk.number:04d}" if prepared.chunks > 1 else stem
+        name += f"-{chunk.piece:04d}" if chunk.piece is not None else ""
+        make.write(workers.mine().results(chunk, make.batch_rows), name, counted)
+        return counted
+
+    for counted in in_turn(prepared.cut(engine, make.context.order.part), do, make.threads(prepared)):
+        tally.add(counted)
+        show_progress(make.context, Phase.COMPUTE, tally.kept + tally.dropped.total(), make.query.rows)
+
+
+def _make_labels(make: _Maker, engine: duckdb.DuckDBPyConnection, rows: Sorted, tables: Views) -> None:
+    """The labels of all rows as a table."""
+    show_progress(make.context, Phase.COMPUTE, 0, make.query.rows, "labels")
+    prepared = _prepare(make, engine, rows, tables, "held-labels")
+    workers = _Workers(engine, prepared, tables)
+
+    def do(chunk: Chunk) -> list[pa.Table]:
+        return [reader.read_all() for reader in workers.mine().results(chunk, make.batch_rows)]
+
+    target = engine.cursor()  # a query would end the one whose chunks are read
+    there = False
+    for made in in_turn(prepared.cut(engine), do, make.threads(prepared)):
+        target.register("__made", pa.concat_tables(made))
+        how = f"INSERT INTO {LABELS}" if there else f"CREATE OR REPLACE TABLE {LABELS} AS"
+        target.execute(f"{how} SELECT * FROM __made")
+        target.unregister("__made")
+        there = True
+
+
+def _prepare(
+    make: _Maker,
+    engine: duckdb.DuckDBPyConnection,
+    rows: Sorted,
+    tables: Views,
+    folder: str,
+) -> Prepared:
+    query, given = make.query, make.context.order.given
+    columns = len(query.compiled.columns) + len(rows.entity) + WORK_COLUMNS
+    cut = -(-query.rows // query.buckets) if query.cut else None
+    free_bytes = max(0, given.memory_bytes - BASE_BYTES - engine_bytes(make.context, make.beside)) // 2
+    room = Room(
+        folder=make.context.work / folder,
+        values=min(MOST_VALUES, free_bytes // VALUE_BYTES),
+        history_bytes=max(LEAST_HISTORY_BYTES, free_bytes),
+    )
+    return prepare_chunks(engine, _another(engine, tables), rows, columns, cut, room)
+
+
+@dataclass(slots=True)
+class _Workers:
+    """Of each thread the worker."""
+
+    engine: duckdb.DuckDBPyConnection
+    prepared: Prepared
+    tables: Views
+    _own: local = field(default_factory=local)
+
+    def mine(self) -> Worker:
+        if not hasattr(self._own, "worker"):
+            engine = _another(self.engine, self.tables)
+            self._own.worker = Worker(engine=engine, prepared=self.prepared)
+        worker: Worker = self._own.worker
+        return worker
+
+
+def _another(engine: duckdb.DuckDBPyConnection, tables: Views) -> duckdb.DuckDBPyConnection:
+    """A connection for another thread that sees the same."""
+    made = engine.cursor()
+    tables.register(made)
+    return made
+
+
+def _kept(
+    context: JobContext, batches: Iterable[pa.RecordBatch], schema: pa.Schema, query: Query, tally: Tally
+) -> Iterator[pa.Table]:
+    for batch in batches:
+        show_progress(context, Phase.COMPUTE, tally.kept + tally.dropped.total(), query.rows)
+        table = kept = pa.Table.from_batches([batch])
+        if table[DROPPED].null_count < table.num_rows:
+            _count_dropped(table, query, tally)
+            kept = table.filter(pc.is_null(table[DROPPED]))
+        tally.kept += kept.num_rows
+        if "split" in kept.column_names:
+            tally.splits.update(_counts(kept["split"].drop_null().cast(pa.string())))
+        yield cast_plain((table if DROPPED in schema.names else kept).select(schema.names), schema)
+
+
+def _count_dropped(table: pa.Table, query: Query, tally: Tally) -> None:
+    reasons = table[DROPPED]
+    tally.dropped.update(_counts(reasons.drop_null()))
+    if query.final is not None and TIME in table.column_names:
+        final = pc.less_equal(table[TIME], pa.scalar(query.final, table[TIME].type))
+        tally.final.update(_counts(reasons.filter(final).drop_null()))
+
+
+def _counts(values: pa.Array) -> dict[str, int]:
+    return {item["values"]: item["counts"] for item in pc.value_counts(values).to_pylist()}
+
+
+def write_encoded(
+    context: JobContext,
+    spec: DatasetSpec,
+    query: Query,
+    draft: Path,
+    stem: str = PART,
+    frozen: Sequence[Fitted] = (),
+) -> tuple[Step, ...]:
+    """Fit the encoders on the raw rows below `draft` (or take `frozen` ones), and write there what they make
+    of all rows that stay.
+
+    Raises InputError for what cannot be encoded.
+    """
+    steps = tuple(Step(fitted=one) for one in frozen)
+    raw = open_raw(draft / RAW)
+    if raw is not None:
+        steps = steps or fit_all(spec, raw.table, query.compiled)
+        batches = _encoding(context, encode_batches(raw, steps), raw.table.count_rows())
+        write_parquet(batches, encoded_schema(raw.table.schema, steps), draft, stem)
+    save_encoders(draft, steps)
+    rmtree(draft / RAW, ignore_errors=True)
+    return steps
+
+
+def _encoding(context: JobContext, batches: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    done = 0
+    for batch in batches:
+        show_progress(context, Phase.ENCODE, done, rows)
+        done += batch.num_rows
+        yield batch

@@ -1,0 +1,69 @@
+"""The rows of a sink's version as Parquet files: `python -m gridmill.jobs.export_sink` writes them for a command.
+
+A process of its own, so that a pod never loads what reads tables. It takes JSON from standard input.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
+
+from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Output
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.storage_uri import below
+from gridmill.errors import GridmillError, StorageError, to_body
+from gridmill.jobs.parquet import forms_of, storage_errors
+from gridmill.jobs.parquet_reader import Thrifty
+from gridmill.jobs.tables import open_version
+
+FILE = "rows.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The version `output` below `root`, and the folder to write to."""
+
+    root: str
+    output: Output
+    folder: str
+
+
+def write_rows(wanted: Wanted) -> None:
+    """Write exactly the version's rows, without those in outages, with the table's columns; a file without
+    rows where it has none. Raises StorageError."""
+    folder = Path(wanted.folder)
+    with storage_errors(folder):
+        try:
+            rows = _rows(wanted)
+            with pq.ParquetWriter(folder / FILE, rows.schema, **forms_of(rows.schema)) as writer:
+                for batch in rows:
+                    writer.write_batch(batch)
+        except DeltaError as error:
+            raise StorageError(f"{wanted.output.uri} cannot be read: {error}") from error
+
+
+def _rows(wanted: Wanted) -> pa.RecordBatchReader:
+    """A row group at a time."""
+    table = open_version(below(wanted.root, wanted.output.uri), wanted.output)
+    assert isinstance(table, Thrifty)
+    return table.turns().to_reader()
+
+
+def main() -> int:
+    """Says what went wrong on standard output, as `errors.to_body` has it."""
+    try:
+        write_rows(decode(sys.stdin.buffer.read(), Wanted))
+    except GridmillError as error:
+        sys.stdout.buffer.write(encode(to_body(error)))
+        sys.stdout.buffer.flush()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    os._exit(code)  # threads of deltalake sometimes abort a process that ends in order; all is written

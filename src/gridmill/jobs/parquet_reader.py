@@ -1,0 +1,142 @@
+"""Reading ahead: what is read next is read while the batch before is written.
+
+Parquet files read with little held at once.
+
+Arrow's own scanner reads up to 1 GiB ahead of whoever is slower than it, and a query that sorts is.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+T = TypeVar("T")
+
+DEPTH = 2
+_PATIENCE_SECONDS = 0.2
+
+
+def ahead(items: Iterable[T], depth: int = DEPTH) -> Generator[T, None, None]:
+    """The items in order, at most `depth` read before they are asked for; raises what `items` raises.
+
+    Once this is closed, or not read to its end, nothing more is read.
+    """
+    waiting: Queue[tuple[tuple[T, ...], BaseException | None]] = Queue(depth)
+    over = Event()
+
+    def put(entry: tuple[tuple[T, ...], BaseException | None]) -> None:
+        while not over.is_set():
+            try:
+                return waiting.put(entry, timeout=_PATIENCE_SECONDS)
+            except Full:
+                continue
+
+    def read() -> None:
+        try:
+            for item in items:
+                if over.is_set():
+                    return
+                put(((item,), None))
+        except BaseException as error:  # noqa: BLE001  raised again where the items are used
+            put(((), error))
+        else:
+            put(((), None))
+
+    thread = Thread(target=read, name="ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            several, error = waiting.get()
+            if error is not None:
+                raise error
+            if not several:
+                return
+            yield from several
+    finally:
+        over.set()
+        _drain(waiting)
+        thread.join()
+
+
+def _drain(waiting: Queue[tuple[tuple[T, ...], BaseException | None]]) -> None:
+    try:
+        while True:
+            waiting.get_nowait()
+    except Empty:
+        return
+
+
+_AHEAD = 1
+_WIDE = 16
+"""Of so many columns a row group is large, and its columns are read side by side: none is read ahead."""
+
+
+class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]
+    """The same rows in the same order, a row group at a time. DuckDB reads a dataset by its `scanner` too."""
+
+    _unfiltered: "Thrifty | None" = None
+
+    def filter(self, expression: ds.Expression) -> "Thrifty":
+        """The rows for which it holds too."""
+        made: Thrifty = super().filter(expression)
+        made._unfiltered = self.unfiltered
+        return made
+
+    @property
+    def unfiltered(self) -> "Thrifty":
+        """All rows."""
+        return self._unfiltered or self
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: ds.Expression | None = None,
+        **others: Any,  # noqa: ANN401
+    ) -> "Turns | ds.Scanner":
+        """The rows for which the filter holds; with `others` by Arrow's own scanner: `to_table` and the like
+        hold all that they read anyway."""
+        if others:
+            return super().scanner(columns=columns, filter=filter, **others)
+        return self.turns(columns, filter)
+
+    def turns(self, columns: Sequence[str] | None = None, which: ds.Expression | None = None) -> "Turns":
+        """The rows for which it holds, to be read as they are used."""
+        own = self._scan_options.get("filter")
+        both = own if which is None else which if own is None else own & which
+        return Turns(self.unfiltered, tuple(self.schema.names if columns is None else columns), both)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A dataset's rows as they are read: of few columns, the next row group while one is in use."""
+
+    table: Thrifty
+    columns: Sequence[str]
+    which: ds.Expression | None
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Read them, once."""
+        schema = pa.schema([self.table.schema.field(name) for name in self.columns])
+        return pa.RecordBatchReader.from_batches(schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        groups = self._groups()
+        for group in groups if len(self.columns) > _WIDE else ahead(groups, _AHEAD):
+            yield from group.to_batches()
+
+    def _groups(self) -> Iterator[pa.Table]:
+        schema, columns, which = self.table.schema, list(self.columns), self.which
+        for fragment in self.table.get_fragments(filter=which):
+            some = fragment if which is None else fragment.subset(which, schema=schema)
+            for number in [one.id for one in some.row_groups]:
+                group = fragment.subset(row_group_ids=[number])
+                yield group.to_table(schema=schema, columns=columns, filter=which)
+
+
+def thrifty(table: ds.FileSystemDataset) -> Thrifty:
+    """The dataset's rows, read so."""
+    return Thrifty(list(table.get_fragments()), table.schema, table.format, table.filesystem)

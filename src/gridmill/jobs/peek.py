@@ -1,0 +1,196 @@
+"""A look into versions: `python -m gridmill.jobs.peek` answers one question, JSON in and JSON out.
+
+A process of its own, so that the control node never loads what reads tables.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import date, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.domain.comparison import Look, Preview, RowChanges, Seen
+from gridmill.domain.sink_status import rejects_of
+from gridmill.domain.storage_uri import below
+from gridmill.errors import GridmillError, InputError, StorageError, to_body
+from gridmill.jobs.duckdb_engine import quoted
+from gridmill.jobs.tables import columns_of, open_version
+
+LOG = "_delta_log"
+_TEXT = 200
+_MEMORY = "1GB"
+_TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
+
+
+def answer(question: Look) -> Seen:
+    """What was asked. Raises InputError, StorageError."""
+    root = Path(question.root)
+    if question.files:
+        return Seen(files=files_of(root, question.artifact.output))
+    if question.other is None:
+        return Seen(preview=preview(root, question.artifact, question.rows, rejects=question.rejects))
+    return Seen(changes=compare_rows(root, question.artifact, question.other, question.key))
+
+
+def preview(root: Path, artifact: Artifact, rows: int, *, rejects: bool = False) -> Preview:
+    """The first rows of a table, or the files of a folder."""
+    output = _rejects(artifact) if rejects else artifact.output
+    if output.kind in _TABLES:
+        return _head(_open(root, output), rows)
+    return _files(root, output, rows)
+
+
+def _rejects(artifact: Artifact) -> Output:
+    found = rejects_of(artifact)
+    if not found:
+        raise InputError(f"{artifact.id}: no row is rejected")
+    return Output(kind=ArtifactKind.SINK, uri=found["uri"], table_version=found["table_version"])
+
+
+def _open(root: Path, output: Output) -> ds.Dataset:
+    path = below(root, output.uri).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise InputError(f"{output.uri!r} leaves the storage root {root}")
+    try:
+        return open_version(path, output)
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise StorageError(f"{output.uri} cannot be read: {error}") from error
+
+
+def _head(table: ds.Dataset, rows: int) -> Preview:
+    head = table.head(rows)
+    columns = columns_of(head.schema)
+    names = [column.name for column in columns]
+    cells = (tuple(_plain(record[name]) for name in names) for record in head.to_pylist())
+    return Preview(columns=columns, rows=tuple(cells), total=table.count_rows())
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
+    """A cell as JSON has it; long texts are cut."""
+    match value:
+        case datetime() | date():
+            return value.isoformat()
+        case float():
+            return value if isfinite(value) else None
+        case None | bool() | int():
+            return value
+        case bytes():
+            return f"{len(value)} bytes"
+    text = str(value)
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
+
+
+def _files(root: Path, output: Output, rows: int) -> Preview:
+    found = files_of(root, output)
+    listed = tuple((name, (below(root, output.uri) / name).stat().st_size) for name in found[:rows])
+    columns = (Column(name="file", type="string"), Column(name="size_bytes", type="int64"))
+    return Preview(columns=columns, rows=listed, total=len(found))
+
+
+def files_of(root: Path, output: Output) -> tuple[str, ...]:
+    """The files of a version: of a table those that the version has, then as much of its log as tells of it;
+    none of a version without files. Raises StorageError."""
+    if not output.uri:
+        return ()
+    path = below(root, output.uri)
+    if output.kind != ArtifactKind.SINK:
+        return tuple(sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file()))
+    try:
+        table = DeltaTable(path, version=output.table_version)
+        data = sorted(unquote(action) for action in table.get_add_actions(flatten=True)["path"].to_pylist())
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"{output.uri} cannot be read: {error}") from error
+    return (*data, *(f"{LOG}/{name}" for name in log_files(path / LOG, table.version())))
+
+
+def log_files(folder: Path, version: int) -> tuple[str, ...]:
+    """The newest checkpoint up to a version, and the commits from it on. Names as Delta's protocol has them:
+    `%020d.json`, `%020d.checkpoint.parquet`, `%020d.checkpoint.%010d.%010d.parquet`."""
+    names = sorted(entry.name for entry in folder.iterdir())
+    known = [name for name in names if name[:20].isdigit() and int(name[:20]) <= version]
+    marks = {int(name[:20]) for name in known if ".checkpoint." in name}
+    begin = max((mark for mark in marks if _is_whole(known, mark)), default=0)
+    wanted = [name for name in known if int(name[:20]) >= begin and name.endswith(".json")]
+    return (*(name for name in known if name.startswith(f"{begin:020}.checkpoint.")), *wanted)
+
+
+def _is_whole(names: Sequence[str], mark: int) -> bool:
+    """A checkpoint of several files counts when all are there."""
+    files = [name.split(".") for name in names if name.startswith(f"{mark:020}.checkpoint.")]
+    return any(len(parts) == 3 or len(files) >= int(parts[3]) for parts in files if len(parts) in (3, 5))
+
+
+def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[str]) -> RowChanges:
+    """How many rows of `after` have a key that is new, gone, or whose other columns differ.
+
+    Columns that both have are compared. Raises InputError where the key does not tell rows apart.
+    """
+    old, new = _open(root, before.output), _open(root, after.output)
+    for name in key:
+        if name not in old.schema.names or name not in new.schema.names:
+            raise InputError(f"there is no column {name!r} in both", hint="Name others with --key.")
+    shared = [name for name in new.schema.names if name in old.schema.names and name not in key]
+    with tempfile.TemporaryDirectory() as spill, duckdb.connect(config=_config(spill)) as engine:
+        engine.register("old", old)
+        engine.register("new", new)
+        for table in ("old", "new"):
+            _check_key(engine, table, key)
+        found = engine.execute(_comparison(key, shared)).fetchone() or (0, 0, 0)
+    return RowChanges(key=tuple(key), added=found[0], removed=found[1], changed=found[2])
+
+
+def _config(spill: str) -> dict[str, str | bool | int | float | list[str]]:
+    return {
+        "memory_limit": _MEMORY,
+        "temp_directory": spill,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+
+
+def _check_key(engine: duckdb.DuckDBPyConnection, table: str, key: Sequence[str]) -> None:
+    columns = ", ".join(quoted(name) for name in key)
+    twice = engine.execute(f"SELECT 1 FROM {table} GROUP BY {columns} HAVING count(*) > 1 LIMIT 1").fetchone()
+    if twice:
+        raise InputError(
+            f"several rows have the same {', '.join(key)}", hint="Name columns that tell rows apart: --key."
+        )
+
+
+def _comparison(key: Sequence[str], shared: Sequence[str]) -> str:
+    differs = " OR ".join(f"old.{quoted(name)} IS DISTINCT FROM new.{quoted(name)}" for name in shared)
+    joined = " AND ".join(f"old.{quoted(name)} IS NOT DISTINCT FROM new.{quoted(name)}" for name in key)
+    there = "__there"
+    return (
+        f"SELECT count(*) FILTER (old.{there} IS NULL), count(*) FILTER (new.{there} IS NULL),"
+        f" count(*) FILTER (old.{there} AND new.{there} AND ({differs or 'false'}))"
+        f" FROM (SELECT *, true AS {there} FROM old) old"
+        f" FULL JOIN (SELECT *, true AS {there} FROM new) new ON {joined}"
+    )
+
+
+def main() -> None:
+    """Reads a question from standard input; writes the answer, or why there is none."""
+    try:
+        seen = answer(decode(sys.stdin.buffer.read(), Look))
+    except GridmillError as error:
+        seen = Seen(error=to_body(error))
+    sys.stdout.buffer.write(encode(seen))
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # threads of deltalake sometimes abort a process that ends in order; all is said

@@ -1,0 +1,84 @@
+"""Cutting a split into shards: ranges of rows that any worker can read without reading the rest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.dataset_reader import Partitions
+from gridmill.jobs.features import Integers, runs
+from gridmill.jobs.model_files import Card
+
+GAP = 4096
+"""Rows between two selected ones that are read and dropped rather than made a range of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Rows `start` to `stop` (exclusive) of the dataset; those of the split among them are meant."""
+
+    start: int
+    stop: int
+
+
+def selected_rows(parts: Partitions, split: str | None) -> Integers:
+    """Numbers of the rows of a split (None: all), ascending. Raises InputError, DataError for none."""
+    if split is None:
+        found = np.arange(parts.rows)
+    elif "split" not in parts.schema.names:
+        raise InputError("the dataset has no splits", hint="Use `split: null` to predict all rows.")
+    else:
+        column = parts.read(["split"])["split"]
+        found = np.flatnonzero(of_split(column, split))
+        if len(found) == 0:
+            there = ", ".join(str(value) for value in pc.unique(column).to_pylist())
+            raise DataError(f"split {split!r} has no rows (there are: {there})", place="prediction.split")
+    if len(found) == 0:
+        raise DataError("the dataset has no rows")
+    return found.astype(np.int64)
+
+
+def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """For each row whether it is of that split (None: every one is)."""
+    if split is None:
+        return np.ones(len(column), bool)
+    equal = pc.fill_null(pc.equal(column.cast(pa.string()), split), False)
+    return np.asarray(equal.to_numpy(), bool)
+
+
+def cut(rows: Integers, shards: int) -> list[list[Span]]:
+    """For each shard its spans, in order: together they hold each row of `rows` exactly once."""
+    return [spans_of(piece) for piece in pieces_of(rows, shards)]
+
+
+def pieces_of(rows: Integers, shards: int, share: float = 1.0) -> list[Integers]:
+    """For each shard its rows. With a `share` below 1 only the first part of each, at least a row: a probe
+    sees all of the data in samples."""
+    pieces = np.array_split(rows, shards)
+    return [piece[: max(1, round(len(piece) * share))] for piece in pieces]
+
+
+def spans_of(rows: Integers) -> list[Span]:
+    """The ranges that hold these rows."""
+    ends = np.flatnonzero(np.diff(rows) > GAP) + 1
+    return [Span(start=int(some[0]), stop=int(some[-1]) + 1) for some in np.split(rows, ends)]
+
+
+def check_order(parts: Partitions, card: Card) -> None:
+    """Sequence models need an entity's rows together and by time. Raises DataError when they are not."""
+    if card.sequence is None or card.time is None:
+        return
+    table = parts.read(card.keys)
+    starts = runs(table, card.entity)
+    firsts = np.unique(starts)
+    entities = {tuple(row.values()) for row in table.select(card.entity).take(firsts).to_pylist()}
+    times = table[card.time].cast(pa.timestamp("us"), safe=False).to_numpy()
+    back = (times[1:] < times[:-1]) & (starts[1:] == starts[:-1])
+    torn = bool(card.entity) and len(firsts) != len(entities)
+    if torn or back.any():
+        raise DataError(
+            "the dataset's rows are not sorted by entity and time, as a sequence model needs them",
+            hint=f"Order it by {', '.join(card.keys)}.",
+        )

@@ -1,0 +1,252 @@
+"""A prediction held against its models and its dataset: columns, labels, split, metric.
+
+A training held against its dataset: label, features, splits, weights, metrics, lengths of sequences.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import pyarrow as pa
+
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.job import Job
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.training import Combine, ModelKind, Objective, TrainingSpec
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.dataset_reader import Partitions, open_partitions
+from gridmill.jobs.features import is_number
+from gridmill.jobs.metrics import BEST_BY, SEARCH_METRIC, check_metric
+from gridmill.jobs.prediction.shards import selected_rows
+from gridmill.jobs.preflight.results import Model, Scene, Table, UnknownError
+from gridmill.jobs.training.columns import choose_encodings
+from gridmill.jobs.training.data import Frame, Subject, find_subject, read_frame, whole_windows
+from gridmill.jobs.training.weights import check_column
+
+
+def check_prediction(scene: Scene, job: Job, dataset: Table | None, models: Mapping[str, Model]) -> None:
+    """Raises InputError and DataError for what the run would fail with."""
+    spec = job.prediction
+    assert spec is not None
+    _check_alike(spec, models)
+    _check_metric(spec, models)
+    if dataset is None:
+        return
+    context = scene.context(job, {spec.dataset: dataset.artifact})
+    parts = open_partitions(context.below_root(dataset.artifact.output.uri))
+    if spec.split is not None and "split" not in parts.schema.names:
+        raise InputError(
+            "the dataset has no splits",
+            hint="Use `split: null` to predict all rows.",
+            place="prediction.split",
+        )
+    if dataset.whole:
+        selected_rows(parts, spec.split)
+    for number, name in enumerate(spec.models):
+        model = models.get(name)
+        for column, is_numeric in model.features.items() if model is not None else ():
+            place = f"prediction.models[{number}]"
+            if column not in parts.schema.names:
+                near = get_close_matches(column, parts.schema.names, n=1)
+                raise InputError(
+                    f"model {name!r} needs column {column!r}, which dataset {spec.dataset!r} does not have"
+                    + (f"; did you mean {near[0]!r}?" if near else ""),
+                    hint="A dataset to predict has the features of the one that the model learned from.",
+                    place=place,
+                )
+            kind = parts.schema.field(column).type
+            if is_numeric != is_number(kind):
+                was = "a number" if is_numeric else "text"
+                raise InputError(
+                    f"column {column!r} was {was} in training and is {kind} in dataset {spec.dataset!r}",
+                    place=place,
+                )
+
+
+def _check_alike(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
+    known = [(name, models[name]) for name in spec.models if name in models and models[name].labels]
+    for name, model in known[1:]:
+        first_name, first = known[0]
+        if (model.labels, model.objective) != (first.labels, first.objective):
+            raise InputError(
+                f"model {first_name!r} predicts {', '.join(first.labels)} ({first.objective}) and model "
+                f"{name!r} predicts {', '.join(model.labels)} ({model.objective})",
+                hint="Name only models of the same label: the same column, horizon, type and classes.",
+                place=f"prediction.models[{spec.models.index(name)}]",
+            )
+
+
+def _check_metric(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
+    first = next((models[name] for name in spec.models if name in models), None)
+    if first is not None:
+        check_metric(spec.best_by, first.objective, BEST_BY)
+
+
+_NO_VALIDATION = "a search compares its trials on the validation split, and the dataset has none"
+
+
+def check_training(
+    scene: Scene, job: Job, dataset: Table, members: Sequence[Model], made_by: DatasetSpec | None
+) -> Model:
+    """The model that a run would learn. `members` are those of an ensemble, `made_by` is the declaration of
+    the dataset where it is known. Raises InputError and DataError for what the run would fail with."""
+    spec = job.training
+    assert spec is not None
+    context = scene.context(job, {spec.dataset: dataset.artifact})
+    parts = open_partitions(context.below_root(dataset.artifact.output.uri))
+    subject = _subject(spec, dataset, parts)
+    objective = _check_label(spec, subject, parts.schema)
+    _check_choices(spec, objective)
+    if spec.search is not None:
+        _check_validation(spec, made_by)
+    if spec.model == ModelKind.ENSEMBLE:
+        return _ensemble(spec, members, subject, objective)
+    if dataset.whole:
+        frame = _check_rows(context, spec)
+        features = {one.column: one.categories is None for one in frame.encodings}
+    else:
+        names = [name for name in subject.features if name != spec.weight]
+        features = {name: is_number(parts.schema.field(name).type) for name in names}
+        _check_kinds(spec, parts.schema)
+        _check_repeated(spec, [name for name, numeric in features.items() if numeric], dataset)
+    return Model(
+        features=features, labels=subject.labels, objective=objective, open=dataset.open or not dataset.whole
+    )
+
+
+def _check_kinds(spec: TrainingSpec, schema: pa.Schema) -> None:
+    """Features that are declared must be numbers or text."""
+    names = [name for name in spec.features if name in schema.names]
+    choose_encodings(pa.schema([schema.field(name) for name in names]).empty_table(), names, declared=True)
+
+
+def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: Table) -> None:
+    """The feature that a naive model repeats; `origin=EWR`, a category's input, only rows can tell."""
+    name = spec.repeat
+    if name is None or name in numeric or "=" in name or dataset.open:
+        return
+    near = get_close_matches(name, numeric, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"Numeric features: {', '.join(numeric)}."
+    raise InputError(f"there is no numeric feature {name!r} to repeat", hint=hint, place="training.repeat")
+
+
+def _subject(spec: TrainingSpec, dataset: Table, parts: Partitions) -> Subject:
+    details = dataset.artifact.output.details
+    known = spec.features
+    if dataset.open:  # it may have other features, too
+        known = tuple(name for name in known if name in (details.get("features") or ()))
+    try:
+        found = find_subject(details, parts, known, "training.features")
+    except InputError as error:
+        place = error.place
+        if place == "training.features":  # at the name itself
+            place = _named(place, spec.features, error.message)
+        raise InputError(error.message, hint=error.hint, place=place or "training.dataset") from error
+    if spec.weight is not None:
+        check_column(spec.weight, parts.schema, spec.features)
+    return found
+
+
+def _named(place: str, names: Sequence[str], message: str) -> str:
+    at = next((number for number, name in enumerate(names) if repr(name) in message), None)
+    return place if at is None else f"{place}[{at}]"
+
+
+def _check_label(spec: TrainingSpec, subject: Subject, schema: pa.Schema) -> Objective:
+    kinds = [schema.field(name).type for name in subject.labels]
+    numeric = is_number(kinds[0]) and not pa.types.is_boolean(kinds[0])
+    objective = spec.objective or (Objective.REGRESSION if numeric else Objective.CLASSIFICATION)
+    wrong = next((n for n, kind in enumerate(kinds) if not is_number(kind)), None)
+    if objective == Objective.REGRESSION and wrong is not None:
+        raise InputError(
+            f"label {subject.labels[wrong]!r} has type {kinds[wrong]}, which cannot be regressed",
+            hint="Use `objective: classification`, or a numeric label.",
+            place="training.objective" if spec.objective else "training.dataset",
+        )
+    if objective == Objective.CLASSIFICATION and len(kinds) > 1:
+        raise InputError(
+            f"the dataset has {len(kinds)} labels, and classes are learned one at a time",
+            hint="Make a dataset for each, or use numbers.",
+            place="training.dataset",
+        )
+    return objective
+
+
+def _check_choices(spec: TrainingSpec, objective: Objective) -> None:
+    """What goes with classes alone, or with numbers alone."""
+    if spec.search is not None:
+        check_metric(spec.search.metric, objective, SEARCH_METRIC)
+    if spec.quantiles and objective != Objective.REGRESSION:
+        raise InputError("quantiles are of numbers; the label has classes", place="training.quantiles")
+    if objective == Objective.REGRESSION:
+        for name in ("threshold", "threshold_by"):
+            if getattr(spec, name) is not None:
+                raise InputError(
+                    "a threshold decides between two classes; the label has numbers", place=f"training.{name}"
+                )
+        for name in ("class_weight", "class_weights"):
+            if getattr(spec, name):
+                raise InputError(
+                    "class weights are for classes; the label has numbers", place=f"training.{name}"
+                )
+        if spec.combine == Combine.VOTE:
+            raise InputError(
+                "numbers cannot be voted on", hint="Use mean or weighted.", place="training.combine"
+            )
+
+
+def _check_validation(spec: TrainingSpec, made_by: DatasetSpec | None) -> None:
+    split = made_by.split if made_by is not None else None
+    if split is not None and split.validation is None and split.validation_from is None:
+        raise InputError(
+            _NO_VALIDATION,
+            hint="Add `validation: 0.15` (or `validation_from`) to the dataset's `split`.",
+            place="training.search",
+        )
+
+
+def _ensemble(spec: TrainingSpec, members: Sequence[Model], subject: Subject, objective: Objective) -> Model:
+    if len(members) < len(spec.models):
+        raise UnknownError("it joins models that are not known before the run")
+    for name, member in zip(spec.models, members, strict=True):
+        if member.labels and member.labels != subject.labels:
+            raise InputError(
+                f"model {name!r} predicts {', '.join(member.labels)}, and the dataset's label is "
+                f"{', '.join(subject.labels)}",
+                hint="Name only models of the dataset's label.",
+                place=_named("training.models", spec.models, repr(name)),
+            )
+    features = {name: number for member in members for name, number in member.features.items()}
+    open_ = any(member.open for member in members)
+    return Model(features=features, labels=subject.labels, objective=objective, open=open_)
+
+
+def _check_rows(context: JobContext, spec: TrainingSpec) -> Frame:
+    """What the rows decide. Raises InputError and DataError."""
+    try:
+        frame = read_frame(context, spec)
+    except (InputError, DataError) as error:
+        error.place = error.place or "training.dataset"
+        raise
+    import_module("gridmill.jobs.training.decisions").check_decisions(frame, spec)
+    if spec.search is not None and len(frame.rows["validation"]) == 0:
+        raise InputError(
+            _NO_VALIDATION,
+            hint="Add `validation: 0.15` (or `validation_from`) to the dataset's `split`.",
+            place="training.search",
+        )
+    if spec.folds:
+        import_module("gridmill.jobs.training.cross_validation").plan_folds(frame, spec, context)
+    if spec.model == ModelKind.LSTM:
+        _check_sequence(frame, spec)
+    if spec.repeat is not None:
+        import_module("gridmill.jobs.training.naive").repeated_input(frame, spec.repeat)
+    return frame
+
+
+def _check_sequence(frame: Frame, spec: TrainingSpec) -> None:
+    """The longest sequence that is tried. A search fails only where all of its trials do."""
+    searched = spec.search.parameters.get("sequence") if spec.search is not None else None
+    tried = [int(one) for one in (searched.among or searched.bounds)] if searched else [spec.sequence]
+    whole_windows(frame, min(tried))

@@ -1,0 +1,127 @@
+"""What is known of a job's result before it runs, and the contexts in which the jobs' own code is tried."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.job import Job
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.storage_uri import below
+from gridmill.domain.training import Objective
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.tables import columns_of, open_version
+
+WHOLE_ROWS = 50_000
+"""A table with more rows is known by its columns alone."""
+_NO_COLUMN = re.compile(
+    r"has no column|there is no column|has no feature|needs column|not found|does not have|holds no times"
+)
+
+
+class UnknownError(Exception):
+    """A job cannot be checked: why, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as a job would find it. `whole`: with all of its rows; else with none. `open`: it may have more
+    columns. The types of the `unsure` columns may be others, as later rows decide."""
+
+    artifact: Artifact
+    whole: bool = False
+    open: bool = False
+    unsure: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model as a prediction would find it: the features that it takes (whether each is a number), its
+    labels, and the objective. `open`: it may take other features."""
+
+    features: Mapping[str, bool]
+    labels: tuple[str, ...]
+    objective: Objective
+    open: bool = False
+
+
+Known = Table | Model
+
+
+def doubtful(message: str, tables: Mapping[str, Table]) -> bool:
+    """Whether what a sample led to may not hold for all rows."""
+    if _NO_COLUMN.search(message):
+        return any(table.open for table in tables.values())
+    words = set(re.findall(r"\w+", message))
+    return any(words & table.unsure for table in tables.values())
+
+
+@dataclass(slots=True)
+class Scene:
+    """Where jobs are tried: files of their own below `work`, tables below the storage root `root`."""
+
+    work: Path
+    folder: str
+    root: str
+    pipeline: str = "preflight"
+    count: int = field(default=0, init=False)
+
+    def context(self, job: Job, inputs: Mapping[str, Artifact]) -> JobContext:
+        """A context in which the job's own code can be called. Its root is that of the file system, as what
+        is made here lies beside the storage root."""
+        self.count += 1
+        own = self.work / str(self.count)
+        own.mkdir()
+        given = tuple(Input(name=name, artifact=artifact) for name, artifact in inputs.items())
+        order = Order(
+            attempt_id=f"preflight.{job.name}",
+            token="",
+            run_id="preflight",
+            pipeline=self.pipeline,
+            job=job,
+            given=Amounts(cpus=1, memory_bytes=GIB),
+            root="/",
+            output_uri=_uri(own / "output"),
+            inputs=given,
+            folder=self.folder,
+        )
+        return JobContext(order=order, work=own)
+
+    def keep(self, name: str, rows: pa.Table, details: Mapping[str, object] | None = None) -> Artifact:
+        """A table of these rows, as a version."""
+        self.count += 1
+        folder = self.work / str(self.count)
+        folder.mkdir()
+        pq.write_table(rows, folder / "rows.parquet")
+        output = Output(
+            kind=ArtifactKind.DATASET,
+            uri=_uri(folder),
+            rows=rows.num_rows,
+            columns=columns_of(rows.schema),
+            details=details or {},
+        )
+        return Artifact(id=f"{name}@0", name=name, number=0, output=output, fingerprint="")
+
+    def stored(self, artifact: Artifact) -> Table:
+        """A version of the storage root: whole where it is small, else its columns alone. Raises OSError and
+        what the libraries raise."""
+        output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
+        if (output.rows or 0) <= WHOLE_ROWS and output.rows is not None:
+            return Table(artifact=replace(artifact, output=output), whole=True)
+        empty = self.keep(artifact.name, self.schema_of(artifact).empty_table(), output.details)
+        kept = replace(output, uri=empty.output.uri, rows=0, table_version=None)
+        kind = output.kind if output.kind == ArtifactKind.PREDICTION else ArtifactKind.DATASET
+        return Table(artifact=replace(artifact, output=replace(kept, kind=kind)))
+
+    def schema_of(self, artifact: Artifact) -> pa.Schema:
+        """The columns of a version. Raises OSError and what the libraries raise."""
+        return open_version(below(self.root, artifact.output.uri), artifact.output).schema
+
+
+def _uri(path: Path) -> str:
+    return str(path.resolve()).lstrip("/")

@@ -1,0 +1,74 @@
+"""What a rank of a gang finds in its environment: the variables that torchrun, TensorFlow and JAX read."""
+
+import json
+from collections.abc import Sequence
+
+from gridmill.domain.gang import WORKER, Gang, Member
+
+EVALUATOR = "evaluator"
+
+
+def gang_environment(gang: Gang) -> dict[str, str]:
+    """All variables of one rank. What Slurm says of its job (`SLURM_*`) stays as it is."""
+    return {**_torch(gang), **_jax(gang), "TF_CONFIG": tf_config(gang)}
+
+
+def _torch(gang: Gang) -> dict[str, str]:
+    """torchrun's. A host is what it calls a group; rank 0 serves the store at MASTER_ADDR:MASTER_PORT."""
+    me, beside = gang.me, gang.beside
+    hosts = list(dict.fromkeys(member.host for member in gang.members))
+    alike = _alike(gang.members, me)
+    values = {
+        "MASTER_ADDR": gang.members[0].address,
+        "MASTER_PORT": gang.members[0].port,
+        "WORLD_SIZE": len(gang.members),
+        "RANK": gang.rank,
+        "LOCAL_WORLD_SIZE": len(beside),
+        "LOCAL_RANK": beside.index(me),
+        "GROUP_WORLD_SIZE": len(hosts),
+        "GROUP_RANK": hosts.index(me.host),
+        "ROLE_NAME": me.role,
+        "ROLE_WORLD_SIZE": len(alike),
+        "ROLE_RANK": alike.index(me),
+        "TORCHELASTIC_RUN_ID": gang.id,
+        "TORCHELASTIC_RESTART_COUNT": gang.restarts,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def _jax(gang: Gang) -> dict[str, str]:
+    """Rank 0 is the coordinator, whose address `jax.distributed.initialize` reads by itself; the number of
+    processes and its own are told to it (JAX 0.7 looks for these in a few cluster managers' words alone)."""
+    first = gang.members[0]
+    return {
+        "JAX_COORDINATOR_ADDRESS": _reached(first),
+        "JAX_NUM_PROCESSES": str(len(gang.members)),
+        "JAX_PROCESS_ID": str(gang.rank),
+        **_jax_devices(gang),
+    }
+
+
+def _jax_devices(gang: Gang) -> dict[str, str]:
+    """Which of the GPUs that its host's ranks see are this one's."""
+    before = gang.beside[: gang.beside.index(gang.me)]
+    first, count = sum(len(member.gpus) for member in before), len(gang.me.gpus)
+    return {"JAX_LOCAL_DEVICE_IDS": ",".join(str(first + k) for k in range(count))} if count else {}
+
+
+def tf_config(gang: Gang) -> str:
+    """TensorFlow's TF_CONFIG (JSON): every rank serves at its own port. An evaluator is in no cluster."""
+    roles = dict.fromkeys(member.role for member in gang.members if member.role != EVALUATOR)
+    cluster = {role: [_reached(one) for one in gang.members if one.role == role] for role in roles}
+    me = gang.me
+    task = {"type": me.role or WORKER, "index": _alike(gang.members, me).index(me)}
+    return json.dumps({"cluster": cluster, "task": task})
+
+
+def _alike(members: Sequence[Member], me: Member) -> list[Member]:
+    return [member for member in members if member.role == me.role]
+
+
+def _reached(member: Member) -> str:
+    address = f"[{member.address}]" if ":" in member.address else member.address
+    return f"{address}:{member.port}"

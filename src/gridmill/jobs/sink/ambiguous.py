@@ -1,0 +1,230 @@
+"""Columns whose texts do not show what they mean: the errors, with all readings and the line to add."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.domain.sink import ColumnType
+from gridmill.errors import DataError
+from gridmill.jobs.sink.convert import ARROW, TextRules, as_texts, trimmed
+from gridmill.jobs.sink.dates import Moments, distinct
+from gridmill.jobs.sink.form_detection import Narrowing
+from gridmill.jobs.sink.value_forms import MARKS, NOT_A_NUMBER, ORDERS, UNITS, Form, Forms, as_plain, readings
+
+_NUMBERS = (ColumnType.INTEGER, ColumnType.FLOAT)
+_TIMES = (ColumnType.DATE, ColumnType.TIMESTAMP)
+_PLAIN_NUMBER = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
+_ISO = r"^\d{4}-\d{2}-\d{2}(?:[T ][0-9:.Z+-]+)?$"
+_EXAMPLE_ROWS = 1000
+_ORDER_NAMES = {Form.DAY_FIRST: "day first", Form.MONTH_FIRST: "month first"}
+_UNIT_NAMES = {
+    Form.DIGITS: "year, month and day",
+    Form.SECONDS: "seconds since 1970",
+    Form.MILLISECONDS: "milliseconds since 1970",
+    Form.MICROSECONDS: "microseconds since 1970",
+    Form.NANOSECONDS: "nanoseconds since 1970",
+}
+
+
+class UnclearError(DataError):
+    """The texts that were read do not show what they mean; others may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclear:
+    """What is wrong with a column's texts, of which one is `text`."""
+
+    text: str
+    message: str
+    hint: str
+
+    def error(self, place: str) -> UnclearError:
+        """The error at a place."""
+        return UnclearError(self.message, hint=self.hint, place=place)
+
+
+def families_of(type_: ColumnType) -> tuple[tuple[Form, ...], ...]:
+    """The families of forms that texts of such a column have."""
+    if type_ in _NUMBERS:
+        return (MARKS,)
+    return (ORDERS, UNITS) if type_ in _TIMES else ()
+
+
+def forms_of(narrowing: Narrowing, type_: ColumnType) -> Forms | None:
+    """The forms that are left; None where Arrow reads all texts of the column as they are."""
+    families = families_of(type_)
+    plain = not narrowing.written and Form.POINT in narrowing.forms
+    if not families or plain or (type_ in _TIMES and not narrowing.written):
+        return None
+    return frozenset(form for family in families for form in narrowing.left(family))
+
+
+def is_open(forms: Forms | None, type_: ColumnType) -> bool:
+    """Whether more than one form of a family is left."""
+    return any(forms is None or len(forms & {*family}) > 1 for family in families_of(type_))
+
+
+def may_fit(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool:
+    """Whether one of the texts is of the type in a form that is not ruled out."""
+    texts = as_texts(column, target)
+    if texts is None or rules.time_format is not None:
+        return False
+    different, _ = distinct(trimmed(texts, rules.nulls))
+    if target in (ARROW[ColumnType.INTEGER], ARROW[ColumnType.FLOAT]):
+        return is_open(rules.forms, ColumnType.FLOAT) and _has_written_number(different)
+    if not pa.types.is_temporal(target):
+        return False
+    found = Moments(different, declared=True)
+    plain = rules.forms is None and bool(found.plain.ok.any())
+    undecided = [family for family in (ORDERS, UNITS) if len((rules.forms or {*Form}) & {*family}) > 1]
+    return plain or any(found.by(family).any() for family in undecided)
+
+
+def _has_written_number(texts: pa.StringArray) -> bool:
+    column = pa.chunked_array([texts])
+    written = pc.invert(pc.match_substring_regex(column, _PLAIN_NUMBER))
+    numbers = [pc.not_equal(as_plain(column, mark, declared=True), NOT_A_NUMBER) for mark in MARKS]
+    return bool(pc.any(pc.and_(written, pc.or_(*numbers))).as_py())
+
+
+def unclear_in(name: str, narrowing: Narrowing, type_: ColumnType) -> Unclear | None:
+    """Why a column's texts cannot be read; None where they can."""
+    if type_ in _TIMES and narrowing.short:
+        return _short(name, narrowing.short)
+    for family in families_of(type_):
+        left = narrowing.left(family)
+        if not left:
+            return _contradictory(name, narrowing, family)
+        if len(left) > 1 and family in narrowing.opens:
+            return _ambiguous(name, narrowing.opens[family], family, left)
+    return None
+
+
+def _short(name: str, text: str) -> Unclear:
+    formats = " or ".join(
+        f"`timestamp_format: {{{name}: {pattern!r}}}`" for pattern in _patterns(text) if "%y" in pattern
+    )
+    lines = formats or f"`timestamp_format: {{{name}: PATTERN}}`"
+    return Unclear(
+        text=text,
+        message=f"column {name!r}: {text!r} has a year of two digits, which does not show its century",
+        hint=f"Under `source`, write {lines} (69 to 99 are 1969 to 1999, 00 to 68 are 2000 to 2068). "
+        + _keep_text(name),
+    )
+
+
+def _contradictory(name: str, narrowing: Narrowing, family: tuple[Form, ...]) -> Unclear:
+    texts = list(dict.fromkeys(narrowing.against[form] for form in family if form in narrowing.against))
+    if family == MARKS:
+        said = f"{' and '.join(map(repr, texts))} are not written with the same decimal sign"
+        lines = "`decimal: '.'` or `decimal: ','`"
+        hint = f"Correct the values, or write {lines} under `source`. {_keep_text(name)}"
+    elif len(texts) == 1:
+        said = f"{texts[0]!r} does not have the form that the column's other times have"
+        hint = f"Correct the value. {_keep_text(name)}"
+    elif family == ORDERS:
+        said = (
+            f"{texts[1]!r} has the day first, and {texts[0]!r} has the month first" if len(texts) > 1 else ""
+        )
+        hint = f"Correct the values: in a column the order is the same in all rows. {_keep_text(name)}"
+    else:
+        said = f"{' and '.join(map(repr, texts[:2]))} do not count in the same unit since 1970"
+        hint = f"Correct the values, or write `timestamp_format: {{{name}: unix_s}}` under `source`."
+    return Unclear(text=texts[0], message=f"column {name!r}: {said}", hint=hint)
+
+
+def _ambiguous(name: str, text: str, family: tuple[Form, ...], left: tuple[Form, ...]) -> Unclear:
+    if family == MARKS:
+        numbers = readings(text)
+        said = " or ".join(numbers[mark] for mark in left)
+        lines = "`decimal: '.'` (commas group thousands) or `decimal: ','`"
+    elif family == ORDERS:
+        said = " or ".join(_long(_moment(text, form)) for form in left)
+        lines = " or ".join(
+            f"`timestamp_format: {{{name}: {pattern!r}}}` ({_ORDER_NAMES[form]})"
+            for form, pattern in zip(ORDERS, _patterns(text), strict=True)
+        )
+    else:
+        units = [form for form in left if Moments(pa.array([text]), declared=True).forms[form].ok[0]]
+        said = " or ".join(f"{_long(_moment(text, form))} ({_UNIT_NAMES[form]})" for form in units)
+        lines = " or ".join(f"`timestamp_format: {{{name}: {_unit_pattern(text, form)}}}`" for form in units)
+    return Unclear(
+        text=text,
+        message=f"column {name!r}: {text!r} is {said}, and no row shows which",
+        hint=f"Under `source`, write {lines}. {_keep_text(name)}",
+    )
+
+
+def _keep_text(name: str) -> str:
+    return f"`columns: {{{name}: string}}` keeps the text."
+
+
+def _moment(text: str, form: Form) -> datetime:
+    found = Moments(pa.array([text]), declared=True).forms[form]
+    return datetime.fromtimestamp(0, UTC) + int(found.micros[0]) * _MICROSECOND
+
+
+_MICROSECOND = datetime.resolution
+
+
+def _long(moment: datetime) -> str:
+    """A time that nobody can mistake."""
+    day = f"{moment.day} {moment:%B} {moment.year}"
+    return day if moment.time() == datetime.min.time() else f"{day} {moment:%H:%M:%S}"
+
+
+def _unit_pattern(text: str, form: Form) -> str:
+    if form != Form.DIGITS:
+        return str(form)
+    return repr("%Y%m%d%H%M%S"[: {8: 6, 12: 10, 14: 12}[len(text)]])
+
+
+def _patterns(text: str) -> Iterator[str]:
+    """The strptime patterns of a date of numbers, the day first and the month first; of one with a name."""
+    year = "%y" if re.match(r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(?!\d)", text) else "%Y"
+    found = re.match(r"^\d{1,2}([-/.])\d{1,2}[-/.](?:\d{4}|\d{2})(.*)$", text)
+    if found:
+        sign, rest = found.groups()
+        for first in ("%d{0}%m", "%m{0}%d"):
+            yield first.format(sign) + sign + year + _clock_pattern(rest)
+        return
+    named = re.match(r"^\d{1,2}([ /-]*)[A-Za-z]+([ /-]*)\d{2}(.*)$", text)
+    if named:
+        yield f"%d{named[1]}%b{named[2]}%y{_clock_pattern(named[3])}"
+
+
+def _clock_pattern(rest: str) -> str:
+    """The pattern of a time of day."""
+    half = re.search(r"[AaPp][Mm]", rest)
+    hour = "%I" if half else "%H"
+    pattern = re.sub(r"\d{1,2}:\d{2}:\d{2}", f"{hour}:%M:%S", rest, count=1)
+    pattern = re.sub(r"\d{1,2}:\d{2}", f"{hour}:%M", pattern, count=1) if "%S" not in pattern else pattern
+    pattern = re.sub(r"%S\.\d+", "%S.%f", pattern)
+    pattern = re.sub(r"[AaPp][Mm]", "%p", pattern)
+    return re.sub(r"(Z|[+-]\d{2}:?\d{2})$", "%z", pattern)
+
+
+def example(column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules) -> str:
+    """How the first text is read that Arrow does not read as it is; empty where there is none near."""
+    texts = as_texts(column.slice(0, _EXAMPLE_ROWS), converted.type)
+    if texts is None:
+        return ""
+    texts = trimmed(texts, rules.nulls)
+    plain = _ISO if pa.types.is_temporal(converted.type) else _PLAIN_NUMBER
+    odd = pc.fill_null(pc.invert(pc.match_substring_regex(texts, plain)), False)
+    for row in np.flatnonzero(odd.to_numpy()).tolist():
+        value = converted[row].as_py()
+        if value is not None:
+            return f"{texts[row].as_py()!r} is read as {_value(value)}"
+    return ""
+
+
+def _value(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date) else f"{value}"

@@ -1,0 +1,142 @@
+"""What is told of columns (nulls, distinct, min, max, mean, std), put together without a look at the rows.
+
+Least and greatest values of written files: Parquet's writer has found them, and its footers say them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is missing and what numbers are like, batch by batch; only finite numbers count.
+
+    Arrow takes a tenth of the time that an SQL aggregate takes.
+    """
+
+    nulls: dict[str, int] = field(default_factory=dict)
+    _numbers: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Count some rows."""
+        for item, column in zip(batch.schema, batch.columns, strict=True):
+            self.nulls[item.name] = self.nulls.get(item.name, 0) + column.null_count
+            if pa.types.is_integer(item.type) or pa.types.is_floating(item.type):
+                self._see(item.name, column.cast(pa.float64(), safe=False))
+
+    def _see(self, name: str, numbers: pa.Array) -> None:
+        count, told = _told(numbers)
+        before, known = self._numbers.get(name, (0, {}))
+        self._numbers[name] = (before + count, _moments(known, before, told, count))
+
+    def of(self, name: str) -> Mapping[str, Any]:
+        """The facts of a column."""
+        return {"nulls": self.nulls.get(name, 0), **self._numbers.get(name, (0, {}))[1]}
+
+
+def _told(numbers: pa.Array) -> tuple[int, Mapping[str, Any]]:
+    mean = pc.mean(numbers).as_py()
+    if mean is not None and not isfinite(mean):
+        numbers = numbers.filter(pc.is_finite(numbers))
+        mean = pc.mean(numbers).as_py()
+    return len(numbers) - numbers.null_count, {"mean": mean, "std": pc.stddev(numbers, ddof=1).as_py()}
+
+
+def merged(before: Facts, before_rows: int, added: Facts, added_rows: int) -> dict[str, dict[str, Any]]:
+    """Facts of rows put together, without looking at them: `distinct` is then at least that many."""
+    names = dict.fromkeys((*before, *added))
+    return {
+        name: _merged_column(before.get(name), before_rows, added.get(name), added_rows) for name in names
+    }
+
+
+def _merged_column(
+    a: Mapping[str, Any] | None, a_rows: int, b: Mapping[str, Any] | None, b_rows: int
+) -> dict[str, Any]:
+    if a is None or b is None:
+        only, rows = (b, a_rows) if a is None else (a, b_rows)
+        return {**(only or {}), "nulls": (only or {}).get("nulls", 0) + rows}
+    merged_facts: dict[str, Any] = {
+        "nulls": a["nulls"] + b["nulls"],
+        "distinct": max(a["distinct"], b["distinct"]),
+    }
+    for fact, choose in (("min", min), ("max", max)):
+        there = [one[fact] for one in (a, b) if one.get(fact) is not None]
+        if fact in a or fact in b:
+            merged_facts[fact] = choose(there) if there else None
+    if "mean" in a or "mean" in b:
+        merged_facts |= _moments(a, a_rows - a["nulls"], b, b_rows - b["nulls"])
+    return merged_facts
+
+
+def _moments(a: Mapping[str, Any], n: int, b: Mapping[str, Any], m: int) -> dict[str, Any]:
+    """Mean and standard deviation of two samples together (Chan, Golub and LeVeque, 1979)."""
+    if not n or a.get("mean") is None:
+        return {"mean": b.get("mean"), "std": b.get("std")}
+    if not m or b.get("mean") is None:
+        return {"mean": a.get("mean"), "std": a.get("std")}
+    difference = b["mean"] - a["mean"]
+    mean = a["mean"] + difference * m / (n + m)
+    stds = ((one.get("std") or 0.0, count) for one, count in ((a, n), (b, m)))
+    # Products, no powers: where these raise OverflowError, those are infinite.
+    squares = sum(std * std * (count - 1) for std, count in stds) + difference * difference * n * m / (n + m)
+    return {"mean": mean, "std": sqrt(squares / (n + m - 1)) if n + m > 1 else None}
+
+
+Extremes: TypeAlias = Mapping[str, tuple[Any, Any]]
+
+
+def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
+    """Of each plain column that has any value, over all files; NaN is no value."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            for name, leaf in leaves(schema):
+                for low, high in _of_groups(file, name, leaf):
+                    before = found.get(name, (low, high))
+                    found[name] = (min(before[0], low), max(before[1], high))
+    return found
+
+
+def leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
+    """The plain columns by their places in a footer, which tells of what is inside the others one by one."""
+    at = 0
+    for item in schema:
+        if not pa.types.is_nested(item.type):
+            yield item.name, at
+        at += _width(item.type)
+
+
+def _width(kind: pa.DataType) -> int:
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_width(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _of_groups(file: pq.ParquetFile, name: str, leaf: int) -> Iterator[tuple[Any, Any]]:
+    for number in range(file.metadata.num_row_groups):
+        column = file.metadata.row_group(number).column(leaf)
+        told = column.statistics
+        if told is not None and told.has_min_max:
+            yield from _ends(told)
+        elif told is None or told.null_count < column.num_values:  # too long for a footer
+            low, high = pc.min_max(file.read_row_group(number, [name])[name]).values()
+            if low.is_valid and low.as_py() == low.as_py():
+                yield low.as_py(), high.as_py()
+
+
+def _ends(told: pq.Statistics) -> Iterator[tuple[Any, Any]]:
+    """Yield nothing for times that Python cannot hold: it knows the years 1 to 9999."""
+    try:
+        yield told.min, told.max
+    except (OverflowError, ValueError):
+        return

@@ -1,0 +1,400 @@
+"""Numbers of a CSV file that begin with a zero or a plus, found in its bytes: Arrow reads 01234 as 1234.
+
+CSV files: columns of text in batches; lines are counted only when an error must name one.
+"""
+
+import csv
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+from numpy.typing import NDArray
+
+from gridmill.domain.source import Source
+from gridmill.errors import DataError
+from gridmill.jobs.sink.files import Opened, SourceFile, open_file
+from gridmill.jobs.sink.formats import Haste, HastyError, Seen, Types, check_names, pick
+
+_ZERO, _PLUS, _QUOTE, _LINE = b'0+"\n'
+_BYTES = np.arange(256)
+_DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
+_NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
+_SIGNS = np.isin(_BYTES, np.frombuffer(b"+-", np.uint8))
+_PIECE_BYTES = 2**18
+"""Looked at together: what a processor's cache holds."""
+_BELOW = _ZERO
+"""All that stands before a value is below the digits, but some delimiters."""
+
+
+@dataclass(slots=True)
+class Zeros:
+    """Looks at the blocks of a file, in order. `columns` (from 0) are those that count, of `width`."""
+
+    delimiter: int
+    columns: Collection[int]
+    width: int
+    _rest: bytes = b""
+    _inside: bool = False
+    _around: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._around = np.isin(_BYTES, [*b'\n\r\t "', self.delimiter])
+
+    def see(self, block: bytes, quotes: int) -> bool:
+        """Whether a value of these columns is a whole number with a zero before another digit, a plus, or 0x;
+        or may be, where that takes long to tell. An empty block is the end; `quotes` are in it."""
+        first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
+        if block and not first:
+            self._rest += block
+            return b"\r" in block  # lines may end with it alone
+        begin, self._rest = self._rest + (block[:first] or b"\n"), block[line:]
+        found = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
+        if first == line:
+            return found
+        inner = quotes - block.count(b'"', 0, first) - self._rest.count(b'"')
+        lines = np.frombuffer(block, np.uint8, line - first, first)  # no copy
+        return self._is_in(lines, inner, b"+" in block) or found
+
+    def _is_in(self, lines: NDArray[np.uint8], quotes: int, plus: bool) -> bool:
+        """Whether such a value is in whole lines."""
+        found = self._is_found(lines, plus)
+        self._inside ^= bool(quotes % 2)
+        return found
+
+    def _is_found(self, data: NDArray[np.uint8], plus: bool) -> bool:
+        places = self._places(data, plus)
+        if not len(places):
+            return False
+        if self._inside:  # the data begins within a value of several lines
+            return True
+        columns = self._columns_of(data, places)
+        return bool(np.any(np.isin(columns, list(self.columns)) | (columns >= self.width)))
+
+    def _places(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
+        """Where such numbers begin."""
+        pieces = (data[at : at + _PIECE_BYTES + 2] for at in range(0, len(data), _PIECE_BYTES))
+        found = [self._zeros(piece, plus) + number * _PIECE_BYTES for number, piece in enumerate(pieces)]
+        places = np.concatenate(found)
+        if len(data) > 1 and data[0] in (_ZERO, _PLUS):
+            places = np.concatenate([[0], places])
+        places = places[_NEXT[data[places + 1]]]
+        return self._whole(data, places[self._is_beginning(data, places - 1)])
+
+    def _zeros(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
+        """Zeros and plus signs, if there are any, behind what may stand before a value, and some others."""
+        before = data[:-2] < _BELOW
+        if self.delimiter >= _BELOW:
+            before |= data[:-2] == self.delimiter
+        signs = data[1:-1] == _ZERO
+        if plus:
+            signs |= data[1:-1] == _PLUS
+        before &= signs
+        return np.flatnonzero(before) + 1
+
+    def _is_beginning(self, data: NDArray[np.uint8], before: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether nothing of a value stands at these places, or its sign alone."""
+        before = before - ((before >= 0) & _SIGNS[data[before]])
+        return (before < 0) | self._around[data[before]]
+
+    def _whole(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those from which digits follow up to the end of the value: 01:30 and 01.5 are other things."""
+        found, length = places[:0], 2
+        while len(places):
+            after = data[places + length]
+            found = np.concatenate([found, places[self._around[after]]])
+            places, length = places[_DIGITS[after]], length + 1
+        return found
+
+    def _columns_of(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The column of each place; the data begins with a line."""
+        delimiters, lines = data == self.delimiter, data == _LINE
+        quotes = data == _QUOTE
+        if quotes.any():
+            outside = np.cumsum(quotes, dtype=np.uint8) & 1 == 0  # even stays even where it overflows
+            delimiters &= outside
+            lines &= outside
+        ends, signs = np.flatnonzero(lines), np.flatnonzero(delimiters)
+        line = np.searchsorted(ends, places)
+        starts = np.concatenate([[-1], ends])[line]
+        columns: NDArray[np.intp] = np.searchsorted(signs, places) - np.searchsorted(signs, starts)
+        return columns
+
+
+BLOCK_BYTES = 4 * 2**20
+"""One batch's text. A record longer than this is refused."""
+_DELIMITERS = ",;\t|"
+_SIGN_BYTES = '0123456789xX+-. "\n\r\t'
+csv.field_size_limit(BLOCK_BYTES)
+
+
+def _sign(sign: str) -> str:
+    """As YAML has it."""
+    return '"\\t"' if sign == "\t" else f"'{sign}'"
+
+
+@dataclass(slots=True)
+class Delimited:
+    """A CSV file (RFC 4180: quoted fields may hold delimiters, quotes and line ends)."""
+
+    file: SourceFile
+    source: Source
+    _names: tuple[str, ...] | None = field(default=None, init=False)
+    _header_line: int = field(default=1, init=False)
+
+    def names(self) -> tuple[str, ...]:
+        """The header's columns; an empty name becomes `column_N`. Raises DataError."""
+        if self._names is None:
+            self._header_line, header = next(self._records(), (1, None))
+            if header is None:
+                raise DataError(
+                    "the file is empty: not even a header",
+                    hint="Write its header, or move the file away.",
+                    place=self.file.name,
+                )
+            self._check_page(header)
+            self._check_delimiter(header)
+            names = (name.strip() or f"column_{number}" for number, name in enumerate(header, start=1))
+            self._names = check_names(self.file, tuple(names))
+        return self._names
+
+    def _check_page(self, header: Sequence[str]) -> None:
+        """What a server answers instead of a file: it could be read as a column of texts."""
+        if header[0].lstrip().lower().startswith(("<!doctype html", "<html")):
+            raise DataError(
+                "this is a web page, not a CSV file",
+                hint="Does the address lead to a login, or to a page about the file?",
+                place=self.file.name,
+            )
+
+    def _check_delimiter(self, header: Sequence[str]) -> None:
+        """A single column whose name has another delimiter in it is hardly one."""
+        others = _DELIMITERS.replace(self.file.delimiter, "")
+        sign = next((sign for sign in others if len(header) == 1 and sign in header[0]), None)
+        if sign is not None and self.source.delimiter is None:
+            raise DataError(
+                f"its only column is called {header[0]!r}",
+                hint=f"Under `source`, write `delimiter: {_sign(sign)}` if that separates the columns,"
+                f" or `delimiter: {_sign(self.file.delimiter)}` if there is one column of this name.",
+                place=self.file.name,
+            )
+
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+    ) -> Iterator[pa.Table]:
+        """All rows, as text where no type is given; values listed in `nulls` are null."""
+        names = self.names()
+        ragged: list[Any] = []
+        types = haste.types if haste is not None else {}
+        with open_file(self.file) as opened, self._explained(ragged, hasty=haste is not None):
+            counted = _Counted(opened.stream, self.zeros(names, haste))
+            reader = pc.open_csv(counted, **self.options(names, columns, ragged, types))
+            for batch in reader:
+                if counted.zeros:
+                    raise HastyError
+                seen(opened.raw.tell())
+                yield pa.Table.from_batches([batch])
+        if counted.quotes % 2:
+            self._check_closed()
+
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """The lines at which the rows' records begin."""
+        records = (line for line, _ in self._records())
+        next(records, None)  # the header
+        yield from pick(records, rows)
+
+    def zeros(self, names: tuple[str, ...], haste: Haste | None) -> Zeros | None:
+        """What looks for numbers that begin with a zero. Raises HastyError where bytes do not tell."""
+        watched = [at for at, name in enumerate(names) if haste is not None and name in haste.inferred]
+        if not watched:
+            return None
+        if not self.file.delimiter.isascii() or not is_read_as_ascii(self.source.encoding):
+            raise HastyError
+        return Zeros(delimiter=ord(self.file.delimiter), columns=watched, width=len(names))
+
+    def options(
+        self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
+    ) -> dict[str, Any]:
+        """How Arrow reads it; it adds rows of another width to `ragged`."""
+
+        def remember(row: Any) -> str:  # noqa: ANN401  pyarrow's InvalidRow
+            ragged.append(row)
+            return "error"
+
+        return {
+            "read_options": pc.ReadOptions(
+                use_threads=False,
+                block_size=BLOCK_BYTES,
+                column_names=list(names),
+                skip_rows_after_names=self._header_line,  # blank lines before it count
+                encoding=self.source.encoding,
+            ),
+            "parse_options": pc.ParseOptions(
+                delimiter=self.file.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=remember,
+                ignore_empty_lines=len(names) > 1,
+            ),
+            "convert_options": pc.ConvertOptions(
+                column_types={name: types.get(name, pa.string()) for name in names},
+                null_values=list(self.source.nulls),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                include_columns=list(columns or names),
+            ),
+        }
+
+    @contextmanager
+    def _explained(self, ragged: list[Any], *, hasty: bool) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            if "straddling" in str(error) and self._is_header_alone():
+                return  # Arrow wants an end of line behind it
+            if hasty:
+                raise HastyError from error
+            raise self._explain(error, ragged) from error
+        except UnicodeError as error:
+            raise self._bad_text(error) from error
+        except pa.ArrowException as error:
+            if isinstance(error.__cause__, DataError):
+                raise error.__cause__ from None
+            raise
+
+    def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
+        """What is wrong, found by reading the file again, slowly."""
+        self._check_closed()
+        width = len(self.names())
+        for line, row in self._records():
+            if len(row) != width:
+                return DataError(
+                    f"this row has {len(row)} values, the header has {width} columns: {_shown(row)}",
+                    hint="A value that holds the delimiter must be in double quotes; or set `delimiter`.",
+                    place=f"{self.file.name}:{line}",
+                )
+        return DataError(f"not readable as CSV: {error}", place=self.file.name)
+
+    def _is_header_alone(self) -> bool:
+        records = self._records()
+        next(records, None)
+        return next(records, None) is None
+
+    def _check_closed(self) -> None:
+        """Raise DataError for a quote that nothing closes: all rows after it would be part of one value."""
+        with open_file(self.file) as opened:
+            line = _unclosed(self._text(opened), self.file.delimiter)
+        if line is not None:
+            raise DataError(
+                "a value begins with a double quote that nothing closes",
+                hint="Is the file cut short? A double quote within a quoted value is written twice.",
+                place=f"{self.file.name}:{line}",
+            )
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """The line at which each record begins (from 1), and its values; the header first.
+
+        Blank lines are records where there is one column, but not before the header.
+        """
+        with open_file(self.file) as opened:
+            try:
+                yield from _numbered(self._text(opened), self.file.delimiter)
+            except UnicodeError as error:
+                raise self._bad_text(error) from error
+            except csv.Error as error:
+                raise DataError(f"not readable as CSV: {error}", place=self.file.name) from error
+
+    def _text(self, opened: Opened) -> TextIOWrapper:
+        encoding = "utf-8-sig" if self.source.encoding.lower() in ("utf-8", "utf8") else self.source.encoding
+        return TextIOWrapper(opened.stream, encoding=encoding, newline="")
+
+    def _bad_text(self, error: UnicodeError) -> DataError:
+        line, at, data = self._bad_byte()
+        if line == 0:
+            return DataError(f"is not {self.source.encoding}: {error}", place=self.file.name)
+        return DataError(
+            f"byte {data[at]:#04x} at position {at + 1} of this line is not {self.source.encoding}",
+            hint=f"Write `encoding: cp1252` under `source` if it is {_word(data, at, 'cp1252')!r}; or "
+            "another encoding, as `latin-1` or `utf-16`.",
+            place=f"{self.file.name}:{line}",
+        )
+
+    def _bad_byte(self) -> tuple[int, int, bytes]:
+        """Line (from 1), position in it (from 0) of the first byte that cannot be decoded, and the line."""
+        with open_file(self.file) as opened:
+            for line, data in enumerate(_lines(opened), start=1):
+                try:
+                    data.decode(self.source.encoding)
+                except UnicodeDecodeError as error:
+                    return line, error.start, data
+        return 0, 0, b""
+
+
+def _word(line: bytes, at: int, encoding: str) -> str:
+    """The text around a byte of a line."""
+    return line[max(0, at - 12) : at + 12].decode(encoding, errors="replace").strip()
+
+
+def is_read_as_ascii(encoding: str) -> bool:
+    """Whether digits, signs and line ends are the bytes that they are in ASCII."""
+    return _SIGN_BYTES.encode(encoding) == _SIGN_BYTES.encode()
+
+
+class _Counted:
+    """A stream that counts the double quotes in what is read: an odd number is worth a closer look. `zeros`:
+    whether a number begins with one, as far as somebody looks."""
+
+    def __init__(self, stream: BinaryIO, zeros: Zeros | None = None) -> None:
+        self._stream = stream
+        self._look = zeros
+        self.quotes = 0
+        self.zeros = False
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        found = self._stream.read(size)
+        quotes = int(np.count_nonzero(np.frombuffer(found, np.uint8) == ord('"')))
+        self.quotes += quotes
+        if self._look is not None and not self.zeros:
+            self.zeros = self._look.see(found, quotes)
+        return found
+
+
+def _lines(opened: Opened) -> Iterator[bytes]:
+    rest = b""
+    while chunk := opened.stream.read(BLOCK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _numbered(text: TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(text, delimiter=delimiter)
+    begins, width = 1, 0
+    for row in reader:
+        width = width or len(row)
+        if row or width == 1:
+            yield begins, row or [""]
+        begins = reader.line_num + 1
+
+
+def _unclosed(text: TextIOWrapper, delimiter: str) -> int | None:
+    """The line of the record that ends within quotes; None where all are closed, or nobody can tell."""
+    reader, begins = csv.reader(text, delimiter=delimiter, strict=True), 1
+    try:
+        for _ in reader:
+            begins = reader.line_num + 1
+    except (csv.Error, UnicodeError) as error:
+        endless = any(words in str(error) for words in ("unexpected end of data", "field limit"))
+        return begins if endless else None
+    return None
+
+
+def _shown(row: list[str]) -> str:
+    text = ", ".join(row)
+    return text if len(text) <= 60 else f"{text[:57]}..."

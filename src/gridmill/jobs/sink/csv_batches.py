@@ -1,0 +1,144 @@
+"""Small CSV files of one header, parsed as one: a parser for each takes longer than what is in it."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from gridmill.domain.source import Compression, Format, Source
+from gridmill.errors import DataError
+from gridmill.jobs.sink.csv import Delimited, is_read_as_ascii
+from gridmill.jobs.sink.files import UTF16, SourceFile, check_unchanged, open_file
+from gridmill.jobs.sink.formats import Haste, HastyError, Seen
+
+SMALL_BYTES = 2**18
+MOST_BYTES = 4 * 2**20
+_PACKED = 8
+"""So many times as large as a compressed file its text is taken to be."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Bundle:
+    """A `Reader` of the rows of several files, of which `file` is the first; `counts` says how many rows each
+    has. It raises HastyError for all that is wrong: only file by file the place can be told."""
+
+    file: SourceFile
+    files: tuple[SourceFile, ...]
+    first: Delimited
+    counts: tuple[int, ...]
+    body: bytes
+
+    def names(self) -> tuple[str, ...]:
+        """The columns, which all have. Raises DataError."""
+        return self.first.names()
+
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+    ) -> Iterator[pa.Table]:
+        """All rows at once."""
+        names, ragged = self.names(), list[Any]()
+        zeros = self.first.zeros(names, haste)
+        if zeros is not None and zeros.see(self.body, quotes=0):
+            raise HastyError
+        if not self.body:
+            return
+        options = self.first.options(names, columns, ragged, haste.types if haste is not None else {})
+        options["read_options"].skip_rows_after_names = 0
+        try:
+            rows = pc.read_csv(pa.BufferReader(self.body), **options)
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            raise HastyError from error
+        if rows.num_rows != sum(self.counts):
+            raise HastyError
+        seen(len(self.body))
+        yield rows
+
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """Nobody can tell."""
+        return (None for _ in rows)
+
+
+Piece: TypeAlias = Bundle | SourceFile
+
+
+def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
+    """The files in their order, those that can be parsed as one together. Raises DataError."""
+    if not is_read_as_ascii(source.encoding):
+        yield from files
+        return
+    group: list[SourceFile] = []
+    bodies: list[bytes] = []
+    header, size_bytes = b"", 0
+    for file in files:
+        found = _plain(file)
+        if group and (found is None or found[0] != header or size_bytes > MOST_BYTES):
+            yield _bundle(group, bodies, source)
+            group, bodies, size_bytes = [], [], 0
+        if found is None:
+            yield file
+            continue
+        header, body = found
+        group.append(file)
+        bodies.append(body)
+        size_bytes += len(body)
+    if group:
+        yield _bundle(group, bodies, source)
+
+
+def is_small(file: SourceFile) -> bool:
+    """Whether its rows take little memory, all at once."""
+    return file.format in (Format.CSV, Format.JSONL) and text_bytes(file) <= SMALL_BYTES
+
+
+def text_bytes(file: SourceFile) -> int:
+    """How long its text is, about where it is compressed."""
+    return file.size_bytes * (1 if file.compression == Compression.NONE else _PACKED)
+
+
+def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source) -> Piece:
+    if len(files) == 1:
+        return files[0]
+    return Bundle(
+        file=files[0],
+        files=tuple(files),
+        first=Delimited(files[0], source),
+        counts=tuple(body.count(b"\n") for body in bodies),
+        body=b"".join(bodies),
+    )
+
+
+def _text(file: SourceFile) -> bytes | None:
+    """What it holds; None where that is not what it held when it was hashed, or much."""
+    if file.compression == Compression.NONE and file.fetch is None:
+        try:
+            data = file.path.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}", place=file.name) from error
+        return data if hashlib.sha256(data).hexdigest()[: len(file.content)] == file.content else None
+    with open_file(file) as opened:
+        data = opened.stream.read(SMALL_BYTES)
+        whole = not opened.stream.read(1)
+    check_unchanged(file)
+    return data if whole else None
+
+
+def _plain(file: SourceFile) -> tuple[bytes, bytes] | None:
+    """Header and rows of a file whose lines are its rows; None for another one, also where it has changed."""
+    if file.format != Format.CSV or not is_small(file):
+        return None
+    data = _text(file)
+    if data is None or b'"' in data or data[:2] in UTF16:
+        return None
+    if b"\r" in data:
+        if data.count(b"\r") != data.count(b"\r\n"):
+            return None
+        data = data.replace(b"\r\n", b"\n")
+    if not data.endswith(b"\n"):
+        data += b"\n"
+    if data.startswith(b"\n") or b"\n\n" in data:
+        return None
+    end = data.index(b"\n") + 1
+    return data[:end], data[end:]

@@ -1,0 +1,336 @@
+"""Texts to times: common forms of dates, each of which alone shows what it means, and those that do not.
+
+Every text is read in each way in which it can be read (`Moments`): `plain` for a form that has one meaning,
+and one reading for each `Form` of those that have several. Which of these a column has is decided elsewhere.
+Times without a zone are UTC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gridmill.jobs.sink.value_forms import ORDERS, UNITS, Form
+
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_NAME = (
+    r"(?P<name>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
+    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
+_WEEKDAY = (
+    r"(?:(?P<weekday>mon(?:day)?|tue(?:s(?:day)?)?|wed(?:nesday)?|thu(?:r(?:s(?:day)?)?)?|fri(?:day)?|"
+    r"sat(?:urday)?|sun(?:day)?)\.?,? +)?"
+)
+_DAY = r"(?P<day>\d{1,2})"
+_YEAR = r"(?P<year>\d{4})"
+_ZONE = r" ?(?P<zone>z|utc|gmt|ut|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?"
+_CLOCK = (
+    r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d+))?)?)?"
+    r" ?(?P<half>[ap]\.?m\.?)?" + _ZONE
+)
+_TIME = rf"(?:(?:,? *t|:|,? +(?:at +)?){_CLOCK})?$"
+_BASIC = rf"t(?P<hour>\d{{2}})(?P<minute>\d{{2}})(?:(?P<second>\d{{2}})(?:[.,](?P<fraction>\d+))?)?{_ZONE}$"
+
+_PLAIN = (
+    rf"^{_YEAR}(?P<before>[-/])(?P<month>\d{{1,2}})(?P<after>[-/]){_DAY}{_TIME}",
+    rf"^{_YEAR}\.(?P<month>\d{{2}})\.(?P<day>\d{{2}}){_TIME}",  # with fewer digits they may be versions
+    rf"^{_WEEKDAY}{_NAME}\.?[ -]+{_DAY}(?:st|nd|rd|th)?(?:,? +|-){_YEAR}{_TIME}",
+    rf"^{_WEEKDAY}{_DAY}(?:st|nd|rd|th|\.)?(?P<before>[ /-]*){_NAME}\.?,?(?P<after>[ /-]*){_YEAR}{_TIME}",
+    rf"^{_YEAR}(?P<before>[ /-]){_NAME}(?P<after>[ /-]){_DAY}{_TIME}",
+    rf"^{_WEEKDAY}{_NAME} +{_DAY} +{_CLOCK} +{_YEAR}$",
+    rf"^{_YEAR}-w(?P<week>\d{{2}})-(?P<number>[1-7]){_TIME}",
+    rf"^{_YEAR}w(?P<week>\d{{2}})(?P<number>[1-7])(?:{_BASIC[:-1]})?$",
+    rf"^{_YEAR}(?P<month>\d{{2}})(?P<day>\d{{2}}){_BASIC}",
+)
+_DECLARED = (rf"^{_YEAR}-(?P<ordinal>\d{{3}}){_TIME}",)
+"""Forms that other things have too: they are times where the column is declared so."""
+_ORDERED = rf"^(?P<one>\d{{1,2}})(?P<before>[-/.])(?P<other>\d{{1,2}})(?P<after>[-/.]){_YEAR}{_TIME}"
+_SHORT = (
+    r"^\d{1,2}([-/.])\d{1,2}[-/.]\d{2}(?:[ t,].*)?$",
+    rf"^\d{{1,2}}[ /-]*{_NAME}\.?,?[ /-]*'?\d{{2}}(?:[ ,].*)?$",
+    rf"^{_NAME}\.? +\d{{1,2}},? +'?\d{{2}}$",
+)
+"""Dates with years of two digits."""
+_COMPACT = (
+    r"^(?P<year>(?:19|20)\d{2})(?P<month>\d{2})(?P<day>\d{2})"
+    r"(?:(?P<hour>\d{2})(?P<minute>\d{2})(?P<second>\d{2})?)?$"
+)
+_COUNT = r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<fraction>\d+))?$"
+_UNITS: Mapping[Form, tuple[int, int]] = {
+    Form.SECONDS: (9, 10**6),
+    Form.MILLISECONDS: (12, 10**3),
+    Form.MICROSECONDS: (15, 1),
+    Form.NANOSECONDS: (18, 0),
+}
+"""The fewest digits of a number that is a time between 1973 and 2286 in that unit, and its microseconds."""
+_LARGEST = str(2**63 - 1)
+_MOST_BYTES = 64
+"""No time is written longer."""
+_DAY_MICROSECONDS = 24 * 3600 * 10**6
+_LIMITS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The years 1 to 9999."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """The texts in one way: microseconds since 1970 where `ok`; `timed`: they say more than the date."""
+
+    micros: Numbers
+    ok: Mask
+    timed: Mask
+
+
+@dataclass(slots=True)
+class Moments:
+    """All readings of texts, which are not null. `declared`: the column is known to hold times.
+
+    Each text has a plain reading, or readings by its order, or by its unit; or none. `short` are those
+    whose year has two digits.
+    """
+
+    texts: pa.StringArray
+    declared: bool
+    plain: Reading = field(init=False)
+    forms: dict[Form, Reading] = field(default_factory=dict, init=False)
+    short: Mask = field(init=False)
+
+    def __post_init__(self) -> None:
+        long = pc.greater(pc.binary_length(self.texts), _MOST_BYTES)
+        self.texts = pc.utf8_lower(pc.if_else(long, "", self.texts))
+        self.plain = self._first(_PLAIN + (_DECLARED if self.declared else ()))
+        nothing = self._nothing()
+        self.forms = dict.fromkeys((*ORDERS, *UNITS), nothing)
+        self.short = np.zeros(len(self.texts), bool)
+        if not self.plain.ok.all():
+            self._read_ordered()
+            if self.declared:
+                self._read_numbers()
+            for pattern in _SHORT:
+                self.short |= _mask(pc.match_substring_regex(self.texts, pattern))
+            self.short &= ~self.plain.ok
+
+    def by(self, family: tuple[Form, ...]) -> Mask:
+        """The texts that have a reading by one of a family's forms."""
+        mask: Mask = np.logical_or.reduce([self.forms[form].ok for form in family])
+        return mask
+
+    def _nothing(self) -> Reading:
+        none = np.zeros(len(self.texts), bool)
+        return Reading(np.zeros(len(self.texts), np.int64), none, none)
+
+    def _first(self, patterns: tuple[str, ...]) -> Reading:
+        """By the first pattern that fits each text."""
+        found = self._nothing()
+        found = Reading(found.micros, found.ok.copy(), found.timed.copy())
+        for pattern in patterns:
+            if found.ok.all():
+                break
+            _fill(found, _Parts.of(self.texts, pattern).reading())
+        return found
+
+    def _read_ordered(self) -> None:
+        parts = _Parts.of(self.texts, _ORDERED)
+        for form, (day, month) in zip(ORDERS, (("one", "other"), ("other", "one")), strict=True):
+            self.forms[form] = parts.renamed({day: "day", month: "month"}).reading()
+
+    def _read_numbers(self) -> None:
+        self.forms[Form.DIGITS] = _Parts.of(self.texts, _COMPACT).reading()
+        parts = _Parts.of(self.texts, _COUNT)
+        for form, (digits, factor) in _UNITS.items():
+            length = pc.binary_length(parts.groups["whole"]).to_numpy(zero_copy_only=False)
+            ok = parts.there & ((length == digits) | (length == digits + 1)) & ~self._is_date_of_digits
+            self.forms[form] = _counted(parts, ok, factor)
+
+    @property
+    def _is_date_of_digits(self) -> Mask:
+        """Dates of 8 and 14 digits are no numbers of seconds: those would be of 1970, or of 2600."""
+        length = pc.binary_length(self.texts)
+        return self.forms[Form.DIGITS].ok & _mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
+
+
+def _fill(found: Reading, more: Reading) -> None:
+    new = more.ok & ~found.ok
+    found.micros = np.where(new, more.micros, found.micros)
+    found.timed = np.where(new, more.timed, found.timed)
+    found.ok = found.ok | more.ok
+
+
+def _mask(found: pa.Array) -> Mask:
+    mask: Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a pattern finds in each text: named groups, empty where they are not in it."""
+
+    groups: Mapping[str, pa.Array]
+    there: Mask
+
+    @classmethod
+    def of(cls, texts: pa.StringArray, pattern: str) -> "_Parts":
+        found = pc.extract_regex(texts, pattern)
+        names = [item.name for item in found.type]
+        groups = {name: pc.fill_null(pc.struct_field(found, name), "") for name in names}
+        return cls(groups, _mask(pc.is_valid(found)))
+
+    def renamed(self, names: Mapping[str, str]) -> "_Parts":
+        return _Parts({names.get(name, name): group for name, group in self.groups.items()}, self.there)
+
+    def is_there(self, name: str) -> Mask:
+        if name not in self.groups:
+            return np.zeros(len(self.there), bool)
+        return _mask(pc.not_equal(self.groups[name], ""))
+
+    def number(self, name: str, default: int = 0) -> Numbers:
+        if name not in self.groups:
+            return np.full(len(self.there), default, np.int64)
+        filled = pc.if_else(pc.equal(self.groups[name], ""), str(default), self.groups[name])
+        found: Numbers = filled.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return found
+
+    def reading(self) -> Reading:
+        """The times, where all parts are possible."""
+        days, ok = self._days()
+        micros, in_day = self._clock()
+        total = days * _DAY_MICROSECONDS + micros
+        ok = self.there & ok & in_day & self._is_even() & (total >= _LIMITS[0]) & (total <= _LIMITS[1])
+        return Reading(np.where(ok, total, 0), ok, self.is_there("hour"))
+
+    def _is_even(self) -> Mask:
+        """Whether the same sign stands before and after the middle part."""
+        if "before" not in self.groups:
+            return np.ones(len(self.there), bool)
+        return _mask(pc.equal(self.groups["before"], self.groups["after"]))
+
+    def _days(self) -> tuple[Numbers, Mask]:
+        year = self.number("year", 1)
+        if "week" in self.groups:
+            return _of_week(year, self.number("week", 1), self.number("number", 1))
+        if "ordinal" in self.groups:
+            start, last = _year_days(year), _year_days(year + 1)
+            days = start + self.number("ordinal", 1) - 1
+            return days, (days >= start) & (days < last)
+        month = self._month()
+        within = (month >= 1) & (month <= 12) & (year >= 1)
+        months = (year - 1970) * 12 + np.where(within, month, 1) - 1
+        start, end = _month_days(months), _month_days(months + 1)
+        days = start + self.number("day", 1) - 1
+        ok = within & (days >= start) & (days < end)
+        return days, ok & self._is_weekday(days)
+
+    def _month(self) -> Numbers:
+        if "name" not in self.groups:
+            return self.number("month", 1)
+        names = pc.utf8_slice_codeunits(self.groups["name"], 0, 3)
+        found = pc.index_in(names, pa.array(_MONTHS))
+        month: Numbers = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        return month
+
+    def _is_weekday(self, days: Numbers) -> Mask:
+        """Whether the name of a day that is written is right."""
+        if "weekday" not in self.groups:
+            return np.ones(len(days), bool)
+        names = pc.utf8_slice_codeunits(self.groups["weekday"], 0, 3)
+        number = pc.fill_null(pc.index_in(names, pa.array(_DAYS)), -1).to_numpy(zero_copy_only=False)
+        right: Mask = (number < 0) | ((days + 3) % 7 == number)  # 1970 began on a Thursday
+        return right
+
+    def _clock(self) -> tuple[Numbers, Mask]:
+        hour, minute, second = self.number("hour"), self.number("minute"), self.number("second")
+        half = self.is_there("half")
+        ok = (hour < 24) & (minute < 60) & (second < 60) & ~(half & ((hour < 1) | (hour > 12)))
+        ok &= self.is_there("minute") | half | ~self.is_there("hour") | self._is_iso_hour()
+        if half.any():
+            late = _mask(pc.starts_with(self.groups["half"], "p"))
+            hour = np.where(half, hour % 12 + 12 * late, hour)
+        seconds = hour * 3600 + minute * 60 + second
+        return seconds * 10**6 + self._fraction(6) - self._offset() * 60 * 10**6, ok
+
+    def _is_iso_hour(self) -> Mask:
+        """ISO 8601 has times of two digits: 2024-01-01T10."""
+        if "hour" not in self.groups or "before" not in self.groups or "name" in self.groups:
+            return np.zeros(len(self.there), bool)
+        two = _mask(pc.equal(pc.binary_length(self.groups["hour"]), 2))
+        return two & _mask(pc.equal(self.groups["before"], "-"))
+
+    def _fraction(self, digits: int) -> Numbers:
+        """Of a second, in so many digits: what is finer is cut."""
+        if "fraction" not in self.groups:
+            return np.zeros(len(self.there), np.int64)
+        cut = pc.utf8_slice_codeunits(self.groups["fraction"], 0, digits)
+        padded = pc.utf8_rpad(cut, width=digits, padding="0")
+        found: Numbers = padded.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return found
+
+    def _offset(self) -> Numbers:
+        """Minutes ahead of UTC."""
+        zoned = self.is_there("zone")
+        if not zoned.any():
+            return np.zeros(len(self.there), np.int64)
+        digits = pc.replace_substring_regex(self.groups["zone"], "[^0-9]", "")
+        padded = pc.utf8_rpad(digits, width=4, padding="0").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        behind = _mask(pc.starts_with(self.groups["zone"], "-"))
+        minutes: Numbers = np.where(behind, -1, 1) * (padded // 100 * 60 + padded % 100)
+        return minutes
+
+
+def counted(texts: pa.StringArray, unit: Form) -> Reading:
+    """Numbers of any size that count so since 1970."""
+    if unit == Form.DIGITS:
+        return _Parts.of(texts, _COMPACT).reading()
+    parts = _Parts.of(texts, _COUNT)
+    most = 19 if unit == Form.NANOSECONDS else _UNITS[unit][0] + 3
+    length = pc.binary_length(parts.groups["whole"]).to_numpy(zero_copy_only=False)
+    return _counted(parts, parts.there & (length <= most), _UNITS[unit][1])
+
+
+def _counted(parts: _Parts, ok: Mask, factor: int) -> Reading:
+    """Numbers since 1970; factor 0: nanoseconds, of which thousands are cut."""
+    digits = parts.groups["whole"]
+    beyond = pc.and_(pc.greater_equal(pc.binary_length(digits), len(_LARGEST)), pc.greater(digits, _LARGEST))
+    ok = ok & ~_mask(beyond)
+    whole = pc.if_else(pa.array(ok), digits, "0").cast(pa.int64()).to_numpy()
+    fraction = np.where(ok, parts._fraction(6), 0)
+    micros = whole // 1000 if factor == 0 else whole * factor + fraction * factor // 10**6
+    negative = _mask(pc.equal(parts.groups["sign"], "-"))
+    micros = np.where(negative, -micros, micros)
+    ok = ok & (micros >= _LIMITS[0]) & (micros <= _LIMITS[1])
+    return Reading(micros, ok, ok)
+
+
+def _month_days(months: Numbers) -> Numbers:
+    """The first day of months since 1970, in days since 1970."""
+    days: Numbers = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return days
+
+
+def _year_days(year: Numbers) -> Numbers:
+    return _month_days((year - 1970) * 12)
+
+
+def _of_week(year: Numbers, week: Numbers, number: Numbers) -> tuple[Numbers, Mask]:
+    """ISO 8601: week 1 has the year's first Thursday."""
+    first = _first_monday(year)
+    days = first + (week - 1) * 7 + number - 1
+    return days, (week >= 1) & (days < _first_monday(year + 1)) & (year >= 1)
+
+
+def _first_monday(year: Numbers) -> Numbers:
+    fourth = _year_days(year) + 3
+    return fourth - (fourth + 3) % 7
+
+
+def distinct(column: pa.ChunkedArray) -> tuple[pa.StringArray, pa.Array]:
+    """The different texts of a column, without null, and the index of each row's text."""
+    codes = column.combine_chunks().dictionary_encode()
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.chunk(0) if codes.num_chunks else pa.array([], pa.string()).dictionary_encode()
+    return codes.dictionary, codes.indices

@@ -1,0 +1,142 @@
+"""Which forms a column's texts can have: narrowed by every text, until one of each family is left."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gridmill.jobs.sink.dates import Mask, Moments, distinct
+from gridmill.jobs.sink.value_forms import (
+    ANY,
+    MARKS,
+    NOT_A_NUMBER,
+    ORDERS,
+    UNITS,
+    Form,
+    Forms,
+    as_plain,
+    is_ambiguous,
+)
+
+_ZONE = r"[T ].*(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
+_LOOK_FIRST = 20
+"""So many texts are tried before all: most columns of texts hold no times."""
+
+
+@dataclass(slots=True)
+class Narrowing:
+    """What a column can still be. `declared`: its type is given, and texts that are not of it do not count.
+
+    `written`: one text at least is not as Arrow reads it. `against` has for each form that is ruled out the
+    text that did so, `opens` for each family a text that its forms read differently, and `short` a date whose
+    year has two digits. `zoned`: times of ISO 8601 in it have a zone. `whole` are the signs
+    by which all numbers are whole.
+    """
+
+    forms: Forms = ANY
+    declared: bool = False
+    written: bool = False
+    against: dict[Form, str] = field(default_factory=dict)
+    opens: dict[tuple[Form, ...], str] = field(default_factory=dict)
+    whole: set[Form] = field(default_factory=lambda: set(MARKS))
+    short: str = ""
+    zoned: bool = False
+
+    def left(self, family: tuple[Form, ...]) -> tuple[Form, ...]:
+        """The forms of a family that are not ruled out."""
+        return tuple(form for form in family if form in self.forms)
+
+    def see_plain_numbers(self, texts: pa.ChunkedArray) -> None:
+        """Numbers that Arrow reads: with a decimal point, most of them are no numbers with a comma."""
+        if Form.COMMA in self.forms:
+            self._see_numbers(texts)
+
+    def see_numbers(self, texts: pa.ChunkedArray) -> bool:
+        """Whether all texts are numbers, by a sign that is left."""
+        found = self._see_numbers(texts)
+        self.written = self.written or found
+        return found and bool(self.left(MARKS))
+
+    def _see_numbers(self, texts: pa.ChunkedArray) -> bool:
+        if not self.declared and not _are_numbers(_first_few(texts)):
+            return False
+        different, _ = distinct(texts)
+        column = pa.chunked_array([different])
+        plain = {mark: as_plain(column, mark, declared=self.declared) for mark in MARKS}
+        ok = {mark: _mask(pc.not_equal(numbers, NOT_A_NUMBER)) for mark, numbers in plain.items()}
+        numbers = ok[Form.POINT] | ok[Form.COMMA]
+        if not (numbers.any() if self.declared else numbers.all()):
+            return False
+        for mark in MARKS:
+            self._rule_out(mark, numbers & ~ok[mark], different)
+            if mark in self.whole and _mask(pc.match_substring_regex(plain[mark], r"[.eEnN]")).any():
+                self.whole.discard(mark)
+        either = _mask(is_ambiguous(column))
+        if either.any():
+            self.opens.setdefault(MARKS, _first(different, either))
+        return True
+
+    def see_times(self, texts: pa.ChunkedArray) -> tuple[bool, bool]:
+        """Whether all texts are times, and all of them dates without a time of day."""
+        if not self.declared and not _are_times(Moments(_first_few(texts), False)).all():
+            return False, False
+        different, _ = distinct(texts)
+        found = Moments(different, self.declared)
+        times = _are_times(found)
+        if not (times.any() if self.declared else times.all()):
+            return False, False
+        self.written = True
+        for family in (ORDERS, UNITS):
+            self._narrow_times(found, family, different)
+        if found.short.any() and not self.short:
+            self.short = _first(different, found.short)
+        timed = found.plain.timed & found.plain.ok
+        timed = np.logical_or.reduce([timed, *(one.timed & one.ok for one in found.forms.values())])
+        return True, not timed.any()
+
+    def see_zones(self, texts: pa.ChunkedArray) -> None:
+        """Times of ISO 8601; the first ones show whether they have a zone."""
+        self.zoned = self.zoned or bool(pc.any(pc.match_substring_regex(_first_few(texts), _ZONE)).as_py())
+
+    def _narrow_times(self, found: Moments, family: tuple[Form, ...], texts: pa.StringArray) -> None:
+        mine = found.by(family)
+        if not mine.any():
+            return
+        for form in family:
+            self._rule_out(form, mine & ~found.forms[form].ok, texts)
+        for one in family:
+            for other in family:
+                both = found.forms[one].ok & found.forms[other].ok
+                differ = both & (found.forms[one].micros != found.forms[other].micros)
+                if differ.any():
+                    self.opens.setdefault(family, _first(texts, differ))
+
+    def _rule_out(self, form: Form, bad: Mask, texts: pa.StringArray) -> None:
+        if bad.any():
+            self.against.setdefault(form, _first(texts, bad))
+            self.forms -= {form}
+
+
+def _first_few(texts: pa.ChunkedArray) -> pa.StringArray:
+    return pc.unique(pc.drop_null(texts.slice(0, 5 * _LOOK_FIRST)))[:_LOOK_FIRST]
+
+
+def _are_numbers(texts: pa.StringArray) -> bool:
+    column = pa.chunked_array([texts])
+    none = [pc.equal(as_plain(column, mark, declared=False), NOT_A_NUMBER) for mark in MARKS]
+    return not pc.any(pc.and_(*none)).as_py()
+
+
+def _are_times(found: Moments) -> Mask:
+    times: Mask = found.plain.ok | found.by(ORDERS) | found.by(UNITS) | found.short
+    return times
+
+
+def _mask(found: pa.ChunkedArray) -> Mask:
+    mask: Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _first(texts: pa.StringArray, where: Mask) -> str:
+    return str(texts[int(np.flatnonzero(where)[0])].as_py())

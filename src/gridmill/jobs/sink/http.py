@@ -1,0 +1,312 @@
+"""Bytes from elsewhere into a file: whole or not at all, and gone on with where a connection broke.
+
+Files by HTTP: not fetched again while their ETag or time stands.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import httpx
+
+from gridmill.domain.source import HTTP, Source
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.sink.files import SourceFile, content_of, described, key_of
+from gridmill.jobs.sink.source import Arrivals, Asked
+from gridmill.settings import fill_in_environment
+
+ATTEMPTS = 4
+"""So many tries in a row that bring nothing, and it is given up."""
+FIRST_PAUSE_SECONDS = 0.1
+
+
+class BrokenOffError(Exception):
+    """The connection failed, perhaps for a moment only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """`chunks` begin at byte `start`; `size_bytes` is that of the whole, None when nobody says."""
+
+    chunks: Iterator[bytes]
+    start: int = 0
+    size_bytes: int | None = None
+
+
+Open = Callable[[int], Body]
+"""Asks for the bytes from a position on; the body may begin earlier. Raises BrokenOffError."""
+
+
+def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
+    """Write `path`, by rename; with `most_bytes` no more than about so many of its first bytes, in one try.
+
+    Raises UnavailableError when it keeps breaking off, StorageError, and what `open_at` finds to be final.
+    """
+    draft = path.with_name(f"{path.name}.partial")
+    with storage_errors(path), draft.open("wb") as file:
+        tries = 0
+        while not (trouble := _go_on(open_at, file, most_bytes)).whole:
+            tries = 1 if trouble.progressed else tries + 1
+            if tries >= ATTEMPTS or most_bytes is not None:
+                raise UnavailableError(f"cannot be fetched: {trouble.said}", place=name)
+            time.sleep(FIRST_PAUSE_SECONDS * 2**tries)
+    draft.rename(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    whole: bool = False
+    progressed: bool = False
+    said: str = ""
+
+
+def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _Try:
+    before = file.tell()
+    try:
+        body = open_at(before)
+        file.seek(body.start)
+        file.truncate()
+        for chunk in body.chunks:
+            file.write(chunk)
+            if most_bytes is not None and file.tell() >= most_bytes:
+                return _Try(whole=True)
+    except BrokenOffError as error:
+        return _Try(progressed=file.tell() > before, said=str(error))
+    if body.size_bytes is not None and file.tell() != body.size_bytes:
+        said = f"it broke off after {file.tell():,} of {body.size_bytes:,} bytes"
+        return _Try(progressed=file.tell() > before, said=said)
+    return _Try(whole=True)
+
+
+TIMEOUT_SECONDS = 30.0
+"""Without a byte; a whole file may take longer."""
+MOST_REDIRECTS = 10
+_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+def arrive(asked: Asked) -> Arrivals:
+    """Each URL's file: as it is known, or fetched because it changed.
+
+    Raises DataError for one that is not there, InputError for one that is refused, UnavailableError.
+    """
+    files: list[SourceFile] = []
+    waiting: list[SourceFile] = []
+    positions: dict[str, Any] = {}
+    headers = {
+        name: _sendable(fill_in_environment(text, "source.headers"), name)
+        for name, text in asked.source.headers.items()
+    }
+    with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
+        for written in dict.fromkeys(asked.source.paths):
+            if written.startswith(HTTP):
+                page = Page(client=client, written=written, headers=headers)
+                page.source = asked.source
+                try:
+                    files.append(replace(_arrived(page, asked, positions), written=written))
+                except _WaitsError:
+                    waiting.append(_waiting(page, asked, positions))
+    return Arrivals(files=tuple(files), positions=positions, waiting=tuple(waiting))
+
+
+def _waiting(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
+    """A file that is not settled: what was known of it stays so."""
+    key = key_of(page.written)
+    if key in asked.positions:
+        positions[key] = asked.positions[key]
+    found = described(
+        asked.source,
+        path=_path(page, asked),
+        name=page.written,
+        content="",
+        size_bytes=0,
+        fetch=_is_here,
+    )
+    return replace(found, written=page.written)
+
+
+def _path(page: "Page", asked: Asked) -> Path:
+    """Where it is put."""
+    name = urlsplit(page.written).path.rpartition("/")[2] or "index"
+    return asked.work / f"{key_of(page.written)}-{name}"
+
+
+def _sendable(value: str, name: str) -> str:
+    """The value, if HTTP can carry it: who finds out later would tell the value, which may be a secret."""
+    if not (value.isascii() and value.isprintable()) or value != value.strip():
+        raise InputError(
+            "the value holds a line break, a space at its end, or what is not ASCII",
+            hint="Is there a line break at the end of the environment variable?",
+            place=f"source.headers.{name}",
+        )
+    return value
+
+
+def _arrived(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
+    key = key_of(page.written)
+    known: Mapping[str, Any] = asked.positions.get(key, {})
+    path = _path(page, asked)
+    page.known = known
+    try:
+        download(page.open_at, path, page.written, asked.most_bytes)
+    except _StandsError:
+        positions[key] = known
+        return described(
+            asked.source,
+            path=path,
+            name=page.written,
+            content=known["content"],
+            size_bytes=known["size_bytes"],
+            fetch=_Again(written=page.written, headers=page.headers, content=known["content"]),
+        )
+    content, size = content_of(path, page.written), path.stat().st_size
+    positions[key] = page.validators | {"content": content, "size_bytes": size}
+    return described(
+        asked.source, path=path, name=page.written, content=content, size_bytes=size, fetch=_is_here
+    )
+
+
+def _is_here(path: Path) -> None:
+    """What was fetched already stays where it is."""
+    raise UnavailableError("vanished from the attempt's folder", place=str(path))
+
+
+class _StandsError(Exception):
+    """The file is as it was."""
+
+
+class _WaitsError(Exception):
+    """The file changed so lately that it may not be whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Again:
+    """Fetches what has not changed after all, because the table must be loaded anew."""
+
+    written: str
+    headers: Mapping[str, str]
+    content: str
+
+    def __call__(self, path: Path) -> None:
+        with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
+            page = Page(client=client, written=self.written, headers=self.headers)
+            download(page.open_at, path, self.written)
+        if content_of(path, self.written) != self.content:
+            path.unlink()
+            raise UnavailableError("changed while it was loaded", place=self.written)
+
+
+@dataclass(slots=True, kw_only=True)
+class Page:
+    """One URL. `known` is what an earlier load found; `validators` what the server says of this one. What is
+    not settled, by its `source`, is not fetched."""
+
+    client: httpx.Client
+    written: str
+    headers: Mapping[str, str]
+    known: Mapping[str, Any] = field(default_factory=dict)
+    validators: dict[str, str] = field(default_factory=dict)
+    source: Source | None = None
+
+    def open_at(self, start: int) -> Body:
+        """The bytes from `start` on if the file is still the same, else from 0."""
+        response = self._answer(self._conditions(start))
+        if response.status_code == httpx.codes.NOT_MODIFIED and self.known:
+            response.close()
+            raise _StandsError
+        self._check(response)
+        begin = start if response.status_code == httpx.codes.PARTIAL_CONTENT else 0
+        if begin == 0:
+            self.validators = _validators(response)
+            if self.source is not None and self.source.waits(*_times(response)):
+                response.close()
+                raise _WaitsError
+        length = response.headers.get("content-length")
+        plain = response.headers.get("content-encoding", "identity") == "identity"
+        size = begin + int(length) if length and plain else None
+        return Body(chunks=_chunks(response, plain=plain), start=begin, size_bytes=size)
+
+    def _conditions(self, start: int) -> dict[str, str]:
+        if start:
+            same = self.validators.get("etag", "") or self.validators.get("modified", "")
+            strong = same and not same.startswith("W/")
+            return {"Range": f"bytes={start}-", "If-Range": same} if strong else {}
+        asked = {"If-None-Match": self.known.get("etag"), "If-Modified-Since": self.known.get("modified")}
+        return {name: value for name, value in asked.items() if value}
+
+    def _answer(self, conditions: Mapping[str, str]) -> httpx.Response:
+        """The answer after redirects; to another place than the one declared, `headers` are not sent."""
+        url = self._url()
+        home = (url.scheme, url.host, url.port)
+        for _ in range(MOST_REDIRECTS):
+            own = self.headers if (url.scheme, url.host, url.port) == home else {}
+            request = self.client.build_request(
+                "GET", url, headers={"Accept-Encoding": "identity", **own, **conditions}
+            )
+            with _broken_off():
+                response = self.client.send(request, stream=True)
+            if response.next_request is None:
+                return response
+            response.close()
+            url = response.next_request.url
+        raise DataError(f"leads on more than {MOST_REDIRECTS} times", place=self.written)
+
+    def _url(self) -> httpx.URL:
+        try:
+            return httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
+        except httpx.InvalidURL as error:  # whose text may repeat what the environment filled in
+            raise InputError("this is no URL", place=self.written) from error
+
+    def _check(self, response: httpx.Response) -> None:
+        status = response.status_code
+        if status in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
+            return
+        response.close()
+        said = f"the server answers {status} {response.reason_phrase}".strip()
+        if status in _LATER:
+            raise BrokenOffError(said)
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            hint = 'Give the source `headers`, for example {Authorization: "Bearer ${env:TOKEN}"}.'
+            raise InputError(said, hint=hint, place=self.written)
+        raise DataError(said, hint="Does the URL work in a browser?", place=self.written)
+
+
+def _validators(response: httpx.Response) -> dict[str, str]:
+    found = {"etag": response.headers.get("etag"), "modified": response.headers.get("last-modified")}
+    return {name: value for name, value in found.items() if value}
+
+
+def _times(response: httpx.Response) -> tuple[int, float]:
+    """When the file last changed (nanoseconds since 1970, 0 where the server does not say), and its now."""
+    changed, now = (_moment(response.headers.get(name)) for name in ("last-modified", "date"))
+    return int((changed or 0.0) * 1e9), now or time.time()
+
+
+def _moment(written: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(written).timestamp() if written else None
+    except ValueError:
+        return None
+
+
+def _chunks(response: httpx.Response, *, plain: bool) -> Iterator[bytes]:
+    with _broken_off():
+        try:
+            yield from response.iter_raw() if plain else response.iter_bytes()
+        finally:
+            response.close()
+
+
+@contextmanager
+def _broken_off() -> Iterator[None]:
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise BrokenOffError(f"no answer within {TIMEOUT_SECONDS:g} s") from error
+    except httpx.TransportError as error:
+        raise BrokenOffError(str(error) or type(error).__name__) from error

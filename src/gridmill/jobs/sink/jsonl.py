@@ -1,0 +1,260 @@
+"""JSON lines: one object a line; Arrow parses whole blocks, Python the few that Arrow cannot."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from math import isinf
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from gridmill.domain.source import Source
+from gridmill.errors import DataError
+from gridmill.jobs.sink.files import SourceFile, open_file
+from gridmill.jobs.sink.formats import NUMBERS, Haste, Seen, check_names, pick
+from gridmill.jobs.sink.lossless import is_beyond
+
+_LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
+"""What no float may hold exactly."""
+LARGEST_EXACT = 2.0**53
+"""Below it every whole number is a float."""
+BLOCK_BYTES = 4 * 2**20
+LONGEST_LINE_BYTES = 64 * 2**20
+
+
+@dataclass(slots=True)
+class Lines:
+    """A file of JSON objects, one a line; what a line does not have is missing."""
+
+    file: SourceFile
+    source: Source
+    texts: frozenset[str] = frozenset()
+    """Columns of the file whose values are wanted as texts: numbers as they are written."""
+    integers: frozenset[str] = frozenset()
+    """Those declared `integer`, where 12.0 and true are whole numbers whatever the lines beside them hold."""
+    floats: frozenset[str] = frozenset()
+    """Those declared `float`, where true is 1."""
+    _times: set[str] = field(default_factory=set, init=False)
+
+    def names(self) -> tuple[str, ...] | None:
+        """Only the whole file tells."""
+        return None
+
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+    ) -> Iterator[pa.Table]:
+        """All rows, in Arrow's types for JSON; times stay the text they are."""
+        line = 1
+        with open_file(self.file) as opened:
+            for block in _blocks(opened.stream):
+                seen(opened.raw.tell())
+                if block.strip():
+                    table = self._table(block, line)
+                    check_names(self.file, tuple(table.column_names))
+                    yield (
+                        table.select([name for name in columns if name in table.column_names])
+                        if columns
+                        else table
+                    )
+                line += block.count(b"\n")
+
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """The rows' lines."""
+        with open_file(self.file) as opened:
+            lines = (number for number, line in enumerate(_each_line(opened.stream), start=1) if line.strip())
+            yield from pick(lines, rows)
+
+    def _table(self, block: bytes, first_line: int) -> pa.Table:
+        with suppress(pa.ArrowInvalid):
+            table = self._by_arrow(block)
+            if not (any(map(_holds_large, table.columns)) and _LONG.search(block)):
+                return table
+        objects = list(self._objects(block, first_line))
+        try:
+            return _from_objects(self._numbered(objects), self.texts)
+        except UnicodeEncodeError as error:
+            raise DataError(
+                "a text has half of a pair of code units, as \\ud800, which is no character",
+                place=f"{self.file.name}:{first_line + _half(block)}",
+            ) from error
+
+    def _by_arrow(self, block: bytes) -> pa.Table:
+        """Arrow makes times of text that looks so; whether a column holds times is not for a block to say."""
+        table = _parse(block, self.texts | self._times)
+        times = {item.name for item in table.schema if pa.types.is_timestamp(item.type)}
+        if times:
+            self._times |= times
+            table = _parse(block, self.texts | self._times)
+        return table
+
+    def _numbered(self, objects: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """As Arrow makes numbers of a column in which all values are of one type."""
+        kinds: dict[str, tuple[type[bool | float], ...]]
+        kinds = {**dict.fromkeys(self.integers, (bool, float)), **dict.fromkeys(self.floats, (bool,))}
+        if not kinds:
+            return objects
+        return [
+            {
+                name: _whole(_plain(value), kinds[name]) if name in kinds else value
+                for name, value in item.items()
+            }
+            for item in objects
+        ]
+
+    def _objects(self, block: bytes, first_line: int) -> Iterator[Mapping[str, Any]]:
+        for number, line in enumerate(block.split(b"\n"), start=first_line):
+            if line.strip():
+                yield self._object(line, number)
+
+    def _object(self, line: bytes, number: int) -> Mapping[str, Any]:
+        place = f"{self.file.name}:{number}"
+        try:
+            value = json.loads(line, **(_AS_WRITTEN if self.texts else _FINITE))
+        except UnicodeDecodeError as error:
+            raise DataError(f"byte {line[error.start]:#04x} is not UTF-8", place=place) from error
+        except (ValueError, RecursionError) as error:  # also a number of more than 4,300 digits
+            raise DataError(
+                f"not a JSON object: {error}", hint="Each line holds one whole object.", place=place
+            ) from error
+        if not isinstance(value, dict):
+            raise DataError(f"not a JSON object but {type(value).__name__}", place=place)
+        return value
+
+
+class _Written(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class _Large(float):
+    """A float that may lack the last digits of the number as it is written, `text`."""
+
+    text: str
+
+
+def _finite(text: str) -> float | str:
+    """The number; as text where no float is so large."""
+    number = float(text)
+    if isinf(number):
+        return text
+    if abs(number) < LARGEST_EXACT:
+        return number
+    large = _Large(number)
+    large.text = text
+    return large
+
+
+_FINITE: Mapping[str, Any] = {"parse_float": _finite}
+_AS_WRITTEN: Mapping[str, Any] = {"parse_float": _Written, "parse_int": _Written}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
+    """JSON in which numbers are numbers again."""
+    if isinstance(value, _Written):
+        return int(value) if value.lstrip("-").isdigit() else _finite(value)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: ANN401  JSON
+    """A value of one of these types as a whole number, where it is one: by its digits, not by its float."""
+    if isinstance(value, _Large) and float in kinds:
+        written = Decimal(value.text)
+        return int(written) if written == written.to_integral_value() else value.text  # which is refused
+    return int(value) if isinstance(value, kinds) and value % 1 == 0 else value
+
+
+def _half(block: bytes) -> int:
+    """The number of the first line (from 0) with a text that cannot be written."""
+    for number, line in enumerate(block.split(b"\n")):
+        if line.strip():
+            try:
+                json.dumps(json.loads(line), ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                return number
+    return 0
+
+
+def _parse(block: bytes, texts: Set[str]) -> pa.Table:
+    schema = pa.schema([(name, pa.string()) for name in sorted(texts)])
+    table = pj.read_json(
+        pa.BufferReader(block),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+    )
+    return table
+
+
+def _holds_large(column: pa.ChunkedArray) -> bool:
+    """Whether a float in it, however deep, may have been a whole number with more digits."""
+    if pa.types.is_floating(column.type):
+        return is_beyond(column)
+    if not pa.types.is_nested(column.type):
+        return False
+    return any(_holds_large(pa.chunked_array([part])) for chunk in column.chunks for part in _parts(chunk))
+
+
+def _parts(nested: pa.Array) -> list[pa.Array]:
+    found = nested.flatten()
+    return found if isinstance(found, list) else [found]
+
+
+def _from_objects(objects: Sequence[Mapping[str, Any]], texts: Set[str]) -> pa.Table:
+    names = dict.fromkeys(name for item in objects for name in item)
+    columns = [
+        _text_column(name, [item.get(name) for item in objects])
+        if name in texts
+        else _column(name, [_plain(item.get(name)) if texts else item.get(name) for item in objects])
+        for name in names
+    ]
+    items, arrays = [item for item, _ in columns], [array for _, array in columns]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(items))
+
+
+def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
+    """The values in their own type, or as text where they have several, or none holds all digits."""
+    try:
+        array = pa.array(values)
+        return pa.field(name, array.type), array
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        numbers = {type(value) for value in values} <= {int, float, type(None)}
+        texts = pa.array([_as_text(value) for value in values], pa.string())
+        return pa.field(name, texts.type, metadata={NUMBERS: b""} if numbers else None), texts
+
+
+def _text_column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
+    return pa.field(name, pa.string()), pa.array([_as_text(value) for value in values], pa.string())
+
+
+def _as_text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(_plain(value))
+
+
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Whole lines, about BLOCK_BYTES at a time."""
+    rest = b""
+    while chunk := stream.read(BLOCK_BYTES):
+        whole, newline, after = chunk.rpartition(b"\n")
+        if newline:
+            yield rest + whole + newline
+            rest = after
+        else:
+            rest += chunk
+        if len(rest) > LONGEST_LINE_BYTES:
+            raise DataError(
+                f"a line is longer than {LONGEST_LINE_BYTES // 2**20} MiB",
+                hint="Each line holds one whole object.",
+            )
+    if rest:
+        yield rest
+
+
+def _each_line(stream: BinaryIO) -> Iterator[bytes]:
+    for block in _blocks(stream):
+        yield from block.removesuffix(b"\n").split(b"\n")

@@ -1,0 +1,414 @@
+"""One load of a sink: what is new in its source, written and committed."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from gridmill.codec import fingerprint, to_builtins
+from gridmill.domain.sink import OnMisfit, SinkSpec
+from gridmill.domain.source import Source
+from gridmill.errors import ConflictError, DataError, UnavailableError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.parquet import Part
+from gridmill.jobs.sink.commit_info import Noted
+from gridmill.jobs.sink.files import Content, SourceFile
+from gridmill.jobs.sink.formats import HastyError
+from gridmill.jobs.sink.load import Loading, Progress
+from gridmill.jobs.sink.maintenance import check_times, find_inexact, rewrite, spare
+from gridmill.jobs.sink.metrics import Meter, check_metrics
+from gridmill.jobs.sink.part_files import Columns, Offer, open_offer
+from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
+from gridmill.jobs.sink.rejects import at_version, commit_rejects, no_wider
+from gridmill.jobs.sink.schema_evolution import Layout, evolve, widened
+from gridmill.jobs.sink.source import Arrivals, Asked, look
+from gridmill.jobs.sink.table import Mark, SinkTable, add_columns, commit, rules_number, times_of
+from gridmill.jobs.sink.time_ranges import decide_stretch
+from gridmill.jobs.sink.validate import open_sieve, top
+from gridmill.jobs.sink.value_forms import Form, Forms
+from gridmill.jobs.sink.write import Writing, Written, kept_rows, rows_of
+
+LOADER = 1
+"""Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""
+_READ_ANEW = ("mysql", "mariadb")
+"""Databases of which all tables are loaded anew: their times were taken in the server's zone once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one run of the job did."""
+
+    version: int
+    plan: LoadPlan
+    rows: int = 0
+    rejected: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    shifted: Mapping[str, float] = field(default_factory=dict)
+
+
+def rejects_uri(context: JobContext) -> str:
+    """The table of rejects beside the sink's, below the storage root."""
+    return f"{context.order.table_uri.rpartition('/')[0]}/rejects"
+
+
+def rejects_path(context: JobContext) -> Path:
+    """The same as a path."""
+    return context.below_root(rejects_uri(context))
+
+
+def declared_rules(spec: SinkSpec) -> int:
+    """Of all that decides which rows are in the table, and how."""
+    declared = to_builtins(spec)
+    for name in ("path", "headers", "endpoint", "settled_seconds"):
+        del declared["source"][name]
+    for name in ("decimal", "sheet"):
+        if declared["source"][name] is None:  # as before there was such a field
+            del declared["source"][name]
+    for name in ("metrics", "drift_threshold", "outages", "retain", "parts"):
+        del declared[name]
+    sql = declared["source"]["sql"] or {}
+    sql.pop("lag", None)
+    sql.pop("parameters", None)
+    if spec.source.sql is not None and spec.source.sql.query is not None:
+        sql["query"] = spec.source.sql.lasting_query
+    if spec.source.sql is not None and spec.source.sql.url.startswith(_READ_ANEW):
+        sql["loader"] = LOADER + 1
+    for name in ("max_rows", "wait_seconds"):
+        (declared["source"]["stream"] or {}).pop(name, None)
+    return rules_number(fingerprint(LOADER, declared))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """What the columns of a table change to, and the `forms` of their texts; those of them that are `untold`
+    have no value even then."""
+
+    schema: pa.Schema
+    untold: tuple[str, ...]
+    forms: Mapping[str, Forms]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """One load's surroundings: the table and its rejects as they were when opened, and what parts offer."""
+
+    context: JobContext
+    spec: SinkSpec
+    table: SinkTable
+    rejects: SinkTable
+    rules: int
+    offer: Offer
+
+    @property
+    def anew(self) -> bool:
+        """Whether what is there was loaded by another declaration, or nothing is."""
+        return self.table.rules != self.rules
+
+    @property
+    def loaded(self) -> tuple[Loaded, ...]:
+        """What was loaded, as rows or as rejects."""
+        return (*self.table.loaded, *self.rejected)
+
+    @property
+    def rejected(self) -> tuple[Loaded, ...]:
+        """What was loaded as rejects."""
+        return tuple(replace(entry, rejects=True) for entry in self.rejects.loaded)
+
+    def look(self, content: Content) -> Arrivals:
+        """What the source holds now."""
+        layout = Layout(spec=self.spec)
+        asked = Asked(
+            source=self.spec.source,
+            folder=self.context.order.folder,
+            work=self.context.work,
+            positions={} if self.anew else self.table.positions,
+            names=layout.named(),
+            texts=layout.texts(),
+            content=content,
+        )
+        return look(asked)
+
+    def plan(self) -> LoadPlan:
+        """What the source holds now, against what is loaded."""
+        arrivals = self.look(self.offer.content)
+        return replace(self._decided(arrivals), waiting=len(arrivals.waiting))
+
+    def _decided(self, arrivals: Arrivals) -> LoadPlan:
+        if arrivals.partial:
+            return decide_stretch(arrivals.files, self.loaded, anew=self.anew)
+        if arrivals.append:
+            plan = decide_next(arrivals.files, self.loaded, arrivals.positions, anew=self.anew)
+            return replace(plan, unseen=arrivals.unseen)
+        choose = load_anew if self.anew else decide
+        files = (*arrivals.files, *self._standing(arrivals))
+        plan = choose(files, self.loaded, arrivals.positions)
+        return replace(plan, origins={file.key: file.written for file in files if file.written})
+
+    def _standing(self, arrivals: Arrivals) -> list[SourceFile]:
+        """Files that are not settled, as they were when they were loaded. Raises UnavailableError where they
+        must be loaded again."""
+        known = {entry.key: entry.content for entry in self.loaded}
+        found = [replace(file, content=known[file.key]) for file in arrivals.waiting if file.key in known]
+        if found and self.anew:
+            raise UnavailableError(
+                f"the table must be loaded anew; {self.spec.source.waiting_text(len(found))}",
+                hint="Run the pipeline again once they are written.",
+                place=found[0].name,
+            )
+        return found
+
+    def evolved(self, plan: LoadPlan) -> Evolved | None:
+        """The table's columns as the new files would have them; None when they may not change so.
+
+        Raises DataError for a file that lacks a column, and where rows that are there would lose digits.
+        """
+        loading = self.loading(plan)
+        untold = set(loading.untold)
+        found = loading.found(plan.load, self.table.schema)
+        schema = evolve(self.table.schema, found, self.spec.columns, untold)
+        for name in widened(self.table.schema, schema):
+            number = find_inexact(self.table, plan, name)
+            if number is not None:
+                raise no_wider(
+                    name, number, loading.place_of_misfit(plan.load, self.table.schema.field(name))
+                )
+        new = set(schema.names) - set(self.table.schema.names)
+        left = tuple(name for name in schema.names if name in untold | new and found.get(name) is None)
+        same = (schema, set(left), loading.forms) == (self.table.schema, untold, self._forms)
+        return None if same else Evolved(schema, left, loading.forms)
+
+    def found_forms(self, plan: LoadPlan) -> Mapping[str, Forms]:
+        """How the texts of the files of a new table are read, by all values of columns whose types are
+        declared. Raises DataError."""
+        loading = self.loading(plan)
+        loading.find_forms(plan.load)
+        return loading.forms
+
+    @property
+    def _forms(self) -> dict[str, Forms]:
+        """How the texts of the files are read that are on the table."""
+        return {} if self.anew else kept_forms(self.table.note)
+
+    def loading(self, plan: LoadPlan, *, hasty: bool = False) -> Loading:
+        """How the plan's files are read."""
+        size = sum(file.size_bytes for file in plan.load)
+        progress = Progress(context=self.context, total=size * (2 if plan.anew and not hasty else 1))
+        note = {} if plan.anew else self.table.note
+        later, untold = set(note.get("later", ())), tuple(note.get("untold", ()))
+        return Loading(
+            spec=self.spec, progress=progress, later=later, untold=untold, hasty=hasty, forms=self._forms
+        )
+
+    def carry_out(
+        self, plan: LoadPlan, evolved: Evolved | None = None, forms: Mapping[str, Forms] | None = None
+    ) -> Load:
+        """Load what the plan says, in one commit; with what the table's columns evolve to. `forms` are those
+        of the texts of all files.
+
+        Raises DataError, InputError, LostRaceError, StorageError.
+        """
+        if not plan.load and not plan.remove and self.table.delta is not None:
+            return Load(version=self.table.delta.version(), plan=plan)
+        if not plan.load and plan.waiting:
+            raise _nothing_settled(self.spec.source, plan)
+        if not plan.load:
+            raise _nothing_at_all(self.spec.source.name)
+        if self.may_be_hasty:
+            with suppress(HastyError):
+                return self._carry_out(plan, evolved, forms, hasty=True)
+        return self._carry_out(plan, evolved, forms, hasty=False)
+
+    @property
+    def may_be_hasty(self) -> bool:
+        """Whether no row can be rejected: those are kept as they were read."""
+        return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
+
+    def _carry_out(
+        self, plan: LoadPlan, evolved: Evolved | None, forms: Mapping[str, Forms] | None, *, hasty: bool
+    ) -> Load:
+        loading = self.loading(plan, hasty=hasty)
+        if forms is not None:
+            loading.forms, loading.decided = dict(forms), True
+        if plan.anew:
+            schema = self._first_columns(loading, plan)
+        elif evolved is None:
+            schema = self.table.schema
+        else:
+            schema, loading.untold = evolved.schema, evolved.untold
+            loading.forms, loading.decided = dict(evolved.forms), True
+            loading.later |= set(schema.names) - set(self.table.schema.names)
+        folder = self.context.output / uuid4().hex
+        try:
+            with open_sieve(self.context, self.spec, schema) as sieve:
+                check_metrics(self.context, schema, self.spec.metrics)
+                meter = Meter(context=self.context, schema=schema, own=self.spec.metrics)
+                writing = Writing(loading=loading, sieve=sieve, meter=meter, schema=schema, folder=folder)
+                spared = spare(self.table, plan, folder)
+                parts, rejects = self._written(plan, writing, spared)
+                noted = Noted(
+                    context=self.context,
+                    plan=plan,
+                    table=self.table,
+                    schema=schema,
+                    sieve=sieve,
+                    meter=meter,
+                    parts=parts,
+                    spared=spared,
+                    later=loading.later,
+                    untold=loading.untold,
+                    lost=loading.lost,
+                    keys=loading.keys,
+                    forms=loading.forms,
+                    read_as=loading.read_as,
+                )
+                return self._committed(noted, rejects, folder)
+        finally:
+            clear(folder, self.context)
+
+    def _first_columns(self, loading: Loading, plan: LoadPlan) -> pa.Schema:
+        offered = self.offer.columns(plan.load)
+        if offered is None:
+            return first_columns(loading, plan)
+        loading.forms = dict(offered.forms)
+        return offered.schema
+
+    def _written(self, plan: LoadPlan, writing: Writing, spared: list[Part]) -> tuple[list[Part], list[Part]]:
+        taken = {file.key: one for file in plan.load if (one := self._taken(file, writing))}
+        with nullcontext() if taken else writing.meter.running():
+            rest = writing.write_all([file for file in plan.load if file.key not in taken])
+        found = taken | {one.file.key: one for one in rest}
+        written = [found[file.key] for file in plan.load]
+        repeated = writing.drop_repeated(written, kept_rows(self.table, plan, spared))
+        writing.sieve.check_share()
+        parts = [part for one in written for part in one.parts]
+        if taken or repeated:
+            writing.meter.again(rows_of(parts))
+        return parts, writing.write_rejects(written)
+
+    def _taken(self, file: SourceFile, writing: Writing) -> Written | None:
+        found = self.offer.take(file, Columns(writing.schema, writing.loading.forms), writing.folder)
+        if found is None:
+            return None
+        done, written = found
+        writing.sieve.count(done.rows, done.rejected, done.reasons)
+        writing.loading.lost.update(done.lost)
+        for name, said in done.read_as.items():
+            writing.loading.read_as.setdefault(name, said)
+        writing.loading.progress.end(file)
+        return written
+
+    def _committed(self, noted: Noted, rejects: list[Part], folder: Path) -> Load:
+        plan, sieve, table = noted.plan, noted.sieve, self.table
+        check_times(self.spec, noted.schema)  # not sooner: the files may bring the column
+        lost = sieve.rejected if plan.partial else self.loaded or sieve.rejected or noted.untold
+        if plan.anew and noted.rows == 0 and lost:
+            raise _nothing_left(plan, noted)
+        arrived = noted.rows + sieve.rejected
+        if arrived < plan.least:
+            raise _fewer(plan, arrived)
+        some = noted.parts or rejects or plan.remove or dict(plan.positions) != dict(table.positions)
+        if table.delta is not None and not (some or self._is_another(noted)):
+            return Load(version=table.delta.version(), plan=plan)
+        gone = {entry.path for entry in plan.remove}
+        outdated = [entry for entry in self.rejected if entry.path in gone]
+        rejected = table.rejects
+        if rejects or outdated:
+            rejected = commit_rejects(
+                self.rejects.path, self.rejects.loaded, outdated, rejects, times_of(plan.load, ())
+            )
+        note = noted.write(at_version(self.rejects.path, rejected), rejected, rejects_uri(self.context))
+        kept = replace(plan, remove=tuple(entry for entry in plan.remove if entry not in outdated))
+        mark = Mark(rules=self.rules, rejects=rejected, note=note)
+        version = self._commit(kept, noted, mark, folder)
+        return Load(
+            version=version,
+            plan=plan,
+            rows=noted.rows,
+            rejected=sieve.rejected,
+            reasons=dict(sieve.reasons),
+            shifted=note["details"]["drift"].get("shifted", {}),
+        )
+
+    def _is_another(self, noted: Noted) -> bool:
+        """Whether a table without rows is to have other columns, or is declared otherwise."""
+        return noted.plan.anew and (noted.schema != self.table.schema or self.table.rules != self.rules)
+
+    def _commit(self, plan: LoadPlan, noted: Noted, mark: Mark, folder: Path) -> int:
+        parts = [*noted.spared, *noted.parts]
+        if plan.anew or self.table.delta is None or noted.schema == self.table.schema:
+            return commit(self.table, plan, noted.schema, parts, mark)
+        if widened(self.table.schema, noted.schema):
+            kept = rewrite(self.table, plan, noted.schema, folder)
+            return commit(self.table, plan, noted.schema, [*kept, *noted.parts], mark, overwrite=True)
+        return commit(add_columns(self.table, noted.schema), plan, noted.schema, parts, mark)
+
+
+def kept_forms(note: Mapping[str, Any]) -> dict[str, Forms]:
+    """How the texts of a table's columns are read, by the note of its newest commit."""
+    return {name: frozenset(map(Form, forms)) for name, forms in note.get("forms", {}).items()}
+
+
+def first_columns(loading: Loading, plan: LoadPlan) -> pa.Schema:
+    """Those of a table that is loaded from these files for the first time, or again. Raises DataError."""
+    return (loading.first_schema(plan.load) if loading.hasty else None) or loading.schema(plan.load)
+
+
+def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
+    return ConflictError(
+        f"the table must be loaded anew, and {plan.least - rows:,} of its rows are gone from the source",
+        hint="Give the job another name to begin a new table.",
+    )
+
+
+def _nothing_settled(source: Source, plan: LoadPlan) -> UnavailableError:
+    return UnavailableError(
+        f"there is nothing to load yet; {source.waiting_text(plan.waiting)}",
+        hint="Run the pipeline again once they are written.",
+        place=source.name,
+    )
+
+
+def _nothing_at_all(place: str) -> DataError:
+    return DataError(
+        "there are no rows in it",
+        hint="A table needs at least one row; the table is left as it was.",
+        place=place,
+    )
+
+
+def _nothing_left(plan: LoadPlan, noted: Noted) -> DataError:
+    sieve, place = noted.sieve, ", ".join(file.name for file in plan.load[:3])
+    if noted.untold and not sieve.rejected:
+        types = ", ".join(f"{name}: float" for name in noted.untold[:5])
+        hint = (
+            f"With types for its columns there would be an empty table: `columns: {{{types}}}`, for example."
+        )
+        return DataError("there are no rows in it", hint=hint, place=place)
+    why = f": all {sieve.rejected:,} break constraints ({top(sieve.reasons)})" if sieve.rejected else ""
+    return DataError(f"there are no rows in it{why}", hint="The table is left as it was.", place=place)
+
+
+def clear(folder: Path, context: JobContext) -> None:
+    """Nothing of an attempt stays beside the table."""
+    rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # not empty, or gone
+        context.output.rmdir()
+
+
+def open_bench(context: JobContext, spec: SinkSpec, table: SinkTable) -> Bench:
+    """The surroundings of a load onto that table. Raises StorageError."""
+    spec = spec.with_times()
+    rules = declared_rules(spec)
+    return Bench(
+        context=context,
+        spec=spec,
+        table=table,
+        rejects=at_version(rejects_path(context), table.rejects),
+        rules=rules,
+        offer=open_offer(context, spec, rules),
+    )

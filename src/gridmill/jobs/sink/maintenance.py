@@ -1,0 +1,290 @@
+"""Keeping a sink's table in shape: small data files put together, rows that are too old taken out.
+
+A data file that holds rows of several source files says so in its own metadata, in the order of its rows: the
+ledger stays one with the data. A source file whose rows are all too old keeps an empty data file, so that
+it is not loaded again. Files of earlier versions stay where they are.
+
+The columns of times that a sink's outages and its retention go by.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gridmill.domain.sink import Retain, SinkSpec
+from gridmill.errors import InputError
+from gridmill.jobs.parquet import FILE_ROWS, Part, write_parquet
+from gridmill.jobs.sink.lossless import inexact_rows
+from gridmill.jobs.sink.plan import Loaded, LoadPlan
+from gridmill.jobs.sink.table import (
+    LostRaceError,
+    SinkTable,
+    compact_stem,
+    marked_with,
+    open_sink_table,
+    replace_files,
+)
+
+SMALL_BYTES = 16 * 2**20
+MOST_SMALL = 32
+YOUNG_SECONDS = 24 * 3600.0
+"""So many small files are put together: a row is written again once per 32-fold growth of its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Pieces of data files that become one file."""
+
+    pieces: tuple[Loaded, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it replaces."""
+        return tuple(dict.fromkeys(piece.path for piece in self.pieces))
+
+
+def by_path(loaded: Sequence[Loaded]) -> dict[str, list[Loaded]]:
+    """The pieces of each data file, in the order of its rows."""
+    found: dict[str, list[Loaded]] = {}
+    for entry in loaded:
+        found.setdefault(entry.path, []).append(entry)
+    return found
+
+
+def small_groups(loaded: Sequence[Loaded]) -> list[Group]:
+    """Which small files to put together; none while there are few. A pure decision."""
+    files = by_path([entry for entry in loaded if not entry.foreign])
+    small = {
+        path: pieces
+        for path, pieces in files.items()
+        if sum(piece.size_bytes for piece in pieces) < SMALL_BYTES
+    }
+    if len(small) < MOST_SMALL:
+        return []
+    groups: list[list[Loaded]] = [[]]
+    for pieces in small.values():
+        rows = sum(piece.rows for piece in (*groups[-1], *pieces))
+        if groups[-1] and rows > FILE_ROWS:
+            groups.append([])
+        groups[-1] += pieces
+    return [Group(pieces=tuple(group)) for group in groups if len(by_path(group)) > 1]
+
+
+def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> int | None:
+    """Compact and trim in one commit; the new version, or None where nothing is to be done.
+
+    Another attempt that changes the table meanwhile wins: this waits for the next load.
+    """
+    loaded = table.loaded
+    groups = small_groups(loaded)
+    done = {path for group in groups for path in group.paths}
+    cutoff = retain.cutoff(now) if retain else None
+    if retain is not None and cutoff is not None:
+        for path, pieces in by_path([entry for entry in loaded if not entry.foreign]).items():
+            if path not in done and _has_older(table.path / path, retain.time, cutoff):
+                groups.append(Group(pieces=tuple(pieces)))
+    if not groups:
+        return None
+    trim = Trim(column=retain.time, cutoff=cutoff) if retain and cutoff else None
+    parts = [write_group(table, group, table.schema, folder, trim) for group in groups]
+    try:
+        return replace_files(table, [path for group in groups for path in group.paths], parts)
+    except LostRaceError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trim:
+    """Rows whose `column` is before `cutoff` go; those without a time stay."""
+
+    column: str
+    cutoff: datetime
+
+    def stays(self, table: pa.Table) -> pa.ChunkedArray:
+        """For each row whether it stays."""
+        times = table[self.column].cast(pa.timestamp("us", "UTC"))
+        young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
+        return pc.fill_null(young, True)
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """Those that stay."""
+        return table.filter(self.stays(table))
+
+
+def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
+    with pq.ParquetFile(path) as file:
+        if column not in file.schema_arrow.names:  # it came with later rows
+            return False
+        trim = Trim(column=column, cutoff=cutoff)
+        return any(
+            trim.rows(pa.Table.from_batches([batch])).num_rows < batch.num_rows
+            for batch in file.iter_batches(columns=[column])
+        )
+
+
+def write_group(
+    table: SinkTable, group: Group, schema: pa.Schema, folder: Path, trim: Trim | None = None
+) -> Part:
+    """One data file with the rows of the pieces."""
+    files = by_path(group.pieces)
+    counts = [count for path, pieces in files.items() for count in _counts(table.path / path, pieces, trim)]
+    if len(group.pieces) == 1:
+        stem, marked = f"{group.pieces[0].key}-{group.pieces[0].content}-{uuid4().hex}", schema
+    else:
+        held = [replace(piece, rows=rows) for piece, rows in zip(group.pieces, counts, strict=True)]
+        stem, marked = compact_stem(), marked_with(schema, held)
+    if not sum(counts):
+        return _empty(folder / f"{stem}-00000.parquet", marked)
+    batches = (
+        _cast(rows, marked)
+        for path, pieces in files.items()
+        for rows in _rows(table.path / path, pieces, trim)
+    )
+    (part,) = write_parquet(batches, marked, folder, stem, file_rows=sum(counts) + 1)
+    return part
+
+
+def _counts(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> list[int]:
+    """How many rows stay of each piece of one data file."""
+    as_before = [piece.rows for piece in pieces]
+    if trim is None:
+        return as_before
+    with pq.ParquetFile(path) as file:
+        if trim.column not in file.schema_arrow.names:
+            return as_before
+        batches = file.iter_batches(columns=[trim.column])
+        kept = [
+            trim.stays(pa.Table.from_batches([batch])).to_numpy(zero_copy_only=False) for batch in batches
+        ]
+    before = np.concatenate([[0], *kept], dtype=np.int64).cumsum()
+    return [int(before[piece.start + piece.rows] - before[piece.start]) for piece in pieces]
+
+
+def _rows(
+    path: Path, pieces: Sequence[Loaded], trim: Trim | None, column: str | None = None
+) -> Iterator[pa.Table]:
+    """The rows of the pieces of one data file, which is read once, as many pieces as it may have; of one
+    column alone, if the file has it."""
+    stretches, at = _stretches(pieces), 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=None if column is None else [column]):
+            slices = []
+            while stretches and stretches[0][0] < at + batch.num_rows:
+                first, last = stretches[0]
+                begins = max(first - at, 0)
+                slices.append(batch.slice(begins, min(last - at, batch.num_rows) - begins))
+                if last > at + batch.num_rows:
+                    break
+                stretches.popleft()
+            at += batch.num_rows
+            if slices:
+                rows = pa.Table.from_batches(slices)
+                yield trim.rows(rows) if trim and trim.column in rows.column_names else rows
+
+
+def _stretches(pieces: Sequence[Loaded]) -> deque[tuple[int, int]]:
+    """The rows of pieces of one data file, from one on up to another: as few stretches as there can be."""
+    found: deque[tuple[int, int]] = deque()
+    for piece in sorted((one for one in pieces if one.rows), key=lambda one: one.start):
+        begins, ends = piece.start, piece.start + piece.rows
+        if found and found[-1][1] == begins:
+            begins = found.pop()[0]
+        found.append((begins, ends))
+    return found
+
+
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """In the types of the schema; whole numbers that no float holds exactly were looked for before."""
+    there = {name for name in rows.column_names if rows[name].null_count < rows.num_rows}
+    columns = [
+        rows[item.name].cast(item.type, safe=False)
+        if item.name in there
+        else pa.nulls(rows.num_rows, item.type)
+        for item in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _empty(path: Path, schema: pa.Schema) -> Part:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(schema.empty_table(), path)
+    return Part(path=path, rows=0, size_bytes=path.stat().st_size)
+
+
+def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
+    """Delete data files of none of these versions nor of the newest; how many. Never young ones: another
+    attempt may be about to commit them."""
+    old = (path for path in folder.glob("*.parquet") if now - path.stat().st_mtime > YOUNG_SECONDS)
+    unused = {path.name for path in old}
+    for version in chain((None,), versions):
+        if not unused:  # mostly so after the newest: a version is not opened for nothing
+            return 0
+        unused -= {entry.path for entry in open_sink_table(folder, version).loaded}
+    for name in unused:
+        (folder / name).unlink(missing_ok=True)
+    return len(unused)
+
+
+def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[Part]:
+    """What stays of data files that the plan takes only a part of."""
+    if plan.anew or not plan.remove:
+        return []
+    gone = set(plan.remove)
+    paths = {entry.path for entry in plan.remove}
+    parts: list[Part] = []
+    for path, pieces in by_path(table.loaded).items():
+        stays = tuple(piece for piece in pieces if piece not in gone)
+        if path in paths and stays:
+            parts.append(write_group(table, Group(pieces=stays), table.schema, folder))
+    return parts
+
+
+def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
+    """A whole number of a column, of what stays of the table, that no float holds exactly."""
+    if table.schema.field(name).type != pa.int64():
+        return None
+    gone = set(plan.remove)
+    kept = by_path([entry for entry in table.loaded if entry not in gone])
+    batches = (
+        rows[name]
+        for path, pieces in kept.items()
+        for rows in _rows(table.path / path, pieces, None, name)
+        if name in rows.column_names
+    )
+    found = (column[row].as_py() for column in batches for row in inexact_rows(column))
+    return next(found, None)
+
+
+def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[Part]:
+    """What stays of the table, in files of wider types; each still says which source files it holds."""
+    gone = set(plan.remove)
+    kept = {
+        path: tuple(piece for piece in pieces if piece not in gone)
+        for path, pieces in by_path(table.loaded).items()
+    }
+    return [write_group(table, Group(pieces=pieces), schema, folder) for pieces in kept.values() if pieces]
+
+
+def check_times(spec: SinkSpec, schema: pa.Schema) -> None:
+    """Raise InputError for one that is not there, or holds no times."""
+    for number, outage in enumerate(spec.outages):
+        _check_time(schema, outage.time, f"sink.outages[{number}].time")
+    if spec.retain is not None:
+        _check_time(schema, spec.retain.time, "sink.retain.time")
+
+
+def _check_time(schema: pa.Schema, name: str, place: str) -> None:
+    kind = schema.field(name).type if name in schema.names else None
+    if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise InputError(
+            f"column {name!r} holds no times", hint=f"The sink has {', '.join(schema.names)}.", place=place
+        )

@@ -1,0 +1,194 @@
+"""Objects of a store that speaks S3, or Google's: listed by prefix, told apart by ETag, fetched when new."""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import GCSStore, S3Store
+
+from gridmill.domain.source import OBJECTS, Source
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.sink.files import SourceFile, described, key_of
+from gridmill.jobs.sink.http import Body, BrokenOffError, download
+from gridmill.jobs.sink.source import Arrivals, Asked
+
+_WILD = re.compile(r"[*?\[]")
+_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
+"""A large object may take its time as long as something comes."""
+_CHUNK_BYTES = 2**20
+
+
+def arrive(asked: Asked) -> Arrivals:
+    """The objects that the paths name now, each once.
+
+    Raises DataError where there is none, InputError where access is refused, UnavailableError.
+    """
+    found: dict[str, SourceFile] = {}
+    now = time.time()
+    for written in asked.source.paths:
+        if written.startswith(OBJECTS):
+            try:
+                objects = list(_matching(asked.source, written))
+            except BrokenOffError as error:
+                raise UnavailableError(f"cannot be listed: {error}", place=written) from error
+            found |= {one.name: replace(one.described(asked), written=written) for one in objects}
+    files = [found[name] for name in sorted(found)]
+    return Arrivals(
+        files=tuple(file for file in files if not asked.source.waits(file.changed_ns, now)),
+        waiting=tuple(file for file in files if asked.source.waits(file.changed_ns, now)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Object:
+    """One object as it was listed."""
+
+    store: S3Store | GCSStore
+    beginning: str
+    path: str
+    tag: str
+    size_bytes: int
+    changed_ns: int
+
+    @property
+    def name(self) -> str:
+        """As it is written in a pipeline."""
+        return f"{self.beginning}{self.path}"
+
+    def described(self, asked: Asked) -> SourceFile:
+        """As a sink loads it."""
+        key = key_of(self.name)
+        found = described(
+            asked.source,
+            path=asked.work / f"{key}-{self.path.rpartition('/')[2]}",
+            name=self.name,
+            content=hashlib.sha256(f"{self.tag} {self.size_bytes}".encode()).hexdigest()[:16],
+            size_bytes=self.size_bytes,
+            fetch=partial(self.fetch, most_bytes=asked.most_bytes),
+        )
+        return replace(found, changed_ns=self.changed_ns)
+
+    def fetch(self, path: Path, most_bytes: int | None = None) -> None:
+        """Download it as it was listed. Raises UnavailableError when it has changed since."""
+        download(self._open_at, path, self.name, most_bytes)
+
+    def _open_at(self, start: int) -> Body:
+        with _explained(self.name):
+            options: Any = {"range": {"offset": start}} if start else {}
+            got = obstore.get(self.store, self.path, options=options)
+        if _tag(got.meta) != self.tag:
+            raise UnavailableError(
+                "changed while it was loaded", hint="Run the pipeline again.", place=self.name
+            )
+        return Body(chunks=_chunks(got, self.name), start=start, size_bytes=self.size_bytes)
+
+
+def _chunks(got: "obstore.GetResult", name: str) -> Iterator[bytes]:
+    with _explained(name):
+        for chunk in got.stream(min_chunk_size=_CHUNK_BYTES):
+            yield bytes(chunk)
+
+
+def _matching(source: Source, written: str) -> Iterator[Object]:
+    scheme, _, rest = written.partition("://")
+    bucket, _, pattern = rest.partition("/")
+    if not bucket or not pattern:
+        raise InputError(f"{written!r} is not of the form {scheme}://BUCKET/PATH", place="source.path")
+    store = _STORES[scheme](source, bucket)
+    wanted = re.compile(_expression(pattern))
+    prefix = _WILD.split(pattern)[0].rpartition("/")[0]
+    found = False
+    with _explained(written):
+        for page in obstore.list(store, prefix=prefix or None):
+            for meta in page:
+                if wanted.fullmatch(meta["path"]):
+                    found = True
+                    yield Object(
+                        store=store,
+                        beginning=f"{scheme}://{bucket}/",
+                        path=meta["path"],
+                        tag=_tag(meta),
+                        size_bytes=meta["size"],
+                        changed_ns=int(meta["last_modified"].timestamp() * 1e9),
+                    )
+    if not found:
+        raise DataError(
+            "there is no such object", hint="Is the path right, and may you list it?", place=written
+        )
+
+
+def _tag(meta: Any) -> str:  # noqa: ANN401  obstore's ObjectMeta
+    return str(meta.get("e_tag") or meta["last_modified"])
+
+
+def _s3(source: Source, bucket: str) -> S3Store:
+    """Credentials and region are those of the environment (AWS_ACCESS_KEY_ID, ...)."""
+    if source.endpoint is None:
+        return S3Store(bucket, retry_config=_RETRIES, client_options=_client())
+    return S3Store(
+        bucket,
+        retry_config=_RETRIES,
+        endpoint=source.endpoint,
+        virtual_hosted_style_request=False,
+        client_options=_client(source.endpoint),
+    )
+
+
+def _gcs(source: Source, bucket: str) -> GCSStore:
+    """Credentials are those of the environment (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
+    if source.endpoint is None:
+        return GCSStore(bucket, retry_config=_RETRIES, client_options=_client())
+    return GCSStore(
+        bucket,
+        retry_config=_RETRIES,
+        base_url=source.endpoint.rstrip("/"),
+        client_options=_client(source.endpoint),
+    )
+
+
+def _client(endpoint: str = "") -> Any:  # noqa: ANN401  obstore's ClientConfig
+    return {"allow_http": endpoint.startswith("http://"), **_SILENCE}
+
+
+_STORES: Mapping[str, Callable[[Source, str], S3Store | GCSStore]] = {"s3": _s3, "gs": _gcs}
+_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS (or GOOGLE_SKIP_SIGNATURE=true for a public bucket)",
+}
+
+
+def _expression(pattern: str) -> str:
+    """A glob as a regular expression: `*` and `?` stay within a folder, `**/` is any folders."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
+    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        known.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part))
+        for part in parts
+    )
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        said = " ".join(str(error).split())
+        if isinstance(error, NotFoundError | FileNotFoundError) or "NoSuchBucket" in said:
+            raise DataError("there is no such bucket or object", place=name) from error
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in said:
+            raise InputError(
+                "the store refuses access",
+                hint=f"Set {_KEYS[name.partition('://')[0]]} where the job runs.",
+                place=name,
+            ) from error
+        raise BrokenOffError(said[:300]) from error

@@ -1,0 +1,91 @@
+"""Parquet files: their own types, batch by batch."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.domain.source import Compression, Source
+from gridmill.errors import DataError
+from gridmill.jobs.parquet import rows_at_once
+from gridmill.jobs.sink.column_stats import leaves
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.formats import Haste, Seen, Types, check_names
+
+BATCH_ROWS = 65_536
+_CODED_BYTES = 4
+"""A text takes less than that, on average, where only its number in a dictionary is written."""
+
+
+@dataclass(slots=True)
+class Columnar:
+    """A Parquet file."""
+
+    file: SourceFile
+    source: Source
+
+    def names(self) -> tuple[str, ...]:
+        """The columns. Raises DataError."""
+        with self._opened() as parquet:
+            return tuple(parquet.schema_arrow.names)
+
+    def schema(self) -> pa.Schema:
+        """The columns and their types. Raises DataError."""
+        with self._opened() as parquet:
+            return parquet.schema_arrow
+
+    def batches(
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+    ) -> Iterator[pa.Table]:
+        """All rows. Texts, also by `haste`, stay numbers of a dictionary where the file has them so."""
+        done = 0
+        with self._opened(haste.types if haste else None) as parquet:
+            total = max(1, parquet.metadata.num_rows)
+            rows = rows_at_once(len(columns or parquet.schema_arrow.names), BATCH_ROWS)
+            for batch in parquet.iter_batches(rows, columns=list(columns) if columns else None):
+                done += batch.num_rows
+                seen(int(self.file.size_bytes * done / total))
+                yield pa.Table.from_batches([batch])
+
+    def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
+        """Parquet has no lines."""
+        return (None for _ in rows)
+
+    @contextmanager
+    def _opened(self, types: Types | None = None) -> Iterator[pq.ParquetFile]:
+        if self.file.compression != Compression.NONE:
+            raise DataError(
+                f"a Parquet file cannot be read through {self.file.compression}",
+                hint="Parquet compresses inside; unpack it.",
+                place=self.file.name,
+            )
+        try:
+            with pa.OSFile(str(self.file.local())) as file:
+                told = pq.ParquetFile(file)
+                check_names(self.file, tuple(told.schema_arrow.names))
+                coded = _repeating(told, types or {})
+                # With a buffer ahead Arrow would hold all that was read of the file until its end.
+                yield pq.ParquetFile(file, read_dictionary=coded, metadata=told.metadata, pre_buffer=False)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"not a readable Parquet file: {error}", place=self.file.name) from error
+
+
+def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
+    """The leaves that are texts, also by `types`, and that the file holds by dictionaries all through."""
+    told = parquet.metadata
+    groups = [told.row_group(number) for number in range(told.num_row_groups)]
+    return [
+        leaf
+        for name, leaf in leaves(parquet.schema_arrow)
+        if parquet.schema_arrow.field(name).type == types.get(name) == pa.string()
+        and _is_coded([group.column(leaf) for group in groups])
+    ]
+
+
+def _is_coded(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
+    """Whether they are smaller than texts can be, each of which takes 4 bytes beside its own."""
+    size = sum(chunk.total_uncompressed_size for chunk in chunks)
+    small: bool = size < _CODED_BYTES * sum(chunk.num_values for chunk in chunks)
+    return small and all(chunk.has_dictionary_page for chunk in chunks)

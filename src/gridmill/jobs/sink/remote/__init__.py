@@ -1,1 +1,0 @@
-"""Files elsewhere: found out about cheaply, fetched when they are new, checked, and resumed when cut off."""

@@ -1,0 +1,156 @@
+"""How a table's columns change when a new file has other ones: a pure decision.
+
+New columns are added; rows loaded before have no value in them. Whole numbers become numbers with a
+fraction, dates become times. A column without any value so far takes the type of the first ones. Nothing else
+changes by itself.
+
+Which columns of a source file become which columns of the table.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import pyarrow as pa
+
+from gridmill.domain.sink import ColumnType, SinkSpec
+from gridmill.errors import DataError
+from gridmill.jobs.sink.convert import ARROW, TIMESTAMP, MisfitError, TextRules, convert
+
+WIDER: Mapping[pa.DataType, pa.DataType] = {pa.int64(): pa.float64(), pa.date32(): TIMESTAMP}
+
+
+def evolve(
+    table: pa.Schema,
+    found: Mapping[str, pa.DataType | None],
+    fixed: Mapping[str, object],
+    untold: Container[str] = (),
+) -> pa.Schema:
+    """The table's columns after files in which these were found (None: a column without any value).
+
+    Columns of `fixed` keep their type; those that are `untold` have no value in the table. The same schema
+    where nothing can change.
+    """
+    kept = [
+        (item.name, found.get(item.name) or item.type)
+        if item.name in untold
+        else (item.name, _widened(item, found.get(item.name), item.name in fixed))
+        for item in table
+    ]
+    there = {name for name, _ in kept}
+    added = [(name, kind or pa.string()) for name, kind in found.items() if name not in there]
+    return pa.schema([*kept, *added])
+
+
+def _widened(item: pa.Field, found: pa.DataType | None, fixed: bool) -> pa.DataType:
+    return found if found is not None and not fixed and WIDER.get(item.type) == found else item.type
+
+
+def widened(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
+    """The columns whose rows that are there need another type."""
+    return tuple(item.name for item in before if after.field(item.name).type != item.type)
+
+
+_SAME = "Tables do not tell upper from lower case. `rename` one of them."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """`source[i]` becomes `table[i]`; `source` None: whatever the file has."""
+
+    spec: SinkSpec
+
+    def sources(self, names: Sequence[str], place: str) -> tuple[str, ...]:
+        """The source columns to read, in the table's order. Raises DataError for one that is not there."""
+        for old in self.spec.rename:
+            _check(old, names, place, "rename")
+        by_name = {self.rename(name): name for name in names}
+        for name in self.spec.select:
+            _check(name, by_name, place, "select")
+        chosen = self.spec.select or [self.rename(name) for name in names]
+        self.check_names(chosen, place)
+        return tuple(by_name[name] for name in chosen)
+
+    def check_names(self, names: Iterable[str], place: str) -> None:
+        """Raise DataError where two columns of the table would have the same name, or one none; `names` are
+        those read."""
+        there: dict[str, str] = {}
+        for name in names:
+            if not name.strip():
+                raise DataError(
+                    f"a column's name is empty: {name!r}",
+                    hint=f"`rename: {{{name!r}: NAME}}` gives it one.",
+                    place=place,
+                )
+            if name.lower() in there:
+                raise DataError(f"two columns would be called {name!r}", hint=_SAME, place=place)
+            there[name.lower()] = name
+        for name in self.spec.add:
+            if name.lower() in there:
+                raise DataError(
+                    f"it has a column {there[name.lower()]!r} of its own, and `add` adds {name!r}",
+                    hint="Give the added column another name, or `rename` the file's.",
+                    place=place,
+                )
+
+    def asked(self) -> tuple[str, ...] | None:
+        """The source columns that `select` names; None without it."""
+        old = {new: name for name, new in self.spec.rename.items()}
+        return tuple(old.get(name, name) for name in self.spec.select) or None
+
+    def named(self) -> tuple[str, ...]:
+        """The source columns that the declaration names."""
+        old = {new: name for name, new in self.spec.rename.items()}
+        names = (name for name in (*self.spec.columns, *self.spec.select) if name not in self.spec.add)
+        return tuple(dict.fromkeys((*(old.get(name, name) for name in names), *self.spec.rename)))
+
+    def texts(self) -> frozenset[str]:
+        """The source columns that are declared texts."""
+        return self.declared(ColumnType.STRING)
+
+    def declared(self, type_: ColumnType) -> frozenset[str]:
+        """The source columns that are declared of that type."""
+        return frozenset(self.sources_of(name for name, one in self.spec.columns.items() if one == type_))
+
+    def sources_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The source columns that become these."""
+        old = {new: name for name, new in self.spec.rename.items()}
+        return tuple(old.get(name, name) for name in names)
+
+    def rename(self, name: str) -> str:
+        """A source column's name in the table."""
+        return self.spec.rename.get(name, name)
+
+    def renamed(self, table: pa.Table) -> pa.Table:
+        """The batch with the table's names."""
+        return table.rename_columns([self.rename(name) for name in table.column_names])
+
+    def check_declared(self, names: Iterable[str], place: str) -> None:
+        """Raise DataError for a column that `columns` gives a type and the table does not have."""
+        there = (*names, *self.spec.add)
+        for name in self.spec.columns:
+            _check(name, there, place, "columns")
+
+    def constant(self, name: str, rules: TextRules) -> pa.Scalar:
+        """The value of an added column, in its type. Raises DataError."""
+        type_ = self.spec.columns.get(name)
+        text = pa.chunked_array([[self.spec.add[name]]], pa.string())
+        try:
+            return convert(text, ARROW[type_], rules)[0] if type_ else text[0]
+        except MisfitError as error:
+            raise DataError(
+                f"{self.spec.add[name]!r} is not of type {type_}", place=f"sink.add.{name}"
+            ) from error
+
+
+def _check(name: str, names: Iterable[str], place: str, field: str) -> None:
+    there = tuple(names)
+    if name in there:
+        return
+    near = get_close_matches(name, there, n=1)
+    more = f" Did you mean {near[0]!r}?" if near else ""
+    raise DataError(
+        f"there is no column {name!r}, which `{field}` names",
+        hint=f"It has {', '.join(there)}.{more}",
+        place=place,
+    )

@@ -1,0 +1,451 @@
+"""What is selected from: a table with its declared types, or a query as it is.
+
+Where a database is: a URL with what the environment fills in, and the same without secrets.
+
+A database as a sink's source: one consistent look, the rows beyond the position, and where they end.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, TypeVar
+from warnings import catch_warnings, simplefilter
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.dialects.mysql import SET
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, SQLAlchemyError
+
+from gridmill.domain.source import SqlSource
+from gridmill.errors import DataError, InputError, UnavailableError
+from gridmill.jobs.sink.convert import TIMESTAMP
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.source import Arrivals, Asked
+from gridmill.jobs.sink.sql_columns import (
+    Unreadable,
+    begin,
+    connect_arguments,
+    read_all_times,
+    read_as_written,
+)
+from gridmill.jobs.sink.sql_parameters import bind_values
+from gridmill.jobs.sink.sql_staging import Position, Staged, edge_of, is_endless, read_position, stage
+from gridmill.jobs.sink.time_ranges import key_of
+from gridmill.settings import fill_in_environment
+
+_MYSQL = ("mysql", "mariadb")
+_FLOAT = 4
+"""MySQL's number of the type FLOAT: https://dev.mysql.com/doc/dev/mysql-server/latest/field__types_8h.html"""
+
+_OF_MYSQL = {"YEAR": pa.int64(), "BIT": pa.int64()}
+_OF_OTHERS = {"INTERVAL": pa.float64(), "OID": pa.int64()}
+"""By SQLAlchemy's names: types of one database that none of its general types stands for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """`columns` of `origin`; `types` are the declared ones that say more than the values do."""
+
+    origin: sa.FromClause
+    columns: tuple[sa.ColumnElement[Any], ...]
+    cursor: sa.ColumnElement[Any] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    rest: pa.DataType | None = None
+    """The type of the others as long as there is no value; None where nobody knows."""
+    may_lack: bool = True
+    """Whether a row may have no cursor value."""
+
+    def newest(
+        self, where: sa.ColumnElement[bool] | None = None, *, as_double: bool = False
+    ) -> sa.Select[Any]:
+        """The largest cursor value, of all rows or of some; `as_double` in double precision, as the database
+        compares it: what it shows of a number in single precision, 0.1, is another number."""
+        value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=sa.types.NullType())
+        if as_double:
+            value = _as_double(value)
+        found = sa.select(value).select_from(self.origin)
+        return found if where is None else found.where(where)
+
+    def count(self, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        """How many rows there are of these."""
+        return sa.select(sa.func.count()).select_from(self.origin).where(where)
+
+    def below(self, value: Any) -> sa.ColumnElement[bool]:  # noqa: ANN401  of the cursor's type, or its text
+        """Rows whose cursor is less than the value."""
+        assert self.cursor is not None
+        return self.cursor < _bound(value)
+
+    def unseen(self, edge: Any) -> sa.ColumnElement[bool] | None:  # noqa: ANN401  of the cursor's type
+        """Rows without a cursor value, and those from `edge` on, if there is one; None where none can be."""
+        assert self.cursor is not None
+        conditions = [] if edge is None else [~self.below(edge)]
+        if self.may_lack:
+            conditions.append(self.cursor.is_(None))
+        return sa.or_(*conditions) if conditions else None
+
+    def between(self, low: Position | None, high: Position) -> sa.ColumnElement[bool]:
+        """Rows beyond `low`, up to `high`."""
+        assert self.cursor is not None
+        upper = _bound(high.value)
+        up_to: sa.ColumnElement[bool] = self.cursor <= upper if high.included else self.cursor < upper
+        if low is None:
+            return up_to
+        lower = _bound(low.value)
+        return sa.and_(self.cursor > lower if low.included else self.cursor >= lower, up_to)
+
+    def statement(self, where: sa.ColumnElement[bool] | None = None) -> sa.Select[Any]:
+        """The rows; in the cursor's order where there is one."""
+        statement = sa.select(*self.columns).select_from(self.origin)
+        if where is None or self.cursor is None:
+            return statement
+        return statement.where(where).order_by(self.cursor)
+
+
+def _bound(value: Any) -> sa.BindParameter[Any]:  # noqa: ANN401  of the cursor's type
+    """Without a type of its own, a text is compared as the column's type compares."""
+    return sa.bindparam(None, value, type_=sa.types.NullType(), unique=True)
+
+
+def _as_double(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.type_coerce(value, sa.types.NullType()).op("+")(sa.literal_column("0e0"))
+
+
+def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
+    """Raises DataError for a table or a cursor column that is not there, InputError for a query in which a
+    value cannot be bound."""
+    if source.query is None:
+        return _of_table(connection, source, place)
+    return _of_query(connection, source)
+
+
+def _of_query(connection: sa.Connection, source: SqlSource) -> Shape:
+    dialect = connection.dialect.name
+    bound = bind_values((source.query or "").strip().rstrip(";"), source.parameters, dialect)
+    origin = sa.text(f"({bound.text}\n) AS source_query").bindparams(*bound.values)
+    cursor: sa.ColumnElement[Any] | None = sa.column(source.cursor) if source.cursor else None
+    types = _singles(connection, origin) if dialect in _MYSQL else {}
+    if not any(types.values()):
+        return Shape(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
+    return Shape(
+        origin=origin,  # type: ignore[arg-type]
+        columns=tuple(_as_it_is(sa.column(name), type_) for name, type_ in types.items()),
+        cursor=cursor,
+        types={name: type_ for name, type_ in types.items() if type_ is not None},
+    )
+
+
+def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, pa.DataType | None]:
+    """The columns of a query; those of single precision have a type."""
+    columns: tuple[sa.ColumnElement[Any], ...] = (sa.literal_column("*"),)
+    none = Shape(origin=origin, columns=columns).statement().limit(0)  # type: ignore[arg-type]
+    with connection.execute(none) as result:
+        description = result.cursor.description if result.cursor is not None else ()
+        return {name: pa.float32() if code == _FLOAT else None for name, code, *_ in description}
+
+
+def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
+    schema, _, name = (source.table or "").rpartition(".")
+    try:
+        with catch_warnings():  # of types that SQLAlchemy does not know: they are read as they come
+            simplefilter("ignore", sa.exc.SAWarning)
+            table = sa.Table(
+                name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False
+            )
+    except NoSuchTableError as error:
+        inspector = sa.inspect(connection)
+        there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
+        raise _missing(f"there is no table {source.table!r}", name, there, place) from error
+    if source.cursor is not None and source.cursor not in table.c:
+        raise _missing(
+            f"there is no column {source.cursor!r}, which `cursor` names",
+            source.cursor,
+            list(table.c.keys()),
+            place,
+        )
+    is_mysql = connection.dialect.name in _MYSQL
+    if source.cursor is not None:
+        _check_cursor(table.c[source.cursor], is_mysql=is_mysql)
+    found = {column.name: _declared(column.type, is_mysql=is_mysql) for column in table.c}
+    columns = tuple(_as_it_is(column, found[column.name]) for column in table.c)
+    cursor = _as_it_is(table.c[source.cursor], None) if source.cursor else None
+    return Shape(
+        origin=table,
+        columns=columns,
+        cursor=cursor,
+        types={name: type_ for name, type_ in found.items() if type_ is not None},
+        rest=pa.string(),
+        may_lack=source.cursor is None or table.c[source.cursor].nullable is not False,
+    )
+
+
+def _check_cursor(column: sa.Column[Any], *, is_mysql: bool) -> None:
+    """Raise InputError for a column whose values cannot be compared as a cursor's are. MySQL sorts ENUM and
+    SET by the place of the value in the type and compares them as text: rows would be passed over."""
+    refused = (sa.Boolean, sa.types.Uuid, sa.JSON, sa.LargeBinary, sa.ARRAY)
+    if not isinstance(column.type, (*refused, *((sa.Enum, SET) if is_mysql else ()))):
+        return
+    raise InputError(
+        f"column {column.name!r} is of type {column.type.__visit_name__.lower()}, which is no cursor: it "
+        "must hold numbers, times or texts that only grow",
+        hint="Name a column of numbers or times, or leave `cursor` out.",
+        place="source.sql.cursor",
+    )
+
+
+def _as_it_is(column: sa.ColumnClause[Any], type_: pa.DataType | None) -> sa.ColumnElement[Any]:
+    """As the driver gives it: SQLAlchemy would cut a TIME of 25 hours, and take a SET apart. MySQL shows six
+    digits of a FLOAT."""
+    raw = _as_double(column) if type_ == pa.float32() else sa.type_coerce(column, sa.types.NullType())
+    return raw.label(column.name)
+
+
+def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType | None:
+    """The Arrow type of a declared one, where an empty column would not tell it; None: as the values are."""
+    match type_:
+        case sa.Boolean():
+            return pa.bool_()
+        case sa.DateTime():
+            return TIMESTAMP
+        case sa.Date():
+            return pa.date32()
+        case sa.Integer():
+            return pa.int64()
+        case sa.FLOAT() if is_mysql:
+            return pa.float32()
+        case sa.Float():
+            return pa.float64()
+        case sa.Numeric(precision=int(), scale=0):
+            return pa.int64()
+        case sa.Numeric(precision=int() as digits, scale=int() as scale) if 0 < digits <= 38 and scale >= 0:
+            return pa.decimal128(digits, scale)
+        case sa.Numeric():
+            return pa.float64()
+        case sa.LargeBinary() | sa.BINARY() | sa.VARBINARY():
+            return pa.binary()
+    base = getattr(type_, "data_type", None)
+    if isinstance(base, sa.types.TypeEngine):  # a domain of PostgreSQL
+        return _declared(base, is_mysql=is_mysql)
+    return (_OF_MYSQL if is_mysql else _OF_OTHERS).get(type_.__visit_name__)
+
+
+def _missing(message: str, name: str, there: list[str], place: str) -> DataError:
+    near = get_close_matches(name, there, n=1)
+    more = f" Did you mean {near[0]!r}?" if near else ""
+    shown = ", ".join(sorted(there)[:10]) or "nothing"
+    return DataError(message, hint=f"There is {shown}.{more}", place=place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """`url` is for SQLAlchemy alone; `shown` is for messages: host and database, no user, no password."""
+
+    url: sa.URL
+    shown: str
+
+
+def address_of(written: str, folder: str) -> Address:
+    """The address of a URL as declared; SQLite files that are relative start at `folder`.
+
+    Raises InputError for a variable that is not set, a URL that cannot be read, an SQLite file not there.
+    """
+    try:
+        url = sa.make_url(fill_in_environment(written, "source.sql.url", in_url=True))
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise InputError("this is no database URL", place="source.sql.url") from error
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() != "sqlite":
+        return Address(url=url, shown=f"{url.get_backend_name()}://{url.host or ''}/{url.database or ''}")
+    path = os.path.normpath(os.path.join(os.path.abspath(folder), url.database or ""))
+    if not os.path.isfile(path):
+        raise InputError(f"the SQLite file {path} does not exist", place="source.sql.url")
+    return Address(url=url.set(database=path), shown=f"sqlite:///{url.database}")
+
+
+T = TypeVar("T")
+
+FIRST_UNREADABLE = "10000-01-01"
+"""The first time after those that Python has values for."""
+BATCH_ROWS = 10_000
+"""Rows the server hands over at a time, and that are held in Python's objects."""
+_DRIVERS = {"psycopg": "gridmill[postgresql]"}
+
+
+def arrive(asked: Asked) -> Arrivals:
+    """The rows that are new since the position (all, without a cursor), brought here.
+
+    Raises InputError for a URL, table or column that is not right, DataError for what the database refuses,
+    UnavailableError when it does not answer.
+    """
+    source = asked.source.sql
+    assert source is not None
+    address = address_of(source.url, asked.folder)
+    name = f"{address.shown} {asked.source.name}"
+    key = hashlib.sha256((source.table or source.lasting_query).encode()).hexdigest()[:16]
+    with _connected(address, name) as connection:
+        shape = shape_of(connection, source, name)
+        read_as_written(connection)
+        if source.stretch is not None:
+            return _of_stretch(connection, shape, asked, name, key_of(source.stretch))
+        if source.cursor is None:
+            staged = _staged(connection, shape, shape.statement(), asked, name, key)
+            return Arrivals(files=staged.files(staged.content))
+        low = read_position(asked.positions.get(key))
+        newest, edge = _newest(connection, shape, name)
+        high = (
+            None if newest is None else _reached(connection, shape, edge_of(newest, source, low, name), low)
+        )
+        unseen = _count_unseen(connection, shape, edge)
+        if high is None and low is None:  # the columns, so that there is a table
+            none = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, key)
+            return Arrivals(files=none.files(none.content), append=True, unseen=unseen)
+        if high is None:
+            return Arrivals(files=(), append=True, unseen=unseen)
+        statement = shape.statement(shape.between(low, high))
+        staged = _staged(connection, shape, statement, asked, name, key)
+        written = high.written()
+        content = hashlib.sha256(repr((low and low.written(), written)).encode()).hexdigest()[:16]
+        return Arrivals(files=staged.files(content), positions={key: written}, append=True, unseen=unseen)
+
+
+def arrive_empty(asked: Asked) -> tuple[SourceFile, ...]:
+    """The columns of the source, without rows. Raises what `arrive` raises."""
+    source = asked.source.sql
+    assert source is not None
+    address = address_of(source.url, asked.folder)
+    name = f"{address.shown} {asked.source.name}"
+    with _connected(address, name) as connection:
+        shape = shape_of(connection, source, name)
+        read_as_written(connection)
+        staged = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, "")
+        return tuple(staged.files(staged.content))
+
+
+def _of_stretch(connection: sa.Connection, shape: Shape, asked: Asked, name: str, key: str) -> Arrivals:
+    """The rows of a stretch of time; those of another one never count as the same, though they are alike."""
+    staged = _staged(connection, shape, shape.statement(), asked, name, key)
+    content = hashlib.sha256(f"{key} {staged.content}".encode()).hexdigest()[:16]
+    return Arrivals(files=staged.files(content), partial=True)
+
+
+def _newest(connection: sa.Connection, shape: Shape, name: str) -> tuple[Any, Any]:
+    """The largest value that others can exceed: after NaN or infinity no row would ever be beyond. And where
+    those begin, if there are any."""
+    newest, edge = _greatest(connection, shape), None
+    while is_endless(newest):
+        edge = newest
+        newest = _greatest(connection, shape, shape.below(newest))
+    if isinstance(newest, Unreadable):
+        edge = FIRST_UNREADABLE
+        newest = _greatest(connection, shape, shape.below(edge))
+    if isinstance(newest, Unreadable):
+        raise DataError(
+            f"the newest value of the cursor is {str(newest)!r}, no date or time of the years 1 to 9999",
+            hint="Name another column as `cursor`, or leave such rows out in a `query`.",
+            place=name,
+        )
+    return newest, edge
+
+
+def _reached(
+    connection: sa.Connection, shape: Shape, edge: Position, low: Position | None
+) -> Position | None:
+    """The largest value that this load takes, up to `edge`; None where there is none beyond the last load's.
+
+    A later load begins right after it: a row that comes late is lost only at or below a loaded value.
+    """
+    value = _greatest(connection, shape, shape.between(low, edge))
+    return None if value is None else Position(value=value, included=True)
+
+
+def _count_unseen(connection: sa.Connection, shape: Shape, edge: Any) -> int:  # noqa: ANN401
+    """Rows that no load takes: without a cursor value, or with one that nothing can exceed."""
+    unseen = shape.unseen(edge)
+    return 0 if unseen is None else int(connection.execute(shape.count(unseen)).scalar() or 0)
+
+
+def _greatest(connection: sa.Connection, shape: Shape, where: sa.ColumnElement[bool] | None = None) -> Any:  # noqa: ANN401
+    value = _read(connection, lambda: connection.execute(shape.newest(where)).scalar())
+    if isinstance(value, float):
+        return connection.execute(shape.newest(where, as_double=True)).scalar()
+    return value
+
+
+def _staged(
+    connection: sa.Connection, shape: Shape, statement: sa.Select[Any], asked: Asked, name: str, key: str
+) -> Staged:
+    streaming = connection.execution_options(stream_results=True, max_row_buffer=BATCH_ROWS)
+
+    def staged() -> Staged:
+        with streaming.execute(statement) as result:
+            batches = ([tuple(row) for row in rows] for rows in result.partitions(BATCH_ROWS))
+            names = tuple(result.keys())
+            return stage(batches, names, shape.types, asked.work, name, key, shape.rest, asked.texts)
+
+    return _read(connection, staged)
+
+
+def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
+    """What it reads; a second time where the driver cannot read a time: what Python has no value for is then
+    told from what it has. What the server says has a state, and no connection is left where it was lost."""
+    try:
+        return read()
+    except sa.exc.DataError as error:
+        if getattr(error.orig, "sqlstate", "") is not None or not read_all_times(connection):
+            raise
+    return read()
+
+
+@contextmanager
+def _connected(address: Address, name: str) -> Iterator[sa.Connection]:
+    """A transaction that sees one state of the database and changes nothing."""
+    try:
+        engine = sa.create_engine(
+            address.url,
+            poolclass=sa.NullPool,
+            hide_parameters=True,
+            connect_args=connect_arguments(address.url),
+        )
+    except NoSuchModuleError as error:
+        raise InputError(
+            f"SQLAlchemy knows no database {address.url.drivername!r}",
+            hint="Write postgresql+psycopg://, sqlite:///, or install the package with its dialect.",
+            place="source.sql.url",
+        ) from error
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the package {error.name!r} is not installed here",
+            hint=f"pip install '{_DRIVERS.get(error.name or '', error.name)}'",
+            place="source.sql.url",
+        ) from error
+    try:
+        with engine.connect() as connection:
+            if engine.dialect.name in ("postgresql", "mysql", "mariadb"):
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin() as transaction:
+                begin(connection)
+                yield connection
+                transaction.rollback()
+    except DBAPIError as error:
+        raise (UnavailableError if _is_lost(error, address) else DataError)(
+            f"the database says: {_said(error)}", place=name
+        ) from error
+    except SQLAlchemyError as error:
+        raise DataError(f"cannot be read: {error}", place=name) from error
+    finally:
+        engine.dispose()
+
+
+def _is_lost(error: DBAPIError, address: Address) -> bool:
+    """Whether trying again can help. SQLite calls every mistake operational."""
+    if address.url.get_backend_name() == "sqlite":
+        return "locked" in str(error.orig)
+    return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+
+
+def _said(error: DBAPIError) -> str:
+    """The driver's own words, which name hosts and columns, never passwords."""
+    return " ".join(str(error.orig).split())[:500]

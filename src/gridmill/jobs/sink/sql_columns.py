@@ -1,0 +1,333 @@
+"""The values of a driver as Arrow columns, batch by batch: nothing is rounded, and none is guessed at.
+
+What a database is told before it is read, and how its driver's values are read: without losing any.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from gridmill.errors import DataError
+from gridmill.jobs.sink.convert import TIMESTAMP, MisfitError, TextRules, convert
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Unreadable(str):
+    """A date or time that Python has no value for, as the database writes it: infinity, year 12000."""
+
+    __slots__ = ()
+
+
+class Interval(str):
+    """A length of time as the database writes it. `seconds` is None where it has months or years: some are
+    longer than others."""
+
+    __slots__ = ("seconds",)
+    seconds: float | None
+
+
+def batch_of(
+    rows: Rows,
+    names: Sequence[str],
+    types: Mapping[str, pa.DataType],
+    texts: Collection[str] = (),
+    place: str = "",
+) -> pa.RecordBatch:
+    """Rows as columns: a declared type where the values fit it, else the values' own. Columns of `texts` will
+    be texts, and hold what the database writes. Raises DataError for a value that no type holds."""
+    columns = [
+        _column(name, list(values), types.get(name), place, as_text=name in texts)
+        for name, values in zip(names, zip(*rows, strict=True), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def _column(
+    name: str, values: list[Any], declared: pa.DataType | None, place: str, *, as_text: bool
+) -> pa.Array:
+    kinds = {type(value) for value in values} - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values), declared or pa.null())
+    if as_text and not kinds.isdisjoint(_WRITTEN):
+        return _texts(values)
+    _check(name, values, kinds, place)
+    column = _by_kind(values, kinds)
+    if Decimal in kinds and any(type_ and pa.types.is_floating(type_) for type_ in (column.type, declared)):
+        _check_floats(name, values, place)
+    if declared is None or column.type == declared or not _is_meant(column, declared):
+        return column
+    if declared == pa.float32():
+        return _shortest(column)
+    try:
+        return convert(pa.chunked_array([column]), declared, TextRules(), exact=True).combine_chunks()
+    except MisfitError:
+        return column
+
+
+_WRITTEN = (Decimal, Interval, Unreadable)
+"""What has digits or words that another type does not."""
+
+
+def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
+    if kinds.isdisjoint((Interval, Unreadable)):
+        return
+    for value in values:
+        if isinstance(value, Unreadable):
+            raise DataError(
+                f"column {name!r} holds {str(value)!r}, which is no date or time of the years 1 to 9999",
+                hint=f"Declare it `columns: {{{name}: string}}`, or `query` nullif({name}, ...).",
+                place=place,
+            )
+        if isinstance(value, Interval) and value.seconds is None:
+            raise DataError(
+                f"column {name!r} holds the interval {str(value)!r}: months and years have no set length",
+                hint=f"Declare it `columns: {{{name}: string}}`, or `query` extract(epoch from {name}).",
+                place=place,
+            )
+
+
+def _check_floats(name: str, values: list[Any], place: str) -> None:
+    """Raise DataError for a decimal that would become infinite."""
+    for value in values:
+        if isinstance(value, Decimal) and value.is_finite() and not isfinite(float(value)):
+            raise DataError(
+                f"column {name!r} holds {value:.6e}, which is too large for a float",
+                hint=f"Declare it `columns: {{{name}: string}}`.",
+                place=place,
+            )
+
+
+def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
+    """Whether a declared type says what the values are. Numbers in a column of times can count anything, any
+    but 0 and 1 are more than a boolean, a decimal more than a float, and a float has digits of its own."""
+    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if pa.types.is_temporal(declared):
+        return not is_number
+    if pa.types.is_boolean(declared) and is_number:
+        return set(column.unique().to_pylist()) <= {0, 1, None}
+    either = (column.type, declared)
+    return not (any(map(pa.types.is_decimal, either)) and any(map(pa.types.is_floating, either)))
+
+
+def _by_kind(values: list[Any], kinds: set[type]) -> pa.Array:
+    """In the values' own type; as texts where they have several."""
+    for known, make in _KINDS:
+        if all(issubclass(kind, known) for kind in kinds):
+            try:
+                return make(values)
+            except (OverflowError, ValueError, pa.ArrowException):
+                break
+    return _texts(values)
+
+
+def _texts(values: list[Any]) -> pa.Array:
+    return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _times(values: list[Any]) -> pa.Array:
+    """Times without a zone are UTC."""
+    zoned = (v if v is None or v.tzinfo is not None else v.replace(tzinfo=UTC) for v in values)
+    return pa.array(list(zoned), TIMESTAMP)
+
+
+def _decimals(values: list[Any]) -> pa.Array:
+    """Exact: whole numbers as integers, or texts where one is too long for that, others with 76 digits at
+    most. Beside longer ones, NaN and infinity all are floats."""
+    there = [value for value in values if value is not None]
+    if not all(isfinite(value) for value in there):
+        return _floats(values)
+    scale = max(-int(Decimal(value).as_tuple().exponent) for value in there)
+    if scale <= 0:
+        return pa.array([None if value is None else int(value) for value in values], pa.int64())
+    for digits, type_ in ((38, pa.decimal128), (76, pa.decimal256)):
+        with suppress(ValueError, pa.ArrowException):
+            if scale <= digits:
+                return pa.array(values, type_(digits, scale))
+    return _floats(values)
+
+
+def _floats(values: list[Any]) -> pa.Array:
+    """The nearest floats. Raises ValueError for a whole number that is none: as texts all are whole."""
+    for value in values:
+        if isinstance(value, int | Decimal) and isfinite(value) and value == int(value) != int(float(value)):
+            raise ValueError(value)
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())
+
+
+def _shortest(column: pa.Array) -> pa.Array:
+    """Numbers of single precision with the fewest digits that tell them apart: 0.1, as people wrote it."""
+    return column.cast(pa.float32(), safe=False).cast(pa.string()).cast(pa.float64())
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], Callable[[list[Any]], pa.Array]], ...] = (
+    (bool, lambda values: pa.array(values, pa.bool_())),
+    (int, lambda values: pa.array(values, pa.int64())),
+    ((int, float), lambda values: pa.array(values, pa.float64())),
+    ((int, Decimal), _decimals),
+    ((int, float, Decimal), _floats),
+    (datetime, _times),
+    (date, lambda values: pa.array(values, pa.date32())),
+    ((bytes, memoryview, bytearray), lambda values: pa.array(values, pa.binary())),
+    (timedelta, lambda values: _floats([v and v.total_seconds() for v in values])),
+    (Interval, lambda values: _floats([v and v.seconds for v in values])),
+    (str, lambda values: pa.array(values, pa.string())),
+)
+
+
+def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a column
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case dict() | list():
+            return json.dumps(_element(value), default=str, ensure_ascii=False)
+        case datetime():  # as Arrow writes the times of a column that has no other values
+            moment = value.astimezone(UTC) if value.tzinfo else value
+            return f"{moment.replace(tzinfo=None).isoformat(' ', 'microseconds')}Z"
+        case date() | time():
+            return value.isoformat()
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+    return str(value)
+
+
+def _element(value: Any) -> Any:  # noqa: ANN401
+    """As JSON has it; numbers and bytes for which it has no form as PostgreSQL writes them."""
+    match value:
+        case list():
+            return [_element(one) for one in value]
+        case float() if not isfinite(value):
+            return json.dumps(value)
+        case bytes() | bytearray() | memoryview():
+            return f"\\x{bytes(value).hex()}"
+    return value
+
+
+_TOLD: Mapping[str, tuple[str, ...]] = {
+    "postgresql": (
+        "SET LOCAL TIME ZONE 'UTC'",
+        "SET LOCAL IntervalStyle = 'postgres'",
+        "SET LOCAL DateStyle = 'ISO'",
+    ),
+    "mysql": ("SET time_zone = '+00:00'",),
+    "mariadb": ("SET time_zone = '+00:00'",),
+}
+"""Times without a zone are taken as UTC, so the database has to show them so."""
+_INTERVAL = re.compile(r"(?:([-+]?\d+) days?)? ?(?:([-+])?(\d+):(\d+):(\d+)(?:\.(\d+))?)?")
+"""One without months and years, in PostgreSQL's own style: `-1 days +02:03:04.5`."""
+_AS_WRITTEN = (
+    *("json", "jsonb", "time", "timetz"),
+    *("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
+    *(
+        "int4multirange",
+        "int8multirange",
+        "nummultirange",
+        "datemultirange",
+        "tsmultirange",
+        "tstzmultirange",
+    ),
+)
+"""PostgreSQL's types that are texts in a table, as the database writes them."""
+
+
+def connect_arguments(url: sa.URL) -> dict[str, Any]:
+    """What the driver is told when it connects. Raises ModuleNotFoundError."""
+    if (url.get_backend_name(), url.get_driver_name()) not in {("mysql", "pymysql"), ("mariadb", "pymysql")}:
+        return {}
+    from pymysql.constants import FIELD_TYPE
+    from pymysql.converters import conversions, convert_date, convert_datetime
+
+    ours = {
+        FIELD_TYPE.TIME: str,  # 25:00:00.5 is one
+        FIELD_TYPE.BIT: lambda value: int.from_bytes(value, "big"),
+        FIELD_TYPE.DATE: _or_unreadable(convert_date),
+        FIELD_TYPE.DATETIME: _or_unreadable(convert_datetime),
+        FIELD_TYPE.TIMESTAMP: _or_unreadable(convert_datetime),
+    }
+    return {"conv": {**conversions, **ours}}
+
+
+def _or_unreadable(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """PyMySQL gives back the text of what it cannot read, such as 0000-00-00."""
+
+    def read(text: str) -> Any:  # noqa: ANN401
+        value = convert(text)
+        return Unreadable(value) if isinstance(value, str) else value
+
+    return read
+
+
+def begin(connection: sa.Connection) -> None:
+    """Tell the database, in the transaction that has begun, how to show values."""
+    for statement in _TOLD.get(connection.dialect.name, ()):
+        connection.exec_driver_sql(statement)
+
+
+def read_as_written(connection: sa.Connection) -> None:
+    """Read as texts, from now on, what Python's values would change. Not sooner: SQLAlchemy needs JSON as
+    values when it looks at a table."""
+    if connection.dialect.driver != "psycopg":
+        return
+    from psycopg.adapt import Loader
+    from psycopg.types.string import TextLoader
+
+    class Reading(Loader):
+        """Intervals as they are written, with their seconds."""
+
+        def load(self, data: Any) -> Interval:  # noqa: ANN401  a buffer
+            found = Interval(bytes(data).decode())
+            found.seconds = _seconds_of(found)
+            return found
+
+    adapters = _adapters(connection)
+    for name in _AS_WRITTEN:
+        adapters.register_loader(name, TextLoader)
+    adapters.register_loader("interval", Reading)
+
+
+def _seconds_of(interval: str) -> float | None:
+    """Its length, which can be longer than any `timedelta`; None with months or years."""
+    found = _INTERVAL.fullmatch(interval)
+    if found is None:
+        return None
+    days, sign, hours, minutes, seconds, parts = found.groups(default="0")
+    microseconds = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int(f"{parts:0<6}")
+    return (int(days) * 86_400_000_000 + (-microseconds if sign == "-" else microseconds)) / 1_000_000
+
+
+def read_all_times(connection: sa.Connection) -> bool:
+    """Read those too that Python has no value for, as `Unreadable`, which takes longer. False where the
+    driver does so in any case."""
+    if connection.dialect.driver != "psycopg":
+        return False
+    from psycopg import DataError
+    from psycopg.types import datetime as times
+
+    def lenient(loader: type[Any]) -> type[Any]:
+        class Lenient(loader):  # type: ignore[misc]
+            def load(self, data: Any) -> Any:  # noqa: ANN401
+                try:
+                    return super().load(data)
+                except DataError:
+                    return Unreadable(bytes(data).decode())
+
+        return Lenient
+
+    adapters = _adapters(connection)
+    adapters.register_loader("date", lenient(times.DateLoader))
+    adapters.register_loader("timestamp", lenient(times.TimestampLoader))
+    adapters.register_loader("timestamptz", lenient(times.TimestamptzLoader))
+    return True
+
+
+def _adapters(connection: sa.Connection) -> Any:  # noqa: ANN401  psycopg's, which is loaded only where used
+    driver: Any = connection.connection.driver_connection
+    return driver.adapters

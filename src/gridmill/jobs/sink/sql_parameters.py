@@ -1,0 +1,111 @@
+"""The values of a query's parameters, bound: never a part of the statement, whatever they hold."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from gridmill.domain.naming import read_moment
+from gridmill.domain.sql_statement import TIMES, Given, Hole, Scalar, Where, filled, holes_of, named, some
+from gridmill.errors import InputError
+
+_NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
+"""What SQLAlchemy would take for a parameter, such as in a text: only ours are."""
+_MARK = re.compile("\0([0-9]+)\0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A statement for SQLAlchemy's `text`, and what is bound in it."""
+
+    text: str
+    values: Sequence[sa.BindParameter[Any]] = ()
+
+
+def bind_values(query: str, values: Mapping[str, Given], dialect: str) -> Bound:
+    """The query for a database of that dialect. Raises InputError where a value cannot be bound."""
+    if not values:
+        return Bound(text=_escaped(query))
+    binding = _Binding(values, dialect)
+    parts = holes_of(query, backslashes=dialect in ("mysql", "mariadb"))
+    marked = "".join(part if isinstance(part, str) else binding.mark(part) for part in parts)
+    return Bound(text=binding.put(_escaped(marked)), values=binding.bound)
+
+
+def _escaped(text: str) -> str:
+    return _NAMED.sub(r"\:", text)
+
+
+class _Binding:
+    """Writes what stands in a statement for each hole; marks keep its place until all else is escaped."""
+
+    def __init__(self, values: Mapping[str, Given], dialect: str) -> None:
+        self.bound: list[sa.BindParameter[Any]] = []
+        self._values, self._dialect = values, dialect
+        self._texts: list[str] = []
+
+    def mark(self, hole: Hole) -> str:
+        """The place of a hole. Raises InputError."""
+        self._texts.append(self._written(hole))
+        return f"\0{len(self._texts) - 1}\0"
+
+    def put(self, marked: str) -> str:
+        """The statement with what stands for its holes."""
+        return _MARK.sub(lambda found: self._texts[int(found[1])], marked)
+
+    def _written(self, hole: Hole) -> str:
+        if hole.where is Where.VALUE:
+            return self._value(hole)
+        values = {name: _as_text(name, value) for name, value in self._values.items()}
+        text = filled(hole, values)
+        if hole.where is Where.TEXT:
+            return self._bind(text)
+        return _escaped(named(text, hole.quote))
+
+    def _value(self, hole: Hole) -> str:
+        name = hole.references[0]
+        value = self._values[name]
+        if not isinstance(value, tuple):
+            return self._bind(_as_time(name, value, self._dialect))
+        listed = ", ".join(map(self._bind, some(value)))
+        return listed if hole.enclosed else f"({listed})"
+
+    def _bind(self, value: Scalar | date) -> str:
+        """A space behind it: `::` may follow. Without a type of its own the database finds one by what the
+        value is compared with, as for a text in quotes."""
+        name = f"gridmill_{len(self.bound)}"
+        self.bound.append(sa.bindparam(name, value, type_=sa.types.NullType()))
+        return f":{name} "
+
+
+def _moment(name: str, value: Given) -> date | None:
+    """A bound of time: a date where it is one, else a time in UTC; None for other values."""
+    if name not in TIMES or not isinstance(value, str):
+        return None
+    try:
+        moment = read_moment(value)
+    except InputError:
+        return None
+    return moment.date() if len(value) == len("2013-01-01") else moment
+
+
+def _as_text(name: str, value: Given) -> Given:
+    """As databases write it: `2013-01-01 06:00:00`."""
+    moment = _moment(name, value)
+    return str(_naive(moment)) if moment is not None else value
+
+
+def _naive(moment: date) -> date:
+    return moment.replace(tzinfo=None) if isinstance(moment, datetime) else moment
+
+
+def _as_time(name: str, value: Scalar, dialect: str) -> Scalar | date:
+    moment = _moment(name, value)
+    if moment is None:
+        return value
+    if dialect == "postgresql":
+        return moment
+    return str(_naive(moment))

@@ -1,0 +1,215 @@
+"""Rows as a driver gives them, typed and written to Parquet files of the attempt's own, batch by batch.
+
+How far a table has been read: a value of its cursor column, in JSON between loads.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from decimal import Context, Decimal
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gridmill.domain.source import Compression, Format, SqlSource
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.parquet import storage_errors
+from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.sql_columns import Rows, batch_of
+
+
+@dataclass(slots=True)
+class Staged:
+    """Files of rows, a new one whenever the rows' types change. `content` is of all of them."""
+
+    folder: Path
+    name: str
+    key: str
+    paths: list[Path] = field(default_factory=list)
+    _hash: Any = field(default_factory=hashlib.sha256)
+    _writer: pq.ParquetWriter | None = None
+    _schema: pa.Schema | None = None
+
+    @property
+    def content(self) -> str:
+        """16 hex digits of the rows and their types, in their order."""
+        digest: str = self._hash.hexdigest()
+        return digest[:16]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        if self._schema is None or not batch.schema.equals(self._schema):
+            self.close()
+            self.paths.append(self.folder / f"{uuid4().hex}.parquet")
+            self._schema = batch.schema
+            self._writer = pq.ParquetWriter(self.paths[-1], batch.schema, compression="lz4")
+            self._hash.update(batch.schema.serialize())
+        assert self._writer is not None
+        self._writer.write_batch(batch)
+        for column in batch.columns:
+            for buffer in column.buffers():
+                self._hash.update(buffer or b"")
+
+    def close(self) -> None:
+        """Finish the file that is open."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def files(self, content: str) -> tuple[SourceFile, ...]:
+        """The files, as a sink loads them."""
+        return tuple(
+            SourceFile(
+                path=path,
+                name=self.name if len(self.paths) == 1 else f"{self.name} (part {number})",
+                key=self.key,
+                content=content,
+                size_bytes=path.stat().st_size,
+                mtime_ns=path.stat().st_mtime_ns,
+                format=Format.PARQUET,
+                compression=Compression.NONE,
+                delimiter=",",
+            )
+            for number, path in enumerate(self.paths, start=1)
+        )
+
+
+def stage(
+    batches: Iterable[Rows],
+    names: Sequence[str],
+    types: Mapping[str, pa.DataType],
+    folder: Path,
+    name: str,
+    key: str,
+    rest: pa.DataType | None = None,
+    texts: Collection[str] = (),
+) -> Staged:
+    """Write the rows below `folder`; `types` are those that are declared, `texts` become texts. Without any
+    row a file that has none: all other columns are of type `rest` in it, if that is known. Raises DataError
+    for a value that no type holds, StorageError."""
+    staged = Staged(folder=folder, name=name, key=key)
+    with storage_errors(folder):
+        try:
+            for rows in batches:
+                staged.write(batch_of(rows, names, types, texts, name))
+            if not staged.paths:
+                staged.write(_none(names, types, rest or pa.null()))
+        finally:
+            staged.close()
+    return staged
+
+
+def _none(names: Sequence[str], types: Mapping[str, pa.DataType], rest: pa.DataType) -> pa.RecordBatch:
+    schema = pa.schema([(name, types.get(name, rest)) for name in names])
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "number": int,
+    "float": float,
+    "decimal": Decimal,
+    "time": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "text": str,
+}
+
+
+_EXACT = Context(prec=150_000)  # PostgreSQL's have 147,455 digits at most; Python rounds to 28 by itself
+_LONGEST = 366.0 * 86_400 * 10_000
+"""Seconds: longer than all times that Python has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """All rows below `value` are loaded and, when `included`, those at it."""
+
+    value: Any
+    included: bool
+
+    def written(self) -> Mapping[str, Any]:
+        """As JSON has it."""
+        kind = _kind(self.value)
+        text = self.value.isoformat() if isinstance(self.value, date) else str(self.value)
+        return {"kind": kind, "value": text, "included": self.included}
+
+
+def read_position(written: Mapping[str, Any] | None) -> Position | None:
+    """The other way."""
+    if written is None:
+        return None
+    return Position(value=_READ[written["kind"]](written["value"]), included=written["included"])
+
+
+def edge_of(newest: Any, source: SqlSource, low: Position | None, place: str) -> Position:  # noqa: ANN401
+    """How far this load may go. Raises InputError, DataError.
+
+    Without a `lag` that is the newest value; with one, what is further from it than the lag (0: below it),
+    so that rows which come late can still be loaded. Whether a value lies beyond another one is left to the
+    database: it may sort texts otherwise than Python does.
+    """
+    _kind(newest, place)
+    if low is not None and _kind(low.value) != _kind(newest):
+        raise DataError(
+            f"the cursor is of another type than at the last load: {newest!r} after {low.value!r}",
+            hint="Give the sink another name to begin a new table.",
+            place=place,
+        )
+    if source.lag is None:
+        return Position(value=newest, included=True)
+    return Position(value=_before(newest, source.lag), included=False)
+
+
+def is_endless(value: Any) -> bool:  # noqa: ANN401
+    """Whether nothing, or nothing but NaN, can be greater: NaN and the infinities."""
+    return isinstance(value, float | Decimal) and not isfinite(value)
+
+
+def _before(newest: Any, lag: float) -> Any:  # noqa: ANN401
+    match newest:
+        case datetime():
+            first = datetime.min.replace(tzinfo=newest.tzinfo)
+            return newest - min(timedelta(seconds=min(lag, _LONGEST)), newest - first)
+        case date():
+            days = min(-(-lag // 86_400), (newest - date.min).days)
+            return newest - timedelta(days=days)
+        case Decimal():
+            return _EXACT.subtract(newest, Decimal(str(lag)))
+        case int():
+            return newest - int(-(-lag // 1))
+        case float():
+            return newest - lag
+    if lag == 0:
+        return newest
+    raise InputError(
+        "a `lag` needs a cursor of numbers or times, and this one holds texts",
+        hint="`lag: 0` holds back the newest value itself. SQLite keeps times as texts.",
+        place="source.sql.lag",
+    )
+
+
+def _kind(value: Any, place: str = "") -> str:  # noqa: ANN401
+    match value:
+        case bool():
+            pass
+        case int():
+            return "number"
+        case float():
+            return "float"
+        case Decimal():
+            return "decimal"
+        case datetime():
+            return "time"
+        case date():
+            return "date"
+        case str():
+            return "text"
+    raise InputError(
+        f"a cursor column holds numbers, times or texts, not {type(value).__name__}",
+        hint="Name a column that only grows, or leave `cursor` out.",
+        place=place or "source.sql.cursor",
+    )

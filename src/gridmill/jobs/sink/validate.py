@@ -1,0 +1,298 @@
+"""Batches held against the constraints: good rows go on, bad ones aside with their reasons.
+
+Rows whose key was there before: in the table, or earlier in the same load.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from gridmill.domain.sink import Constraint, SinkSpec
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.duckdb_engine import open_engine, quoted
+from gridmill.jobs.sink.constraints import BATCH, ROW, check_rules, keys_name, row_rules, violations_sql
+from gridmill.jobs.tables import open_table
+
+SPOOLED = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("reasons", pa.list_(pa.string()), nullable=False),
+        pa.field("record", pa.string(), nullable=False),
+    ]
+)
+"""A rejected row before its place in the file is known: its number from 0, and what was read, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows as read (`raw`) and in the table's types (`rows`); the first is row `first` (from 0) of the file.
+
+    `misfits` are the rows (from 0 within the batch) with values not of their column's type, and why.
+    """
+
+    raw: pa.Table
+    rows: pa.Table
+    first: int
+    misfits: Mapping[int, list[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Spool:
+    """Rejected rows of one source file, on disk until they are placed; `rows` are their numbers."""
+
+    path: Path
+    rows: list[int] = field(default_factory=list)
+    _writer: pq.ParquetWriter | None = None
+
+    def put(self, rejects: pa.Table) -> None:
+        """Add some, in order."""
+        if rejects.num_rows:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self.path, SPOOLED)
+            self._writer.write_table(rejects)
+            self.rows += rejects["row"].to_pylist()
+
+    def close(self) -> None:
+        """No more come."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def batches(self) -> Iterator[pa.Table]:
+        """All of them, in order."""
+        if self._writer is not None:
+            with pq.ParquetFile(self.path) as file:
+                for batch in file.iter_batches():
+                    yield pa.Table.from_batches([batch])
+
+
+@dataclass(slots=True)
+class Sieve:
+    """The constraints of one sink over one load; counts what it saw."""
+
+    spec: SinkSpec
+    engine: duckdb.DuckDBPyConnection | None = None
+    sql: str = ""
+    rows: int = 0
+    rejected: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def good(self, batches: Iterable[Batch], spool: Spool) -> Iterator[pa.Table]:
+        """The rows that keep to all constraints; the others are spooled.
+
+        Raises InputError as soon as there are more than the sink allows.
+        """
+        for batch in batches:
+            bad = self._broken(batch)
+            self.rows += batch.rows.num_rows
+            if bad:
+                self.reject(spool, rejects_of(batch.raw, batch.first, bad))
+            yield _without(batch.rows, bad) if bad else batch.rows
+        spool.close()
+
+    def reject(self, spool: Spool, rejects: pa.Table) -> None:
+        """Set rows aside, and count them and why."""
+        spool.put(rejects)
+        self.rejected += rejects.num_rows
+        self.reasons.update(reason for reasons in rejects["reasons"].to_pylist() for reason in reasons)
+        most = self.spec.max_rejects
+        if most is not None and most >= 1 and self.rejected > most:
+            raise self._too_many(f"more than the {most:g} that `max_rejects` allows")
+
+    def count(self, rows: int, rejected: int, reasons: Mapping[str, int]) -> None:
+        """Count what another sieve saw."""
+        self.rows += rows
+        self.rejected += rejected
+        self.reasons.update(reasons)
+
+    def check_share(self) -> None:
+        """Raise InputError when too large a share of the load is rejected."""
+        most = self.spec.max_rejects
+        if most is not None and self.rejected > (most if most >= 1 else most * self.rows):
+            raise self._too_many(f"more than `max_rejects` allows ({most:g})")
+
+    def _too_many(self, limit: str) -> InputError:
+        return InputError(
+            f"{self.rejected:,} of {self.rows:,} rows break constraints, {limit}: {top(self.reasons)}",
+            hint="The table is left as it was. Correct the source, the constraints or `max_rejects`.",
+            place="sink.max_rejects",
+        )
+
+    def _broken(self, batch: Batch) -> dict[int, list[str]]:
+        bad = {row: list(reasons) for row, reasons in batch.misfits.items()}
+        if self.engine is not None and self.sql:
+            numbered = batch.rows.append_column(ROW, pa.array(range(batch.rows.num_rows), pa.int64()))
+            self.engine.register(BATCH, numbered)
+            for row, reasons in self._ask():
+                # A value that could not be read is missing for the constraints; the first reason says it.
+                bad.setdefault(row, []).extend(reasons)
+        return dict(sorted(bad.items()))
+
+    def _ask(self) -> list[tuple[int, list[str]]]:
+        assert self.engine is not None
+        try:
+            return self.engine.execute(self.sql).fetchall()
+        except (duckdb.DataError, duckdb.InvalidInputException) as error:
+            message = str(error).partition("\n")[0]
+            raise InputError(
+                f"an expression cannot be computed for some row: {message}",
+                hint="TRY_CAST and CASE are missing or something else where a value does not fit.",
+                place="sink.constraints",
+            ) from error
+
+
+@contextmanager
+def open_sieve(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Iterator[Sieve]:
+    """A sieve for tables of that schema. Raises InputError for constraints that do not fit it."""
+    with ExitStack() as stack:
+        if not spec.constraints:
+            yield Sieve(spec=spec)
+            return
+        rules = row_rules(spec.constraints, schema)
+        engine = stack.enter_context(open_engine(context))
+        for number, constraint in enumerate(spec.constraints):
+            if constraint.references:
+                _collect_keys(context, engine, constraint, number, schema)
+        engine.register(BATCH, _one_missing(schema))
+        check_rules(engine, rules, spec.constraints)
+        yield Sieve(spec=spec, engine=engine, sql=violations_sql(rules, spec.constraints) if rules else "")
+
+
+def _one_missing(schema: pa.Schema) -> pa.Table:
+    """A row without any value: constants are computed, and nothing else can fail."""
+    numbered = schema.append(pa.field(ROW, pa.int64()))
+    return pa.Table.from_arrays([pa.nulls(1, item.type) for item in numbered], schema=numbered)
+
+
+def _collect_keys(
+    context: JobContext, engine: duckdb.DuckDBPyConnection, one: Constraint, number: int, schema: pa.Schema
+) -> None:
+    table = open_table(context, context.input(one.references or "").output)
+    for mine, theirs in zip(one.foreign_key, one.keys, strict=True):
+        _check_same_type(one, number, mine, theirs, schema, table.schema)
+    engine.register("__referenced", table)
+    columns = ", ".join(f"{quoted(name)} AS k{index}" for index, name in enumerate(one.keys))
+    there = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in one.keys)
+    engine.execute(
+        f"CREATE TEMP TABLE {keys_name(number)} AS SELECT DISTINCT {columns} FROM __referenced WHERE {there}"
+    )
+    engine.unregister("__referenced")
+
+
+def _check_same_type(
+    one: Constraint, number: int, mine: str, theirs: str, schema: pa.Schema, other: pa.Schema
+) -> None:
+    place = f"sink.constraints[{number}]"
+    if theirs not in other.names:
+        raise InputError(
+            f"{one.references} has no column {theirs!r}",
+            hint=f"It has {', '.join(other.names)}; `referenced` says which.",
+            place=place,
+        )
+    if schema.field(mine).type != other.field(theirs).type:
+        raise InputError(
+            f"{mine!r} is {schema.field(mine).type}, {theirs!r} of {one.references} is "
+            f"{other.field(theirs).type}",
+            hint="Give both the same type under `columns`.",
+            place=place,
+        )
+
+
+def rejects_of(raw: pa.Table, first: int, bad: Mapping[int, Sequence[str]]) -> pa.Table:
+    """Rows of a batch as rejects; `bad` has their numbers within it, in order."""
+    records = [json.dumps(record, default=str, ensure_ascii=False) for record in _taken(raw, list(bad))]
+    return pa.table([[first + row for row in bad], [list(why) for why in bad.values()], records], SPOOLED)
+
+
+def _taken(raw: pa.Table, rows: list[int]) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = raw.take(rows).to_pylist()
+    return records
+
+
+def _without(rows: pa.Table, bad: Mapping[int, object]) -> pa.Table:
+    return rows.filter(pa.array([row not in bad for row in range(rows.num_rows)], pa.bool_()))
+
+
+def top(reasons: Mapping[str, int], most: int = 3) -> str:
+    """`3 price: missing, 1 zip: not like [0-9]+`: the most frequent first."""
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    more = f", and {len(ordered) - most} more reasons" if len(ordered) > most else ""
+    return ", ".join(f"{count:,} {reason}" for reason, count in ordered[:most]) + more
+
+
+ORDINAL = "__ordinal"
+
+
+def find_repeated(
+    engine: duckdb.DuckDBPyConnection,
+    constraints: Sequence[Constraint],
+    written: Sequence[Path],
+    table: ds.Dataset | None,
+) -> dict[int, str]:
+    """Ordinal (from 0, over the files of the load in order) and reason of each repeated row, in order.
+
+    A row that one constraint rejects does not count for the next. A key with a missing part is not
+    compared. DuckDB spills where the keys do not fit into memory.
+    """
+    unique = [one for one in constraints if one.unique]
+    if not unique or not written:
+        return {}
+    columns = tuple(dict.fromkeys(name for one in unique for name in one.unique))
+    engine.register("__written", _ordered(written, columns))
+    engine.execute("CREATE TEMP TABLE __incoming AS SELECT * FROM __written")
+    engine.unregister("__written")
+    found: dict[int, str] = {}
+    for one in unique:
+        ((_, reason),) = one.rules()
+        if table is not None:
+            engine.register("__table", table.scanner(columns=list(one.unique)).to_reader())
+        repeated = [row for (row,) in engine.execute(_repeated_sql(one, table is not None)).fetchall()]
+        found |= dict.fromkeys(repeated, reason)
+        if repeated:
+            engine.register("__repeated", pa.table({ORDINAL: pa.array(repeated, pa.int64())}))
+            engine.execute(f"DELETE FROM __incoming WHERE {ORDINAL} IN (SELECT {ORDINAL} FROM __repeated)")
+            engine.unregister("__repeated")
+    engine.execute("DROP TABLE __incoming")
+    return dict(sorted(found.items()))
+
+
+def _ordered(written: Sequence[Path], columns: Sequence[str]) -> pa.RecordBatchReader:
+    schema = pq.read_schema(written[0])
+    wanted = pa.schema([schema.field(name) for name in columns]).append(pa.field(ORDINAL, pa.int64()))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        ordinal = 0
+        for path in written:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=list(columns)):
+                    numbers = pa.array(range(ordinal, ordinal + batch.num_rows), pa.int64())
+                    ordinal += batch.num_rows
+                    arrays = [batch.column(name) for name in columns]
+                    yield pa.RecordBatch.from_arrays([*arrays, numbers], schema=wanted)
+
+    return pa.RecordBatchReader.from_batches(wanted, batches())
+
+
+def _repeated_sql(one: Constraint, has_table: bool) -> str:
+    keys = ", ".join(quoted(name) for name in one.unique)
+    there = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in one.unique)
+    same = " AND ".join(f"i.{quoted(name)} = f.{quoted(name)}" for name in one.unique)
+    within = (
+        f"SELECT i.{ORDINAL} FROM __incoming i JOIN (SELECT {keys}, min({ORDINAL}) AS first FROM __incoming "
+        f"WHERE {there} GROUP BY {keys} HAVING count(*) > 1) f ON {same} WHERE i.{ORDINAL} > f.first"
+    )
+    if not has_table:
+        return within
+    return (
+        f"{within} UNION SELECT {ORDINAL} FROM __incoming SEMI JOIN (SELECT {keys} FROM __table) t "
+        f"USING ({keys})"
+    )

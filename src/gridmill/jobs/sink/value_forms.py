@@ -1,0 +1,79 @@
+"""The forms that numbers and times are written in, where a single value does not show which one it is.
+
+Numbers with a decimal comma or with groups of thousands, as numbers that Arrow reads.
+"""
+
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class Form(StrEnum):
+    """A way to read a text. A column has at most one of each family."""
+
+    POINT = "point"
+    COMMA = "comma"
+    DAY_FIRST = "day_first"
+    MONTH_FIRST = "month_first"
+    DIGITS = "digits"
+    SECONDS = "unix_s"
+    MILLISECONDS = "unix_ms"
+    MICROSECONDS = "unix_us"
+    NANOSECONDS = "unix_ns"
+
+
+MARKS = (Form.POINT, Form.COMMA)
+"""The sign before the decimals of a number."""
+ORDERS = (Form.DAY_FIRST, Form.MONTH_FIRST)
+"""What comes first in 01/02/2024."""
+UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.NANOSECONDS)
+"""What a number in a column of times is: its digits are a date, or it counts since 1970."""
+FAMILIES = (MARKS, ORDERS, UNITS)
+
+Forms = frozenset[Form]
+ANY: Forms = frozenset(Form)
+"""Nothing is known of a column."""
+
+
+def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:
+    """The form of a family; None where that is not decided."""
+    left = [form for form in family if form in forms]
+    return left[0] if len(left) == 1 else None
+
+
+NOT_A_NUMBER = "?"
+"""Stands for a text that is no number."""
+_SIGNS = {Form.POINT: r"\.", Form.COMMA: ","}
+_GROUPS = {Form.POINT: r"(?:,\d{3})+|(?:['’]\d{3})+", Form.COMMA: r"(?:\.\d{3})+|(?:['’]\d{3})+"}
+_SPACED = r"|(?:[ \x{a0}\x{202f}]\d{3})+"
+"""Telephone numbers have such groups, too: they are numbers where the column is declared so."""
+_DROPPED = {Form.POINT: r"[,'’ \x{a0}\x{202f}]", Form.COMMA: r"[.'’ \x{a0}\x{202f}]"}
+_AMBIGUOUS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
+
+
+def _pattern(mark: Form, declared: bool) -> str:
+    groups = _GROUPS[mark] + (_SPACED if declared else "")
+    whole = rf"(?:\d+|[1-9]\d{{0,2}}(?:{groups}))"
+    return rf"^[+-]?(?:{whole}(?:{_SIGNS[mark]}\d*)?|{_SIGNS[mark]}\d+)(?:[eE][+-]?\d+)?$|^[+-]?(?i:inf|nan)$"
+
+
+def as_plain(texts: pa.ChunkedArray, mark: Form, *, declared: bool) -> pa.ChunkedArray:
+    """The numbers without groups and with a decimal point; what is none is NOT_A_NUMBER."""
+    plain = pc.replace_substring_regex(texts, _DROPPED[mark], "")
+    if mark == Form.COMMA:
+        plain = pc.replace_substring(plain, ",", ".")
+    is_number = pc.match_substring_regex(texts, _pattern(mark, declared))
+    return pc.if_else(is_number, plain, pa.scalar(NOT_A_NUMBER, pa.string()))
+
+
+def is_ambiguous(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """For each text whether it is a number with either sign, and not in the form that is usual: 1,234."""
+    return pc.match_substring_regex(texts, _AMBIGUOUS)
+
+
+def readings(text: str) -> dict[Form, str]:
+    """A text as plain numbers, by each sign that its decimals may have."""
+    column = pa.chunked_array([[text]], pa.string())
+    found = {mark: as_plain(column, mark, declared=True)[0].as_py() for mark in MARKS}
+    return {mark: number for mark, number in found.items() if number != NOT_A_NUMBER}

@@ -1,0 +1,235 @@
+"""The files of a load to data files: good rows to the table's, the others to those of its rejects."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import TypeAlias
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from gridmill.jobs.parquet import Part, write_parquet
+from gridmill.jobs.parquet_reader import ahead, thrifty
+from gridmill.jobs.sink.csv_batches import Bundle, bundled, is_small, text_bytes
+from gridmill.jobs.sink.files import SourceFile, check_unchanged
+from gridmill.jobs.sink.load import Loading, open_reader
+from gridmill.jobs.sink.metrics import Meter
+from gridmill.jobs.sink.plan import Loaded, LoadPlan
+from gridmill.jobs.sink.rejects import REJECTS, placed
+from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_of
+from gridmill.jobs.sink.validate import Sieve, Spool, find_repeated, rejects_of
+
+TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
+"""Small source files share data files, so many bytes of them each, where there are so many files."""
+HELD_BYTES = 64 * 2**20
+"""So many bytes of rows are held at once of small files, however much compressed ones hold."""
+_Held: TypeAlias = tuple[SourceFile, Spool, int]
+"""A file, its rejects and its number of good rows."""
+
+
+@dataclass(slots=True)
+class Written:
+    """A source file's rows: `parts` hold the good ones, the spools and `rejects` (data files) the others.
+    The part of small files that share one is with the first of them.
+    `rejected` are the numbers of those that were rejected as they were read."""
+
+    file: SourceFile
+    parts: list[Part]
+    spools: list[Spool] = field(default_factory=list)
+    rejects: list[Part] = field(default_factory=list)
+    rejected: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """Where and how one load is written."""
+
+    loading: Loading
+    sieve: Sieve
+    meter: Meter
+    schema: pa.Schema
+    folder: Path
+
+    def write(self, file: SourceFile) -> Written:
+        """One source file. Raises DataError, InputError, StorageError, UnavailableError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = stem_of(file)
+        spool = Spool(self.folder / f"{stem}.spool")
+        with closing(ahead(self.loading.batches(file, self.schema))) as batches:
+            good = self.sieve.good(batches, spool)
+            parts = write_parquet(self.meter.passing(good), self.schema, self.folder, stem)
+        check_unchanged(file)
+        return Written(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
+
+    def write_all(self, files: Sequence[SourceFile]) -> list[Written]:
+        """Source files; small ones share data files. Raises as `write` does."""
+        written: list[Written] = []
+        for group in self._groups(files):
+            written += self._write_together(group) if len(group) > 1 else [self.write(group[0])]
+        return written
+
+    def _groups(self, files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+        """The files that share a data file; each alone where rows may be taken out of it afterwards."""
+        group: list[SourceFile] = []
+        size_bytes = 0
+        for file in files:
+            if self.sieve.engine is not None or not is_small(file):
+                yield [file]
+                continue
+            if size_bytes + text_bytes(file) > TOGETHER_BYTES:
+                yield group
+                group, size_bytes = [], 0
+            group.append(file)
+            size_bytes += text_bytes(file)
+        if len(group) < LEAST_TOGETHER:
+            yield from ([file] for file in group)
+        else:
+            yield group
+
+    def _write_together(self, files: Sequence[SourceFile]) -> list[Written]:
+        """Small source files, in one data file that says which rows are whose; in several where the rows turn
+        out to be many."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written: list[Written] = []
+        held: list[_Held] = []
+        tables: list[pa.Table] = []
+        size_bytes = 0
+        for files_read, rows in self._each_together(files):
+            held += files_read
+            tables += rows
+            size_bytes += sum(table.nbytes for table in rows)
+            if size_bytes > HELD_BYTES:
+                written += self._write_shared(held, tables)
+                held, tables, size_bytes = [], [], 0
+        return [*written, *self._write_shared(held, tables)] if held else written
+
+    def _write_shared(self, held: Sequence["_Held"], tables: Sequence[pa.Table]) -> list[Written]:
+        written, pieces = [], []
+        for file, spool, count in held:
+            written.append(Written(file=file, parts=[], spools=[spool], rejected=spool.rows))
+            pieces.append(
+                Loaded(
+                    path="",
+                    size_bytes=0,
+                    rows=count,
+                    key=file.key,
+                    content=file.content,
+                    modified_ms=file.modified_ms,
+                )
+            )
+        rows = pa.concat_tables([self.schema.empty_table(), *tables]).combine_chunks()
+        written[0].parts += write_parquet(
+            self.meter.passing([rows]), marked_with(self.schema, pieces), self.folder, compact_stem()
+        )
+        return written
+
+    def _each_together(self, files: Sequence[SourceFile]) -> Iterator[tuple[list["_Held"], list[pa.Table]]]:
+        """Files that are read together, and their good rows."""
+        for piece in bundled(files, self.loading.spec.source) if self.loading.hasty else files:
+            spool = Spool(self.folder / f"{uuid4().hex}.spool")
+            if isinstance(piece, Bundle):
+                good = list(self.sieve.good(self.loading.together(piece, self.schema), spool))
+                pairs = zip(piece.files, piece.counts, strict=True)
+                yield [(file, spool, count) for file, count in pairs], good
+                continue
+            good = list(self.sieve.good(self.loading.batches(piece, self.schema), spool))
+            check_unchanged(piece)
+            yield [(piece, spool, sum(batch.num_rows for batch in good))], good
+
+    def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> bool:
+        """Take rows whose key was there before out of the parts; whether there were any. Raises InputError
+        for too many."""
+        if self.sieve.engine is None:
+            return False
+        parts = [part for one in written for part in one.parts]
+        constraints = self.loading.spec.constraints
+        repeated = find_repeated(self.sieve.engine, constraints, [part.path for part in parts], kept)
+        starts = list(accumulate((part.rows for part in parts), initial=0))
+        by_part: dict[Path, dict[int, str]] = {}
+        for ordinal, reason in repeated.items():
+            number = bisect_right(starts, ordinal) - 1
+            by_part.setdefault(parts[number].path, {})[ordinal - starts[number]] = reason
+        for one in written:
+            if any(part.path in by_part for part in one.parts):
+                self._drop(one, by_part)
+        return bool(repeated)
+
+    def _drop(self, one: Written, by_part: Mapping[Path, Mapping[int, str]]) -> None:
+        spool = Spool(self.folder / f"{stem_of(one.file)}.spool")
+        parts: list[Part] = []
+        start = 0
+        for part in one.parts:
+            repeated = by_part.get(part.path, {})
+            if repeated:
+                kept = self._kept(part, repeated, spool, Numbers(rejected=one.rejected, start=start))
+                parts += write_parquet(kept, self.schema, self.folder, stem_of(one.file))
+                part.path.unlink()
+            else:
+                parts.append(part)
+            start += part.rows
+        spool.close()
+        one.parts, one.spools = parts, [*one.spools, spool]
+
+    def _kept(
+        self, part: Part, repeated: Mapping[int, str], spool: Spool, numbers: "Numbers"
+    ) -> Iterator[pa.Table]:
+        row = 0
+        with pq.ParquetFile(part.path) as file:
+            for batch in file.iter_batches():
+                rows = pa.Table.from_batches([batch])
+                bad = [n for n in range(rows.num_rows) if row + n in repeated]
+                if bad:
+                    reasons = {n: [repeated[row + n]] for n in bad}
+                    rejects = rejects_of(rows, 0, reasons)
+                    places = pa.array([numbers.source(row + n) for n in bad], pa.int64())
+                    self.sieve.reject(spool, rejects.set_column(0, rejects.schema.field(0), places))
+                    rows = rows.filter(pa.array([n not in reasons for n in range(rows.num_rows)], pa.bool_()))
+                row += batch.num_rows
+                yield rows
+
+    def write_rejects(self, written: Sequence[Written]) -> list[Part]:
+        """The data files of all that was rejected."""
+        parts: list[Part] = []
+        for one in written:
+            parts += one.rejects
+            if any(spool.rows for spool in one.spools):
+                rows = placed(one.file, open_reader(one.file, self.loading.spec.source), one.spools)
+                parts += write_parquet(rows, REJECTS, self.folder / "rejects", stem_of(one.file))
+        return parts
+
+
+def rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    """The rows of data files, in order."""
+    for part in parts:
+        with pq.ParquetFile(part.path) as file:
+            yield from file.iter_batches()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Rows of a part to rows of the source file: `rejected` (in order) are between them; the part's first row
+    is the file's good row number `start`."""
+
+    rejected: Sequence[int]
+    start: int
+
+    def source(self, row: int) -> int:
+        """The row's number in the file, from 0."""
+        good = self.start + row
+        before = bisect_right(range(len(self.rejected)), good, key=lambda index: self.rejected[index] - index)
+        return good + before
+
+
+def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[Part]) -> ds.Dataset | None:
+    """What stays of the table; `spared` is what stays of files of which a part goes. None for nothing."""
+    gone = {entry.path for entry in plan.remove}
+    paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)
+    files = [str(path) for path in (*paths, *(part.path for part in spared))]
+    if not files or plan.anew:
+        return None
+    return thrifty(ds.dataset(files, format="parquet", schema=table.schema))

@@ -1,0 +1,135 @@
+"""Models that only their own code can use: asked in a process of their own, in their own environment."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TextIO
+
+import numpy as np
+
+from gridmill.errors import DataError, InputError, JobError
+from gridmill.jobs.features import Floats
+from gridmill.jobs.model_files import Card, shaped
+from gridmill.transfer.checkout import hand_tree, is_small
+
+RUNNER = Path(__file__).parent / "training" / "runner.py"
+
+
+@dataclass(slots=True, kw_only=True)
+class Helper:
+    """The process that has loaded the model: takes lines, answers on `replies`."""
+
+    process: "subprocess.Popen[str]"
+    replies: TextIO
+    scratch: "TemporaryDirectory[str]"
+    owner: int = field(default_factory=os.getpid)
+    """The process that started it: one that was forked meanwhile leaves it alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodePredictor:
+    """Asks a user's own `predict` function, or a pickled model: only ever made for those who trust it."""
+
+    card: Card
+    folder: Path
+    python: str = sys.executable
+
+    @cached_property
+    def _helper(self) -> Helper:
+        scratch: TemporaryDirectory[str] = TemporaryDirectory()
+        folder = _own_folder(self.folder, Path(scratch.name) / "model")
+        reading, writing = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [
+                    *(self.python, "-B", str(RUNNER), "predict"),  # nothing is written into the version
+                    *(str(writing), str(folder), str(folder / self.card.predict)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=2,  # in a notebook `sys.stderr` has no descriptor
+                pass_fds=(writing,),
+                cwd=folder,
+                text=True,
+            )
+        finally:
+            os.close(writing)
+        helper = Helper(process=process, replies=os.fdopen(reading), scratch=scratch)
+        if not helper.replies.readline():
+            ended = self._ended(helper)
+            helper.replies.close()
+            scratch.cleanup()
+            raise ended
+        return helper
+
+    def open(self) -> int:
+        """Start the process and wait until it has loaded its code; its pid. Raises JobError."""
+        return self._helper.process.pid
+
+    def close(self) -> None:
+        """End the process and delete its files. It is started again where the model is asked again."""
+        helper: Helper | None = self.__dict__.pop("_helper", None)
+        if helper is not None and helper.owner == os.getpid():
+            assert helper.process.stdin is not None
+            with suppress(BrokenPipeError):
+                helper.process.stdin.close()
+            helper.process.kill()
+            helper.process.wait()
+            helper.replies.close()
+            helper.scratch.cleanup()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def predict(self, inputs: Floats) -> Floats:
+        """See Predictor. Raises JobError when the code fails, DataError for an answer of a wrong shape."""
+        helper = self._helper
+        source, result = (Path(helper.scratch.name) / name for name in ("inputs.npy", "outputs.npy"))
+        np.save(source, inputs)
+        try:
+            assert helper.process.stdin is not None
+            helper.process.stdin.write(json.dumps([str(source), str(result)]) + "\n")
+            helper.process.stdin.flush()
+            answered = helper.replies.readline()
+        except BrokenPipeError:
+            answered = ""
+        if not answered:
+            raise self._ended(helper)
+        found = np.load(result)
+        if found.ndim == 0 or len(found) != len(inputs):
+            answers = len(found) if found.ndim else 1
+            raise DataError(f"{self.card.predict} gave {answers} answers for {len(inputs)} rows")
+        return shaped(found, self.card)
+
+    def _ended(self, helper: Helper) -> JobError:
+        code = helper.process.wait()
+        return JobError(
+            f"the code that predicts for {self.card.predict!r} ended with exit code {code}",
+            hint="The job's log has what it wrote.",
+        )
+
+
+def _own_folder(model: Path, own: Path) -> Path:
+    """A folder with the model's files in which its code may write; the model's where that takes too long."""
+    with suppress(OSError):
+        if os.stat(model).st_dev == os.stat(own.parent).st_dev or is_small(model):
+            hand_tree(model, own)
+            return own
+    return model
+
+
+def check_trust(card: Card, name: str, trust: bool, place: str, how: str = "write `trust: true`") -> None:
+    """Raise InputError where a model can only be used by running its code and nobody allowed that; `how` says
+    what allows it."""
+    if card.predict and not trust:
+        what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"
+        raise InputError(
+            f"model {name!r} predicts by {what}, which can do anything on this machine",
+            hint=f"If you trust where it comes from, {how}. Models as ONNX need no trust.",
+            place=place,
+        )

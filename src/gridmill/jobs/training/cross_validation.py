@@ -1,0 +1,115 @@
+"""Out-of-fold predictions: each training row is predicted by a model that did not learn from it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gridmill.domain.training import FoldsBy, TrainingSpec
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.features import Floats, Integers
+from gridmill.jobs.model_files import Predictor, predict_rows
+from gridmill.jobs.out_of_fold import HeldOut
+from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.early_stopping import drawn_rows, has_weight, is_learnable, last_rows, stops_early
+from gridmill.jobs.training.evaluate import measure_rows
+from gridmill.jobs.training.label_times import Moments, read_moments
+
+Learn = Callable[[Frame, JobContext], Predictor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folds:
+    """The fold of each training row, and what rows are told apart by."""
+
+    moments: Moments
+    numbers: Integers
+
+
+def plan_folds(frame: Frame, spec: TrainingSpec, context: JobContext) -> Folds:
+    """Which row is in which fold. Raises InputError for folds that cannot be: before anything is learned."""
+    moments = read_moments(frame, spec, context, by_time=spec.folds_by == FoldsBy.TIME)
+    return Folds(moments=moments, numbers=_fold_numbers(frame, spec, moments))
+
+
+def predict_folds(
+    planned: Folds,
+    frame: Frame,
+    spec: TrainingSpec,
+    context: JobContext,
+    learn: Learn,
+    threshold: float | None = None,
+) -> tuple[HeldOut, Mapping[str, float]]:
+    """What models of other folds say about each training row, and `folds_NAME` metrics of it, with the
+    model's `threshold`."""
+    moments, folds = planned.moments, planned.numbers
+    rows, count = frame.rows["train"], spec.folds or 0
+    width = len(frame.classes) or len(frame.subject.labels)
+    predicted = np.full((len(rows), width) if width > 1 or frame.classes else len(rows), np.nan)
+    for fold in range(count):
+        part, mine = _without(frame, spec, moments, folds, fold), folds == fold
+        if part is None:
+            print(f"fold {fold + 1} of {count}: {mine.sum()} rows stay without a prediction", flush=True)
+            continue
+        print(f"fold {fold + 1} of {count}: {len(part.rows['train'])} rows to learn from", flush=True)
+        predictor = learn(part, _fold_context(context, fold))
+        predicted[mine] = predict_rows(predictor, frame.inputs, frame.starts, rows[mine])
+        context.progress(fold + 1, count, "folds")
+    order = np.argsort(moments.number[rows])
+    number = moments.number[rows]
+    held_out = HeldOut(rows=number[order], folds=folds[order], predicted=predicted[order])
+    return held_out, _measure(frame, rows, predicted, threshold)
+
+
+def _measure(frame: Frame, rows: Integers, predicted: Floats, threshold: float | None) -> Mapping[str, float]:
+    """`folds_NAME` metrics over the rows that have such a prediction."""
+    known = np.isfinite(predicted.reshape(len(rows), -1)).all(axis=1)
+    rows, predicted = rows[known], predicted[known]
+    if len(rows) == 0:
+        return {}
+    found = measure_rows(frame, rows, predicted, threshold)
+    return {f"folds_{name}": value for name, value in found.items()}
+
+
+def _fold_numbers(frame: Frame, spec: TrainingSpec, moments: Moments) -> Integers:
+    """For each training row its fold. Raises InputError where there are too few rows, times or entities."""
+    rows, count = frame.rows["train"], spec.folds or 0
+    match spec.folds_by:
+        case FoldsBy.RANDOM:
+            found = np.random.default_rng(spec.seed).permutation(len(rows)) % count
+        case FoldsBy.ENTITY:
+            entities, which = np.unique(frame.starts[rows], return_inverse=True)
+            found = (np.random.default_rng(spec.seed).permutation(len(entities)) % count)[which]
+        case _:
+            time = moments.time[rows]
+            edges = np.quantile(time, np.arange(1, count) / count, method="higher")
+            found = np.searchsorted(edges, time, side="right")
+    if len(np.unique(found)) < count:
+        what = {FoldsBy.RANDOM: "rows", FoldsBy.ENTITY: "entities", FoldsBy.TIME: "times"}[spec.folds_by]
+        raise InputError(f"there are too few {what} in training for {count} folds", place="training.folds")
+    return found.astype(np.int64)
+
+
+def _without(frame: Frame, spec: TrainingSpec, moments: Moments, folds: Integers, fold: int) -> Frame | None:
+    """The frame whose training rows are those that may be learned from for that fold; None for too few."""
+    rows, held = frame.rows["train"], frame.rows["validation"]
+    if spec.folds_by != FoldsBy.TIME:
+        learned = rows[folds != fold]
+    else:
+        begin = moments.time[rows[folds == fold]].min()
+        learned = rows[moments.known[rows] < begin]
+        held = rows[:0]
+    if len(held) == 0 and stops_early(spec):
+        dated = frame.subject.time is not None
+        learned, held = last_rows(learned, moments) if dated else drawn_rows(learned, spec.seed)
+    if not is_learnable(frame, learned) or (stops_early(spec) and not has_weight(frame, held)):
+        return None
+    return replace(frame, rows={"train": learned, "validation": held, "test": rows[:0]})
+
+
+def _fold_context(context: JobContext, fold: int) -> JobContext:
+    """Silent, with checkpoints of its own."""
+    uri = context.order.checkpoint_uri
+    order = replace(context.order, checkpoint_uri=f"{uri}/fold-{fold}" if uri else "")
+    return replace(context, order=order, events_fd=None)

@@ -1,0 +1,66 @@
+"""What follows from a model's validation predictions and is kept with it: threshold, quantiles of errors."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from gridmill.domain.training import Objective, TrainingSpec
+from gridmill.errors import InputError
+from gridmill.jobs.intervals import Offsets, error_quantiles, measure_quantiles, quantiles_of
+from gridmill.jobs.metrics import best_threshold
+from gridmill.jobs.model_files import Card
+from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.evaluate import Answers
+
+SPLIT = "validation"
+
+
+def check_decisions(frame: Frame, spec: TrainingSpec) -> None:
+    """Raise InputError, before anything is learned, for a threshold or quantiles that the label or the
+    dataset cannot have."""
+    thresholds = spec.threshold is not None or spec.threshold_by is not None
+    name = "threshold" if spec.threshold is not None else "threshold_by"
+    if thresholds and len(frame.classes) != 2:
+        what = f"{len(frame.classes)} classes" if frame.classes else "numbers"
+        raise InputError(
+            f"a threshold decides between two classes; the label has {what}", place=f"training.{name}"
+        )
+    if spec.quantiles and frame.objective != Objective.REGRESSION:
+        raise InputError("quantiles are of numbers; the label has classes", place="training.quantiles")
+    if (spec.quantiles or spec.threshold_by) and len(frame.rows[SPLIT]) == 0:
+        raise InputError(
+            "the dataset has no validation rows to compute the threshold or the quantiles on",
+            hint="Declare a validation split in the dataset.",
+            place="training.quantiles" if spec.quantiles else "training.threshold_by",
+        )
+    if spec.threshold_by and not (frame.target[frame.rows[SPLIT]] == 1).any():
+        raise InputError(
+            f"no validation row is of class {frame.classes[1]!r}: there is no {spec.threshold_by} to choose"
+            " the threshold by",
+            hint="Choose a validation split with rows of this class, or write `threshold: 0.5`.",
+            place="training.threshold_by",
+        )
+
+
+def decided(card: Card, frame: Frame, spec: TrainingSpec, answers: Answers) -> Card:
+    """The card with its threshold and the errors' quantiles. Raises InputError for too few rows."""
+    threshold = spec.threshold
+    if spec.threshold_by is not None:
+        threshold = best_threshold(frame.target[frame.rows[SPLIT]].astype(int), answers[SPLIT])
+    offsets: Offsets = ()
+    if spec.quantiles:
+        offsets = error_quantiles(frame.target[frame.rows[SPLIT]], answers[SPLIT], spec.quantiles)
+    return replace(card, threshold=threshold, quantiles=spec.quantiles, offsets=offsets)
+
+
+def measure_intervals(card: Card, frame: Frame, answers: Answers) -> dict[str, float]:
+    """`test_pinball` and `test_coverage`: of the validation rows they would measure nothing."""
+    if not card.quantiles or "test" not in answers:
+        return {}
+    found = measure_quantiles(
+        frame.target[frame.rows["test"]],
+        quantiles_of(answers["test"], card.offsets),
+        card.quantiles,
+        np.array(card.spread),
+    )
+    return {f"test_{name}": value for name, value in found.items()}

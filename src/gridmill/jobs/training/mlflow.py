@@ -1,0 +1,356 @@
+"""The few requests to an MLflow server that tracking takes, by its REST API.
+
+A training told to an MLflow server while it is learned, and never at the training's expense.
+"""
+
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from gridmill.domain.training import ModelKind, TrainingSpec
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.model_files import Card
+from gridmill.settings import fill_in_environment
+
+if TYPE_CHECKING:
+    from gridmill.jobs.training.tuning import Found
+
+TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+"""Seconds. A busy server takes its time; one that is not there is found out at once."""
+TROUBLES = (httpx.HTTPError, AttributeError, KeyError, TypeError, ValueError)
+"""What comes of a server that does not answer, or not as MLflow does."""
+METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE, LONGEST_DIGEST = 1000, 100, 500, 36
+PIECE_BYTES = 1 << 20
+_ODD = re.compile(r"[^\w.\- :/]")
+
+Metric = Mapping[str, str | float | int]
+
+
+class Server:
+    """An MLflow server at `url`; a user and password in it are used. Raises TROUBLES; InputError for what is
+    no address."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._client = httpx.Client(base_url=url.rstrip("/") + "/api/2.0/mlflow", timeout=TIMEOUT)
+        except httpx.InvalidURL as error:
+            raise InputError(f"no address of an MLflow server: {error}", place="training.track") from error
+
+    def close(self) -> None:
+        """Let its connections go."""
+        self._client.close()
+
+    def experiment(self, name: str) -> str:
+        """The id of the experiment of that name, made where there is none; one that was deleted is restored,
+        as MLflow gives its name to no other."""
+        found = self._find(name)
+        if found is None:
+            answer = self._client.post("/experiments/create", json={"name": name})
+            found = self._find(name) if answer.is_client_error else _content(answer)["experiment_id"]
+            if found is None:  # refused, and not because somebody else has just made it
+                _content(answer)
+        return str(found)
+
+    def _find(self, name: str) -> str | None:
+        answer = self._client.get("/experiments/get-by-name", params={"experiment_name": name})
+        if answer.status_code == httpx.codes.NOT_FOUND and "error_code" in answer.text:
+            return None
+        experiment = _content(answer)["experiment"]
+        found: str = experiment["experiment_id"]
+        if experiment.get("lifecycle_stage") == "deleted":
+            self._post("experiments/restore", experiment_id=found)
+            print(f"the MLflow experiment {name!r} had been deleted; it is restored", flush=True)
+        return found
+
+    def create(self, experiment: str, name: str, begun: int, tags: Mapping[str, str]) -> str:
+        """A run that is under way; its id. `begun` is in milliseconds since 1970, as all times here."""
+        made = self._post(
+            "runs/create", experiment_id=experiment, run_name=name, start_time=begun, tags=_pairs(tags)
+        )
+        run_id: str = made["run"]["info"]["run_id"]
+        return run_id
+
+    def set_state(self, run_id: str, state: str, ended: int | None = None) -> None:
+        """RUNNING, FINISHED, FAILED or KILLED."""
+        self._post(
+            "runs/update", run_id=run_id, status=state, **({} if ended is None else {"end_time": ended})
+        )
+
+    def steps(self, run_id: str) -> dict[str, int]:
+        """How far each metric of the run was told."""
+        found = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]["data"]
+        return {str(one["key"]): int(one["step"]) for one in found.get("metrics", ())}
+
+    def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        """At most METRICS_A_BATCH. Saying the same ones again does no harm."""
+        self._post("runs/log-batch", run_id=run_id, metrics=metrics)
+
+    def log_parameters(self, run_id: str, values: Mapping[str, object]) -> None:
+        """As many as there are."""
+        pairs = _pairs(values)
+        for first in range(0, len(pairs), PARAMETERS_A_BATCH):
+            self._post("runs/log-batch", run_id=run_id, params=pairs[first : first + PARAMETERS_A_BATCH])
+
+    def log_dataset(self, run_id: str, name: str, digest: str, source: str) -> None:
+        """The dataset that the run learns from."""
+        dataset = {
+            "name": name,
+            "digest": digest[:LONGEST_DIGEST],
+            "source_type": "gridmill",
+            "source": json.dumps({"uri": source}),
+        }
+        tags = [{"key": "mlflow.data.context", "value": "training"}]
+        self._post("runs/log-inputs", run_id=run_id, datasets=[{"tags": tags, "dataset": dataset}])
+
+    def artifact_root(self, run_id: str) -> str | None:
+        """Where files of the run are put through the server; None where it wants them in a storage that only
+        MLflow's own client writes to."""
+        run = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]
+        scheme, _, path = str(run["info"].get("artifact_uri", "")).partition(":")
+        return path.strip("/") if scheme == "mlflow-artifacts" else None
+
+    def put_file(self, folder: str, name: str, path: Path) -> None:
+        """A file of a run, below its `artifact_root`, in pieces."""
+        url = f"{str(self._client.base_url).rstrip('/')}-artifacts/artifacts/{folder}/{name}"
+        with path.open("rb") as file:
+            _check(self._client.put(url, content=iter(lambda: file.read(PIECE_BYTES), b"")))
+
+    def _post(self, path: str, **body: Any) -> dict[str, Any]:  # noqa: ANN401
+        return _content(self._client.post(f"/{path}", json=body))
+
+
+def _check(answer: httpx.Response) -> None:
+    """Raise HTTPError with the server's own words, and without the address, which may hold a password."""
+    if not answer.is_success:
+        said = " ".join(answer.text.split())
+        if answer.headers.get("content-type", "").startswith("application/json"):
+            content = answer.json()
+            said = str(content.get("message", said)) if isinstance(content, dict) else said
+        raise httpx.HTTPError(f"{answer.status_code} {answer.reason_phrase}: {said[:LONGEST_VALUE]}")
+
+
+def _content(answer: httpx.Response) -> dict[str, Any]:
+    """The answer's JSON. Raises what `_check` raises."""
+    _check(answer)
+    content: dict[str, Any] = answer.json()
+    return content
+
+
+def plain(name: str) -> str:
+    """The name as MLflow takes it."""
+    return _ODD.sub("_", name)
+
+
+def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
+    return [{"key": plain(name), "value": str(value)[:LONGEST_VALUE]} for name, value in values.items()]
+
+
+# Optuna is for those who search
+
+EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
+"""How often metrics are sent, and how soon a server that failed is tried again; in any case after so many
+times as long as the server took."""
+MOST_WAITING = 100_000
+"""Metrics that a server that is away is told later; of more the oldest are left out."""
+KEPT = "mlflow-run"
+"""In the folder of checkpoints: the run that the attempt after a killed one goes on with."""
+_STATES = {"COMPLETE": "FINISHED", "PRUNED": "KILLED"}
+
+Tell = Callable[[str, float, float | None], None]
+Trial = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedContext(JobContext):
+    """A context whose metrics are told twice."""
+
+    tell: Tell = field(default=lambda name, value, step: None)
+
+    def metric(self, name: str, value: float, step: float | None = None) -> None:
+        """As JobContext's; silent where that is."""
+        JobContext.metric(self, name, value, step)
+        if self.events_fd is not None and isfinite(value):
+            self.tell(name, value, step)
+
+
+@contextmanager
+def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["Tracker"]:
+    """Tell the server in `spec.track` of the training that is done within. One that fails costs lines in the
+    log. Raises InputError for an environment variable that is not set."""
+    tracker = Tracker(spec, context)
+    try:
+        tracker.begin()
+        yield tracker
+    except BaseException as error:
+        tracker.end("FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
+    finally:
+        tracker.close()
+
+
+class Tracker:
+    """One run at the server. What the server does not take waits, and is told when it answers again."""
+
+    def __init__(self, spec: TrainingSpec, context: JobContext) -> None:
+        url = spec.track or ""
+        self._url, self._spec, self._context = url, spec, context
+        self._server = Server(fill_in_environment(url, "training.track", in_url=True))
+        self._experiment, self._run = "", ""
+        self._steps: Mapping[str, int] = {}
+        """How far a killed attempt had told each metric: its successor tells its curve from the beginning."""
+        self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
+        self._begun, self._next, self._said = _now(), 0.0, False
+
+    @property
+    def context(self) -> JobContext:
+        """What to train with, so that the server is told of metrics."""
+        own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
+        return TrackedContext(**own, tell=self._tell)
+
+    def begin(self) -> None:
+        """Make the run, so that it is seen to be under way."""
+        self._try(self._open, "it is told later")
+
+    def _tell(self, name: str, value: float, step: float | None) -> None:
+        self._waiting.append(_metric(name, value, step))
+        if time.monotonic() >= self._next:
+            self._try(self._send, "it is told later")
+
+    def finish(self, card: Card, search: "Found | None" = None) -> str | None:
+        """Tell what it came to, and send the model's files; the run's id. None where the server does not
+        answer: a line in the log says so. The trials of a search become runs of their own, below it."""
+
+        def act() -> None:
+            self._send()
+            parameters = {"model": card.kind.value, "seed": card.seed, **card.options}
+            self._server.log_parameters(self._run, parameters)
+            if search is not None:
+                for trial in search.trials:
+                    self._send_trial(trial, search.metric)
+            self._server.set_state(self._run, "FINISHED", _now())
+
+        told = self._try(act, "")
+        if told:
+            self._try(self._send_files, "")
+        return self._run if told else None
+
+    def _send_files(self) -> None:
+        root = self._server.artifact_root(self._run)
+        if root is None:
+            print(f"no files are sent to MLflow at {self._url}: it serves no artifacts itself", flush=True)
+            return
+        output = self._context.output
+        for path in sorted(path for path in output.rglob("*") if path.is_file()):
+            self._server.put_file(root, f"model/{path.relative_to(output).as_posix()}", path)
+
+    def end(self, state: str) -> None:
+        """Tell that nothing came of it, where the server knows of it."""
+        if self._run:
+            self._try(lambda: self._server.set_state(self._run, state, _now()), "")
+
+    def close(self) -> None:
+        """Let the server's connections go."""
+        self._server.close()
+
+    def _try(self, act: Callable[[], None], otherwise: str) -> bool:
+        """Whether the server took it; the first time that it does not, and the last, a line says so."""
+        begun = time.monotonic()
+        try:
+            act()
+        except TROUBLES as error:
+            if not (self._said and otherwise):
+                why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                print(
+                    f"not told to MLflow at {self._url}: {why}" + (f"; {otherwise}" if otherwise else ""),
+                    flush=True,
+                )
+            self._said, took = True, time.monotonic() - begun
+            self._next = time.monotonic() + max(AGAIN_SECONDS, REST * took)
+            return False
+        self._next = time.monotonic() + max(EVERY_SECONDS, REST * (time.monotonic() - begun))
+        return True
+
+    def _open(self) -> None:
+        """The run that a killed attempt left, else a new one."""
+        if self._run:
+            return
+        self._experiment = self._server.experiment(self._context.order.pipeline)
+        kept = self._kept()
+        if kept is not None and kept.exists():
+            self._take_over(kept.read_text())
+        if not self._run:
+            order = self._context.order
+            name = f"{order.job.name} {order.attempt_id}"
+            self._run = self._server.create(self._experiment, name, self._begun, self._tags())
+            dataset = self._context.input(self._spec.dataset)
+            source = str(self._context.below_root(dataset.output.uri))
+            self._server.log_dataset(self._run, dataset.id, dataset.fingerprint, source)
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(self._run)
+
+    def _take_over(self, run_id: str) -> None:
+        try:
+            self._server.set_state(run_id, "RUNNING")
+            self._steps = self._server.steps(run_id)
+        except TROUBLES:
+            return  # it was deleted, or another server had it
+        self._run = run_id
+
+    def _kept(self) -> Path | None:
+        """None for a script, whose folder of checkpoints is its own."""
+        folder = self._context.checkpoints
+        return folder / KEPT if folder is not None and self._spec.model != ModelKind.CUSTOM else None
+
+    def _tags(self) -> Mapping[str, str]:
+        order = self._context.order
+        tags = {
+            "mlflow.source.type": "JOB",
+            "mlflow.source.name": f"{order.pipeline}/{order.job.name}",
+            "gridmill.run": order.run_id,
+            "gridmill.attempt": order.attempt_id,
+            "gridmill.dataset": self._context.input(self._spec.dataset).id,
+        }
+        return tags | ({"gridmill.code": order.bundle} if order.bundle else {})
+
+    def _send(self) -> None:
+        self._open()
+        while self._waiting:
+            some = list(islice(self._waiting, METRICS_A_BATCH))
+            if fresh := [one for one in some if self._is_new(one)]:
+                self._server.log_metrics(self._run, fresh)
+            for _ in some:
+                self._waiting.popleft()
+
+    def _is_new(self, one: Metric) -> bool:
+        return one["key"] not in self._steps or int(one["step"]) > self._steps[str(one["key"])]
+
+    def _send_trial(self, trial: Trial, metric: str) -> None:
+        tags = {"mlflow.parentRunId": self._run, "gridmill.attempt": self._context.order.attempt_id}
+        ended = _now()
+        begun = ended - int(1000 * (trial["seconds"] or 0.0))
+        run_id = self._server.create(self._experiment, f"trial {trial['number']}", begun, tags)
+        self._server.log_parameters(run_id, trial["parameters"])
+        if trial["value"] is not None:
+            self._server.log_metrics(run_id, [_metric(f"validation_{metric}", trial["value"], None)])
+        self._server.set_state(run_id, _STATES.get(trial["state"].upper(), "FAILED"), ended)
+
+
+def _metric(name: str, value: float, step: float | None) -> Metric:
+    return {"key": plain(name), "value": value, "timestamp": _now(), "step": int(step or 0)}
+
+
+def _now() -> int:
+    """In milliseconds since 1970."""
+    return int(time.time() * 1000)

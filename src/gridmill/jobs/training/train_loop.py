@@ -1,0 +1,371 @@
+"""How far learning has come, on disk: whole or not at all, and read by the next attempt of the same job.
+
+How long a network learns, and in what steps: as declared, else by the number of rows it learns from.
+
+Learning a network: a plain PyTorch loop with early stopping that a killed attempt's retry goes on with.
+
+Several processes may do it together: each batch is cut into their shares, and the curve stays what it is.
+"""
+
+import copy
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load as from_safetensors
+from safetensors.torch import save as to_safetensors
+from torch import Tensor, nn
+
+from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
+from gridmill.errors import InputError
+from gridmill.jobs.context import JobContext
+from gridmill.jobs.features import Integers
+from gridmill.jobs.training.batches import Feed
+from gridmill.jobs.training.ddp import Ranks
+from gridmill.jobs.training.networks import Network
+
+NAME = "checkpoint.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Tensors by name, and facts as JSON."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint, number: int) -> None:
+    """Make it the newest of `folder`, and remove the others.
+
+    The tensors are written first, under a name of their own; the JSON file that names them is put in place by
+    a rename. Whoever is killed in between leaves the one before.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"state-{number}.safetensors"
+    tensors = {key: value.detach().cpu().contiguous() for key, value in checkpoint.tensors.items()}
+    _write(folder / name, to_safetensors(tensors))
+    content = {"torch": str(torch.__version__), "state": name, "facts": dict(checkpoint.facts)}
+    _write(folder / f".{NAME}.partial", json.dumps(content).encode())
+    (folder / f".{NAME}.partial").replace(folder / NAME)
+    for old in folder.glob("state-*.safetensors"):
+        if old.name != name:
+            old.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest one; None where there is none, or one of another PyTorch or one that cannot be read (it says
+    so): learning then begins anew."""
+    try:
+        content = json.loads((folder / NAME).read_bytes())
+        if content["torch"] != str(torch.__version__):
+            print(f"the checkpoint is of PyTorch {content['torch']}: beginning anew", flush=True)
+            return None
+        tensors = from_safetensors((folder / content["state"]).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"the checkpoint cannot be read ({error}): beginning anew", flush=True)
+        return None
+    return Checkpoint(tensors=tensors, facts=content["facts"])
+
+
+STEPS = {ModelKind.LSTM: 1000, ModelKind.MLP: 2000}
+"""The fewest steps of the optimizer that a network makes by default. With fewer, on a few hundred rows, it
+still predicts little more than the mean."""
+FEWEST_EPOCHS, MOST_EPOCHS = 20, 500
+BATCHES_PER_EPOCH = 16
+SMALLEST_BATCH = 16
+FEWEST_PATIENCE, PATIENCE_SHARE = 4, 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """`epochs` over all rows at the most, in batches of `batch_size` rows; it ends after `patience` epochs
+    without a better loss."""
+
+    epochs: int
+    batch_size: int
+    patience: int
+
+
+def course_of(spec: TrainingSpec, rows: int) -> Course:
+    """The declared course; what is not declared follows from the number of training rows.
+
+    A batch is the largest power of two with which an epoch has at least 16 batches, between 16 and 256 rows.
+    The epochs make at least so many steps as `STEPS` has, but are never under 20 or over 500. The patience
+    is a fifth of the epochs: the learning rate falls until the last one.
+    """
+    batch_size = spec.batch_size or _batch_size(rows)
+    steps = math.ceil(max(1, rows) / batch_size)
+    epochs = spec.epochs or min(MOST_EPOCHS, max(FEWEST_EPOCHS, math.ceil(STEPS[spec.model] / steps)))
+    patience = spec.patience or max(FEWEST_PATIENCE, math.ceil(PATIENCE_SHARE * epochs))
+    return Course(epochs=epochs, batch_size=batch_size, patience=patience)
+
+
+def _batch_size(rows: int) -> int:
+    most = max(1, rows // BATCHES_PER_EPOCH)
+    return min(LARGEST_BATCH, max(SMALLEST_BATCH, 1 << (most.bit_length() - 1)))
+
+
+LEARNING_RATE, GRADIENT_NORM, LAST_RATE = 1e-3, 1.0, 0.05
+SCORING_BATCH = 1024
+AGREE_SECONDS = 1.0
+"""How often the ranks of a gang ask their first one whether a checkpoint is due."""
+
+Curve = tuple[tuple[float, float, float], ...]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where learning is: `batch` of `epoch` comes next, `total` is the epoch's loss so far."""
+
+    epoch: int = 1
+    batch: int = 0
+    total: float = 0.0
+    best: float = math.inf
+    best_epoch: int = 0
+    curve: list[tuple[float, float, float]] = field(default_factory=list)
+    loaded: int = 0
+    """The epoch in which this attempt took over from a killed one; 0 when it began by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What learning tells beside the network, which holds its best epoch's weights."""
+
+    curve: Curve
+    best_epoch: int
+    resumed: int
+    """The epoch it went on from, 0 when it began anew."""
+    waiting: float
+    """The share of the loop's time that went into getting batches."""
+    device: str
+    mixed: bool
+
+
+class Learner:
+    """`network` and `feed` are on one device. All that decides what comes next is in a checkpoint: weights
+    and the optimizer's moments; an epoch's order follows from the seed and its number, what dropout does also
+    from the batch's and the rank. `context` is told, and `folder` written, by rank 0 of the gang."""
+
+    def __init__(
+        self,
+        network: Network,
+        feed: Feed,
+        spec: TrainingSpec,
+        course: Course,
+        context: JobContext,
+        folder: Path | None,
+        ranks: Ranks = Ranks(),  # noqa: B008  immutable
+    ) -> None:
+        self._network, self._feed, self._spec, self._folder = network, feed, spec, folder
+        self._ranks, self._context = ranks, context
+        self._rate = spec.learning_rate or LEARNING_RATE
+        self._optimizer = torch.optim.Adam(
+            network.parameters(), lr=self._rate, weight_decay=spec.weight_decay
+        )
+        cuda = feed.device.type == "cuda"
+        self._mixed = cuda if spec.mixed_precision is None else spec.mixed_precision
+        self._half = torch.float16 if cuda else torch.bfloat16
+        self._scaler = torch.amp.GradScaler(feed.device.type, enabled=self._mixed and cuda)
+        self._at = Progress()
+        self._kept = copy.deepcopy(network.state_dict())
+        self._course = course
+        self._next_checkpoint = 0.0
+        self._asked, self._next_question = (0, 0.0), 0
+        self._waited = self._worked = 0.0
+
+    def learn(self, rows: Integers, held: Integers) -> Learned:
+        """Learn on `rows`; the best epoch by the loss on `held` is kept in the network. Raises InputError."""
+        self._resume()
+        self._loss = self._ranks.loss_of(self._network)
+        train, validation = (torch.from_numpy(some).to(self._feed.device) for some in (rows, held))
+        self._next_checkpoint = time.monotonic() + self._spec.checkpoint_seconds
+        begun = time.perf_counter()
+        while not self._ended():
+            self._epoch(train, held=validation)
+        self._worked = time.perf_counter() - begun
+        self._network.load_state_dict(self._kept)
+        return Learned(
+            curve=tuple(self._at.curve),
+            best_epoch=self._at.best_epoch,
+            resumed=self._at.loaded,
+            waiting=self._waited / self._worked if self._worked else 0.0,
+            device=self._feed.device.type,
+            mixed=self._mixed,
+        )
+
+    def _ended(self) -> bool:
+        at = self._at
+        return at.epoch > self._course.epochs or at.epoch - 1 - at.best_epoch >= self._course.patience
+
+    def _epoch(self, train: Tensor, *, held: Tensor) -> None:
+        at, spec, course, device = self._at, self._spec, self._course, self._feed.device
+        generator = torch.Generator().manual_seed(_seed(spec.seed, at.epoch))
+        order = torch.randperm(len(train), generator=generator).to(device)
+        batches = torch.split(order, course.batch_size)
+        total = torch.tensor(at.total if self._ranks.leads else 0.0, device=device)
+        self._network.train()
+        for number in range(at.batch, len(batches)):
+            step = (at.epoch - 1) * len(batches) + number
+            if spec.dropout:
+                torch.manual_seed(_seed(spec.seed, at.epoch, number, self._ranks.rank))
+            total += self._step(train[batches[number]], step / (course.epochs * len(batches)))
+            at.batch = number + 1
+            if self._folder is not None and self._is_due(step):
+                at.total = self._ranks.total(float(total))[0]
+                self._save()
+        learned, validated = self._ranks.total(float(total), self._score(held))
+        self._finish_epoch(learned / len(train), validated / max(1, len(held)))
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written now. In a gang its first rank says so, now and then: it is
+        asked after as many steps as lately took a second."""
+        if self._ranks.size == 1:
+            return time.monotonic() >= self._next_checkpoint
+        if step < self._next_question:
+            return False
+        now, (before, then) = time.monotonic(), self._asked
+        pace = AGREE_SECONDS / max(now - then, 1e-6) * (step - before)
+        due, wait = self._ranks.heard((now >= self._next_checkpoint, max(1, int(pace)) if then else 1))
+        self._asked, self._next_question = (step, now), step + wait
+        return due
+
+    def _step(self, rows: Tensor, done: float) -> Tensor:
+        """One batch, of a gang this rank's part of it; its loss times its rows. `done` is the share of all
+        steps that came before."""
+        begin = time.perf_counter()
+        mine, counts = self._ranks.part(rows)
+        inputs, target = self._feed.batch(mine)
+        self._waited += time.perf_counter() - begin
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate * rate_share(done)
+        with torch.autocast(self._feed.device.type, dtype=self._half) if self._mixed else nullcontext():
+            loss = self._loss(inputs, target)
+        if self._ranks.size > 1:
+            loss = loss * counts
+        self._optimizer.zero_grad()
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self._scaler.unscale_(self._optimizer)
+        nn.utils.clip_grad_norm_(self._network.parameters(), GRADIENT_NORM)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return loss.detach() * (len(rows) / self._ranks.size)
+
+    @torch.inference_mode()
+    def _score(self, rows: Tensor) -> float:
+        """The loss of this rank's share of these rows, times their number."""
+        self._network.eval()
+        total = 0.0
+        for some in torch.split(self._ranks.share(rows), SCORING_BATCH):
+            if len(some):
+                inputs, target = self._feed.batch(some)
+                total += float(self._network.loss(inputs, target)) * len(target)
+        return total
+
+    def _finish_epoch(self, learned: float, validated: float) -> None:
+        at, context = self._at, self._context
+        _check_finite(learned, validated, at.epoch, self._rate)
+        at.curve.append((float(at.epoch), learned, validated))
+        context.metric("train_loss", learned, step=at.epoch)
+        context.metric("validation_loss", validated, step=at.epoch)
+        context.progress(at.epoch, self._course.epochs, "epochs", note=f"validation loss {validated:.4f}")
+        if validated < at.best:
+            at.best, at.best_epoch = validated, at.epoch
+            self._kept = copy.deepcopy(self._network.state_dict())
+        at.epoch, at.batch, at.total = at.epoch + 1, 0, 0.0
+
+    def _save(self) -> None:
+        """Write a checkpoint; the next one is due after the declared time, and never more than a twentieth
+        of the time goes into them."""
+        if self._folder is None or not self._ranks.leads:
+            return
+        begin = time.monotonic()
+        write_checkpoint(self._folder, self._checkpoint(), self._at.epoch * 10**9 + self._at.batch)
+        now = time.monotonic()
+        self._next_checkpoint = now + max(self._spec.checkpoint_seconds, 20 * (now - begin))
+
+    def _checkpoint(self) -> Checkpoint:
+        moments = {
+            f"optimizer.{number}.{name}": value
+            for number, state in self._optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+        }
+        tensors = {
+            **{f"network.{name}": value for name, value in self._network.state_dict().items()},
+            **{f"best.{name}": value for name, value in self._kept.items()},
+            **moments,
+        }
+        facts = {"progress": _finite(asdict(self._at)), "scaler": self._scaler.state_dict()}
+        return Checkpoint(tensors=tensors, facts=facts)
+
+    def _resume(self) -> None:
+        """Go on from what rank 0 finds."""
+        reads = self._folder is not None and self._ranks.leads
+        found = self._ranks.heard(read_checkpoint(self._folder) if self._folder and reads else None)
+        if found is None:
+            return
+        facts = dict(found.facts["progress"])
+        facts["best"] = math.inf if facts["best"] is None else facts["best"]
+        facts["curve"] = [tuple(point) for point in facts["curve"]]
+        self._at = Progress(**facts)
+        self._at.loaded = self._at.epoch
+        self._network.load_state_dict(_below(found.tensors, "network."))
+        self._kept = _below(found.tensors, "best.")
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in _below(found.tensors, "optimizer.").items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self._scaler.load_state_dict(found.facts["scaler"])
+        for point in self._at.curve:
+            self._context.metric("train_loss", point[1], step=point[0])
+            self._context.metric("validation_loss", point[2], step=point[0])
+        if self._ranks.leads:
+            print(f"going on from a checkpoint in epoch {self._at.epoch}, batch {self._at.batch}", flush=True)
+
+
+def _seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def _below(tensors: Any, prefix: str) -> dict[str, Tensor]:  # noqa: ANN401
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _finite(facts: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return facts | {"best": facts["best"] if math.isfinite(facts["best"]) else None}
+
+
+def rate_share(done: float) -> float:
+    """The learning rate's share: up over the first twentieth, then down along a cosine."""
+    warm = min(1.0, done / 0.05 + 0.05)
+    return warm * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+def _check_finite(learned: float, validated: float, epoch: int, rate: float) -> None:
+    if math.isfinite(learned) and math.isfinite(validated):
+        return
+    raise InputError(
+        f"the loss is no longer a number in epoch {epoch} (learning_rate {rate:g})",
+        hint="Use a smaller learning_rate, or look for extreme values in the features.",
+        place="training.learning_rate",
+    )

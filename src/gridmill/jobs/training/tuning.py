@@ -1,0 +1,283 @@
+"""Searching settings: trials in processes side by side, decided by Optuna, kept in a journal that survives a
+crash.
+
+This process only decides, forks and waits; it loads no library that a forked child could not do with. A child
+reads the dataset once and does one trial after the other.
+"""
+
+import json
+import os
+import selectors
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import Trial, TrialState
+
+from gridmill.domain.amounts import show_number
+from gridmill.domain.metrics import HIGHER_IS_BETTER
+from gridmill.domain.training import ModelKind, Objective, TrainingSpec
+from gridmill.domain.tuning import Search, Value
+from gridmill.errors import InputError, JobError
+from gridmill.jobs.context import CODE, JobContext, PrunedError
+from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
+from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, open_study, trial_rows
+from gridmill.jobs.workers import Child, raise_error, start_child
+
+STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
+"""Kinds that tell losses while they learn; trees tell theirs at the end, when nothing can be saved."""
+DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+TryOut = Callable[[TrainingSpec, JobContext], float]
+"""Learns once and gives the metric; `context` tells what happens meanwhile and may end it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best settings, and all trials for the report: [{number, state, value, parameters, seconds,
+    steps}]."""
+
+    spec: TrainingSpec
+    metric: str
+    trials: list[dict[str, Any]]
+    best: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialContext(JobContext):
+    """A context that asks after each epoch whether to go on. Trials that run side by side share no folder,
+    and divide the threads: `side_by_side` is how many they are."""
+
+    side_by_side: int = 1
+    ask: Callable[[float, float], bool] = field(default=lambda step, value: False)
+
+    def metric(self, name: str, value: float, step: float | None = None) -> None:
+        """Passes the validation loss on. Raises PrunedError."""
+        if name == "validation_loss" and step is not None and self.ask(step, value):
+            raise PrunedError
+
+    def progress(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
+        """Says nothing: the search does."""
+
+    @property
+    def threads(self) -> int:
+        """This trial's share."""
+        return max(1, super(TrialContext, self).threads // self.side_by_side)
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """None: what a killed trial had learned is learned again."""
+        return None
+
+    @property
+    def output(self) -> Path:
+        """What it leaves is measured, and is no part of the model."""
+        path = self.work / "output"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> TrainingSpec:
+    """The training with these settings, and without a search."""
+    if spec.model == ModelKind.CUSTOM:
+        return replace(spec, search=None, options={**spec.options, **values})
+    return replace(spec, search=None, **values)  # type: ignore[arg-type]
+
+
+def find_best(
+    spec: TrainingSpec, search: Search, context: JobContext, make: Callable[[], tuple[Objective, TryOut]]
+) -> Found:
+    """Search. `make` reads the dataset (in a child) and gives its objective and how to try. Raises what it
+    raises; JobError when every trial failed."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    crew = _Crew(spec, search, context, make)
+    try:
+        crew.work()
+    finally:
+        crew.dismiss()
+    return crew.found()
+
+
+class _Crew:
+    """The children and the trial that each has in hand."""
+
+    def __init__(
+        self,
+        spec: TrainingSpec,
+        search: Search,
+        context: JobContext,
+        make: Callable[[], tuple[Objective, TryOut]],
+    ) -> None:
+        self._spec, self._search, self._context, self._make = spec, search, context, make
+        self._children: dict[int, Child] = {}
+        self._hands: dict[int, Trial | None] = {}
+        self._began: dict[int, float] = {}
+        self._selector = selectors.DefaultSelector()
+        self._study: optuna.Study | None = None
+        self._metric = search.metric or ""
+
+    def work(self) -> None:
+        """Until all trials have ended."""
+        self._start()
+        while self._children:
+            for key, _ in self._selector.select():
+                self._hear(key.data)
+
+    def _start(self) -> None:
+        child = start_child(self._talk, tuple(self._children.values()))
+        self._children[child.pid], self._hands[child.pid] = child, None
+        self._selector.register(child.reports, selectors.EVENT_READ, child)
+
+    def _hear(self, child: Child) -> None:
+        reports = child.hear()
+        if reports is None:
+            self._lose(child)
+            return
+        for report in reports:
+            raise_error(report)
+            if "objective" in report:
+                self._ready(child, Objective(report["objective"]))
+            elif "step" in report:
+                self._intermediate(child, report)
+            else:
+                self._ended(child, report)
+
+    def _ready(self, child: Child, objective: Objective) -> None:
+        if self._study is None:
+            self._metric = check_metric(self._search.metric, objective, SEARCH_METRIC)
+            folder = self._context.checkpoints or self._context.work
+            self._study = open_study(folder, self._search, self._metric)
+            for _ in range(1, min(self._most, self._left())):
+                self._start()
+        self._hand(child)
+
+    @property
+    def _most(self) -> int:
+        """How many trials run side by side."""
+        return min(self._search.parallel or self._context.order.workers, self._search.trials)
+
+    def _left(self) -> int:
+        """How many are to be begun; those of a killed attempt are not counted, those done instead are."""
+        if self._study is None:
+            return self._search.trials
+        trials = self._study.trials
+        replaced = sum(INSTEAD_OF in trial.user_attrs for trial in trials)
+        waiting = sum(trial.state == TrialState.WAITING for trial in trials)
+        return self._search.trials - (len(trials) - replaced) + waiting
+
+    def _hand(self, child: Child) -> None:
+        if self._study is None or self._left() <= 0:
+            self._remove(child)
+            return
+        trial, values = ask(self._study, self._spec, self._search)
+        self._hands[child.pid], self._began[trial.number] = trial, time.monotonic()
+        child.tell(json.dumps(values))
+
+    def _intermediate(self, child: Child, report: Mapping[str, Any]) -> None:
+        trial = self._hands[child.pid]
+        assert trial is not None
+        sign = -1 if self._metric in HIGHER_IS_BETTER else 1
+        trial.report(sign * report["value"], int(report["step"]))
+        child.tell("stop" if trial.should_prune() else "go on")
+
+    def _ended(self, child: Child, report: Mapping[str, Any]) -> None:
+        trial, study = self._hands[child.pid], self._study
+        assert trial is not None
+        assert study is not None
+        trial.set_user_attr("seconds", round(time.monotonic() - self._began[trial.number], 3))
+        states = {"value": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        state = next(found for name, found in states.items() if name in report)
+        if state == TrialState.FAIL:
+            trial.set_user_attr("message", report["failed"])
+            print(f"trial {trial.number} failed: {report['failed']}", flush=True)
+        study.tell(trial, report.get("value"), state=state, skip_if_finished=True)
+        if state == TrialState.COMPLETE:
+            self._context.metric(f"trial_{self._metric}", report["value"], step=trial.number)
+        self._tell(study)
+        self._hand(child)
+
+    def _tell(self, study: optuna.Study) -> None:
+        done = sum(trial.state in DONE and INSTEAD_OF not in trial.user_attrs for trial in study.trials)
+        complete = [t for t in study.trials if t.state == TrialState.COMPLETE]
+        note = f"best {self._metric} {show_number(study.best_value)}" if complete else ""
+        self._context.progress(min(done, self._search.trials), self._search.trials, "trials", note=note)
+
+    def _lose(self, child: Child) -> None:
+        trial, how = self._hands[child.pid], self._remove(child)
+        if trial is None:
+            raise JobError(f"a process of the search ended ({how})", hint="The job's log has more.")
+        print(f"trial {trial.number} ended its process ({how})", flush=True)
+        assert self._study is not None
+        trial.set_user_attr("message", how)
+        self._study.tell(trial, state=TrialState.FAIL)
+        if self._left() > 0:
+            self._start()
+
+    def _remove(self, child: Child) -> str:
+        self._selector.unregister(child.reports)
+        del self._children[child.pid]
+        return child.end()
+
+    def dismiss(self) -> None:
+        """End all children."""
+        for child in tuple(self._children.values()):
+            self._remove(child)
+        self._selector.close()
+
+    def found(self) -> Found:
+        """What was found. Raises JobError when every trial failed."""
+        trials = self._study.trials if self._study else []
+        if self._study is None or not any(trial.state == TrialState.COMPLETE for trial in trials):
+            why = next(
+                (t.user_attrs["message"] for t in trials if "message" in t.user_attrs), "no reason known"
+            )
+            raise JobError(f"every trial of the search failed, the first one: {why}")
+        best = self._study.best_trial
+        return Found(
+            spec=with_parameters(self._spec, best.params),
+            metric=self._metric,
+            trials=trial_rows(self._study),
+            best=best.number,
+        )
+
+    def _talk(self, next_order: Callable[[], str], report: Callable[[dict[str, Any]], None]) -> None:
+        objective, attempt = self._make()
+        report({"objective": objective.value})
+
+        def ask(step: float, value: float) -> bool:
+            report({"step": step, "value": value})
+            return next_order() == "stop"
+
+        def go_on(step: float, value: float) -> bool:
+            return False
+
+        own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
+        own["work"] = _own_folder(self._context.work)
+        listens = self._spec.model in STEPWISE
+        context = TrialContext(**own, side_by_side=self._most, ask=ask if listens else go_on)
+        while order := next_order():
+            try:
+                report({"value": attempt(with_parameters(self._spec, json.loads(order)), context)})
+            except PrunedError:
+                report({"pruned": True})
+            except UndefinedMetricError:  # for whatever settings
+                raise
+            except (InputError, JobError) as error:  # these settings cannot be learned with: others may
+                report({"failed": str(error)})
+            shutil.rmtree(context.output)
+        sys.stdout.flush()
+
+
+def _own_folder(work: Path) -> Path:
+    """Of this process, with a copy of the code, if there is any."""
+    folder = work / "trials" / str(os.getpid())
+    folder.mkdir(parents=True)
+    if (work / CODE).is_dir():
+        shutil.copytree(work / CODE, folder / CODE, symlinks=True)
+    return folder

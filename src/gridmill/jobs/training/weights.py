@@ -1,0 +1,96 @@
+"""How much each row counts in learning: a column of the dataset, and the class's weight."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+import numpy as np
+import pyarrow as pa
+
+from gridmill.domain.training import ClassWeight, TrainingSpec
+from gridmill.errors import DataError, InputError
+from gridmill.jobs.features import Floats, is_number, numbers
+
+_PLACE, _CLASSES = "training.weight", "training.class_weights"
+
+
+def check_column(name: str, schema: pa.Schema, chosen: tuple[str, ...]) -> None:
+    """Raise InputError unless the dataset has this column of numbers, and it is not declared as a feature."""
+    if name not in schema.names:
+        near = get_close_matches(name, schema.names, n=1)
+        raise InputError(
+            f"the dataset has no column {name!r}",
+            hint=f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(schema.names)}.",
+            place=_PLACE,
+        )
+    kind = schema.field(name).type
+    if not is_number(kind) or pa.types.is_boolean(kind):
+        raise InputError(f"column {name!r} has type {kind}; weights are numbers", place=_PLACE)
+    if name in chosen:
+        raise InputError(
+            f"column {name!r} is the weight, and named in `features`",
+            hint="What a row counts is not known when it is predicted. Leave it out of `features`.",
+            place=_PLACE,
+        )
+
+
+def class_factors(
+    spec: TrainingSpec, classes: tuple[str, ...], target: Floats, weights: Floats
+) -> Floats | None:
+    """For each class what its rows count, of the class numbers and weights of the training rows; None where
+    all count alike. `balanced` makes the classes' sums of weights equal. Raises InputError."""
+    if spec.class_weight is None and not spec.class_weights:
+        return None
+    if not classes:
+        place = "training.class_weight" if spec.class_weight else _CLASSES
+        raise InputError("class weights are for classes; the label has numbers", place=place)
+    if spec.class_weight == ClassWeight.BALANCED:
+        sums = np.bincount(target.astype(int), weights, minlength=len(classes))
+        return np.asarray(weights.sum() / (len(classes) * np.where(sums > 0, sums, np.inf)))
+    return _declared(spec.class_weights, classes)
+
+
+def _declared(factors: Mapping[str, float], classes: tuple[str, ...]) -> Floats:
+    for name in factors:
+        if name not in classes:
+            raise InputError(
+                f"the label has no class {name!r}",
+                hint=f"It has: {', '.join(classes[:20])}.",
+                place=f"{_CLASSES}.{name}",
+            )
+    return np.array([float(factors.get(name, 1.0)) for name in classes])
+
+
+def row_weights(
+    spec: TrainingSpec,
+    column: pa.ChunkedArray | None,
+    target: Floats,
+    classes: tuple[str, ...],
+    rows: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]],
+) -> Floats | None:
+    """For each row what it counts: 1 on average over the training rows; None where all count alike.
+
+    `rows` are the numbers of the labelled rows of each split. Raises DataError for weights of train and
+    validation rows that are missing or negative, InputError for classes that the label does not have.
+    """
+    found = np.ones(len(target)) if column is None else numbers(column)
+    train = rows["train"]
+    used = np.concatenate([train, rows["validation"]])
+    wrong = ~(found[used] >= 0)
+    if wrong.any():
+        raise DataError(
+            f"weight {spec.weight!r} is missing or negative in {wrong.sum()} of {len(used)} train and"
+            " validation rows",
+            hint="Fill it where the table is made; 0 leaves a row out.",
+            place=_PLACE,
+        )
+    factors = class_factors(spec, classes, target[train], found[train])
+    if factors is not None:
+        number = target.copy()
+        number[~(number >= 0)] = len(factors)  # a class that training never saw counts 1
+        found = found * np.append(factors, 1.0)[number.astype(int)]
+    elif column is None:
+        return None
+    mean = found[train].mean()
+    if not mean > 0:
+        raise DataError("the weights of all train rows are 0: there is nothing to learn", place=_PLACE)
+    return np.asarray(found / mean)

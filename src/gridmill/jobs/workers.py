@@ -1,0 +1,248 @@
+"""Child processes of a prediction job: forked before anything heavy has run, and never outliving it.
+
+What processes have spent so far: CPU time, time without a CPU or for the disk, bytes from and to disks.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gridmill.errors import GridmillError, JobError, StorageError, from_body, to_body
+
+_PR_SET_PDEATHSIG = 1
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+_CRASHED = 70
+
+
+@dataclass(slots=True)
+class Child:
+    """A process with a pipe to it (`orders`) and one from it (`reports`); `text` is the begin of a line."""
+
+    pid: int
+    orders: int
+    reports: int
+    text: bytes = b""
+
+    def tell(self, line: str) -> None:
+        """Send a line. A child that is gone is found out when its reports end."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.orders, line.encode() + b"\n")
+
+    def hear(self) -> list[dict[str, Any]] | None:
+        """Reports that have come, each once (waits for the first); None when the child has ended."""
+        data = os.read(self.reports, 65536)
+        if not data:
+            return None
+        *lines, self.text = (self.text + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def end(self) -> str:
+        """Kill it if it still lives, forget it, and say how it ended."""
+        os.close(self.orders)
+        os.close(self.reports)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return describe(os.waitpid(self.pid, 0)[1])
+
+
+def describe(status: int) -> str:
+    """A wait status in words."""
+    code = os.waitstatus_to_exitcode(status)
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
+"""What a child does: given `next_order()` ("" at the end) and `report(...)`."""
+
+
+def start_child(talk: Talk, others: Sequence[Child] = ()) -> Child:
+    """Fork a child that runs `talk` and ends. A GridmillError of it is reported as {"error": body}.
+
+    It closes the pipes of `others`, so that a child's end is seen as the end of its reports, and it is
+    killed when this process dies. Whatever else it raises goes to the log and ends it with exit code 70.
+    """
+    orders, reports = os.pipe(), os.pipe()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        inherited = [end for other in others for end in (other.orders, other.reports)]
+        _be_child(talk, parent, orders[0], reports[1], [orders[1], reports[0], *inherited])
+    os.close(orders[0])
+    os.close(reports[1])
+    return Child(pid=pid, orders=orders[1], reports=reports[0])
+
+
+def _be_child(talk: Talk, parent: int, orders: int, reports: int, unused: Sequence[int]) -> None:
+    code = _CRASHED
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        _die_with(parent)
+        for descriptor in unused:
+            os.close(descriptor)
+        _talk(talk, orders, reports)
+        code = 0
+    except BaseException:  # noqa: BLE001  the outermost frame of a process: nothing may leave it
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _die_with(parent: int) -> None:
+    """Elsewhere than on Linux a child ends when its orders do: after what it is at."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(_CRASHED)
+
+
+def _talk(talk: Talk, orders: int, reports: int) -> None:
+    def report(body: dict[str, Any]) -> None:
+        os.write(reports, json.dumps(body).encode() + b"\n")
+
+    with os.fdopen(orders) as lines:
+        try:
+            talk(lambda: lines.readline().strip(), report)
+        except GridmillError as error:
+            report({"error": to_body(error)})
+        except OSError as error:
+            report({"error": to_body(StorageError(str(error)))})
+
+
+def raise_error(report: dict[str, Any]) -> None:
+    """Raise the GridmillError that a report carries, if it does."""
+    if "error" in report:
+        raise from_body(report["error"])
+
+
+def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -> dict[str, Any]:
+    """What `function` returns (JSON), run in a child of its own: this process stays clean to fork from.
+
+    The result comes through a file in `scratch`. Raises what it raises of GridmillError; JobError naming
+    `what` when the child dies.
+    """
+    file = scratch / "result.json"
+
+    def talk(next_order: Callable[[], str], report: Callable[[dict[str, Any]], None]) -> None:
+        file.write_text(json.dumps(function()))
+        report({"done": True})
+
+    child, reports = start_child(talk), []
+    try:
+        while (some := child.hear()) is not None:
+            reports += some
+    finally:
+        how = child.end()
+    for report in reports:
+        raise_error(report)
+    if not reports:
+        raise JobError(f"the process that was {what} ended ({how})", hint="The job's log has more.")
+    result: dict[str, Any] = json.loads(file.read_bytes())
+    return result
+
+
+_TICK = 1.0 / os.sysconf("SC_CLK_TCK")
+_ACCOUNTING = Path("/proc/sys/kernel/task_delayacct")
+_DELAY_FIELD = 39
+"""Of /proc/PID/stat, counted behind the name: ticks that the process stood still for the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Sums over processes. None: this system does not count it."""
+
+    cpu_seconds: float = 0.0
+    delay_seconds: float | None = None
+    disk_seconds: float | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+    def since(self, before: "Spent") -> "Spent":
+        """What came on top of `before`."""
+        return _each(self, before, -1)
+
+    def plus(self, other: "Spent") -> "Spent":
+        """Both together; what one of them does not know is not known."""
+        return _each(self, other, 1)
+
+
+NOTHING = Spent(delay_seconds=0.0, disk_seconds=0.0, read_bytes=0, written_bytes=0)
+
+
+def _each(one: Spent, other: Spent, sign: int) -> Spent:
+    def total(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a + sign * b
+
+    read, written = (
+        None if a is None or b is None else a + sign * b
+        for a, b in ((one.read_bytes, other.read_bytes), (one.written_bytes, other.written_bytes))
+    )
+    return Spent(
+        cpu_seconds=one.cpu_seconds + sign * other.cpu_seconds,
+        delay_seconds=total(one.delay_seconds, other.delay_seconds),
+        disk_seconds=total(one.disk_seconds, other.disk_seconds),
+        read_bytes=read,
+        written_bytes=written,
+    )
+
+
+def spent_so_far(helpers: Iterable[int] = ()) -> Spent:
+    """By this process and by those `helpers` (pids). One that has ended counts for nothing."""
+    own = _spent("self")
+    found = Spent(
+        cpu_seconds=time.process_time(),
+        delay_seconds=own.delay_seconds,
+        disk_seconds=own.disk_seconds,
+        read_bytes=own.read_bytes,
+        written_bytes=own.written_bytes,
+    )
+    for pid in helpers:
+        found = found.plus(_spent(str(pid)))
+    return found
+
+
+def _spent(pid: str) -> Spent:
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    moved = dict(line.split(": ") for line in _text(f"/proc/{pid}/io").splitlines())
+    known = len(fields) > _DELAY_FIELD
+    return Spent(
+        cpu_seconds=(int(fields[11]) + int(fields[12])) * _TICK if known else 0.0,
+        delay_seconds=_delay(pid),
+        disk_seconds=int(fields[_DELAY_FIELD]) * _TICK if known and _counts_disk() else None,
+        read_bytes=int(moved["read_bytes"]) if "read_bytes" in moved else None,
+        written_bytes=int(moved["write_bytes"]) if "write_bytes" in moved else None,
+    )
+
+
+def _delay(pid: str) -> float | None:
+    """Seconds that its first thread was ready to run and had no CPU; None where the kernel does not say.
+    Other threads wait at the same time: their sum would be longer than the time itself."""
+    fields = _text(f"/proc/{pid}/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) == 3 else None
+
+
+def _counts_disk() -> bool:
+    """Whether the kernel accounts delays: many have that off."""
+    return _text(str(_ACCOUNTING)).strip() == "1"
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

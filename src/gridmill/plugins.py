@@ -1,0 +1,132 @@
+"""Plug-in tables: name -> "module:factory". Entry points of the same shape extend them.
+
+A package adds its own stores, sites and links with the entry-point groups `gridmill.stores`,
+`gridmill.sites` and `gridmill.transport`; ours get no privilege. (Which kinds of jobs there are is part of the
+model: `model/job.py`.)
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from gridmill.errors import NotFoundError
+
+JOBS: Mapping[str, str] = {
+    "sink": "gridmill.jobs.sink.run:run",
+    "dataset": "gridmill.jobs.dataset.run:run",
+    "training": "gridmill.jobs.training.run:run",
+    "prediction": "gridmill.jobs.prediction.run:run",
+}
+"""Built-in kinds: a function JobContext -> JobResult. (`command` is executed by the pod itself.)"""
+
+PREIMPORTS: Mapping[str, tuple[str, ...]] = {
+    "sink": ("pyarrow", "deltalake", "duckdb"),
+    "dataset": ("pyarrow", "deltalake", "duckdb"),
+    "training": ("numpy", "pyarrow.parquet", "safetensors", "onnx", "onnxruntime", "threadpoolctl"),
+    "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
+    "command": (),
+}
+"""What the zygote of a pod of that type imports at once; each was tried to be safe to fork."""
+
+MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
+    "lstm": ("torch",),
+    "mlp": ("torch",),
+    "gbdt": ("sklearn.ensemble",),
+    "linear": ("sklearn.linear_model",),
+}
+"""What it imports besides before it forks the first training of such a model: seconds, and memory, that
+those of other models do not need. Tried as well."""
+
+SITES: Mapping[str, str] = {
+    "local": "gridmill.sites.local:make",
+    "slurm": "gridmill.sites.slurm.site:make",
+    "ray": "gridmill.sites.ray.site:make",
+    "cluster": "gridmill.sites.farm.site:make",
+    "simulated": "gridmill.testing.second_machine:make",
+}
+"""Functions (Settings, Site, Doors) -> SitePort; that of `local` takes the settings alone."""
+WISHES: Mapping[str, str] = {
+    "slurm": "gridmill.sites.slurm.settings:check_resource",
+    "cluster": "gridmill.sites.farm.settings:check_resource",
+}
+"""Functions (Resource, Site) that raise InputError, of kinds of sites where a resource has settings too."""
+CHECKS: Mapping[str, str] = {
+    "local": "gridmill.sites.local:check_site",
+    "slurm": "gridmill.sites.slurm.commands:check_site",
+    "ray": "gridmill.sites.ray.site:check_site",
+    "cluster": "gridmill.sites.farm.settings:check_site",
+}
+"""Functions of a Site that raise InputError for what is wrong with it whoever answers there."""
+STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
+    "memory": "gridmill.stores.memory:make",
+    "sqlite": "gridmill.stores.sql:make",
+    "postgresql": "gridmill.stores.sql:make",
+}
+FAULTS: Mapping[str, str] = {"store": "gridmill.testing.faults:with_faults"}
+"""What fails on purpose, for tests: functions of the real one and a fault's name."""
+LINKS: Mapping[str, str] = {
+    "unix": "gridmill.transport.pod_side:make_unix",
+    "tls": "gridmill.transport.tls:make",
+    "spool": "gridmill.transport.spool:make",
+}
+"""Pod ends by the scheme of PodOrder.link."""
+
+SOURCES: Mapping[str, str] = {"files": "gridmill.storage.source_files:describe_source"}
+"""What a source names now: a function of its declaration and the pipeline's folder."""
+
+READERS: Mapping[str, str] = {
+    "sql": "gridmill.jobs.sink.sql:arrive",
+    "stream": "gridmill.jobs.sink.redis_stream:arrive",
+    "http": "gridmill.jobs.sink.http:arrive",
+    "objects": "gridmill.jobs.sink.object_storage:arrive",
+}
+"""How a sink's job reads what is no file of its machine: functions Asked -> Arrivals (jobs/sink/arrivals)."""
+
+JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
+"""How a site reads what a pod that is gone had not delivered."""
+
+DECLARATIONS: Mapping[str, str] = {"yaml": "gridmill.declarations:read_again"}
+"""How the kept text of a pipeline is read again with other values."""
+
+REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
+
+LOOKS: Mapping[str, str] = {"process": "gridmill.storage.peek:ask"}
+"""How versions are looked into: a function of a Look."""
+
+ARCHIVES: Mapping[str, str] = {
+    "write": "gridmill.storage.archive:write_archive",
+    "read": "gridmill.storage.archive:unpacked",
+}
+"""How whole projects are written to, and read from, one file."""
+
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "jobs": JOBS,
+    "sites": SITES,
+    "wishes": WISHES,
+    "checks": CHECKS,
+    "stores": STORES,
+    "faults": FAULTS,
+    "links": LINKS,
+    "sources": SOURCES,
+    "readers": READERS,
+    "journals": JOURNALS,
+    "declarations": DECLARATIONS,
+    "reports": REPORTS,
+    "looks": LOOKS,
+    "archives": ARCHIVES,
+}
+
+
+def find(table: str, name: str) -> Callable[..., Any]:
+    """The factory of that name. Raises NotFoundError, naming what there is."""
+    target = TABLES[table].get(name)
+    if target is None:
+        metadata = import_module("importlib.metadata")  # slow to import, and ours are above
+        group = {entry.name: entry.value for entry in metadata.entry_points(group=f"gridmill.{table}")}
+        target = group.get(name)
+        if target is None:
+            known = ", ".join(sorted({*TABLES[table], *group}))
+            raise NotFoundError(f"there is no {name!r} among {table}", hint=f"There are: {known}.")
+    module, _, attribute = target.partition(":")
+    factory: Callable[..., Any] = getattr(import_module(module), attribute)
+    return factory

@@ -1,0 +1,133 @@
+"""Cleaning up after a pod: `python -m gridmill.pod.sweep POD_FOLDER` ends all that it left behind.
+
+It does nothing while the pod lives. Processes are found by the pod's cgroups, by the processes it recorded
+(with their start times) and by the pod's mark in their environment.
+
+Removes folders: small ones at once, others aside and by a process of their own, so that no job waits.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gridmill.codec import decode
+from gridmill.domain.pod_protocol import PodOrder
+from gridmill.errors import InputError
+from gridmill.pod import processes
+from gridmill.pod.cgroups import RECORD, destroy
+from gridmill.pod.folders import PodFolder, acquire_lock, has_ended, has_few_files, mark_ended, was_started
+
+_PATIENCE_SECONDS = 5.0
+
+
+def sweep(folder: PodFolder) -> bool:
+    """End every process its jobs left, remove their folders and its cgroups; True when nothing is left."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    clean = _end_processes(folder, until)
+    removed = [destroy(path) for path in _cgroups(folder)]
+    sweep_attempts(folder)
+    return clean and all(removed)
+
+
+def _end_processes(folder: PodFolder, until: float) -> bool:
+    while True:
+        left = _left(folder)
+        if not left:
+            return True
+        processes.send(left, signal.SIGKILL)
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+
+
+def _left(folder: PodFolder) -> list[int]:
+    recorded = [pid for pid, start in _recorded(folder) if processes.is_alive(pid, start)]
+    marked = processes.marked(f"GRIDMILL_POD={folder.path}")
+    pids = processes.tree([*recorded, *marked])
+    return [pid for pid in pids if processes.stat(pid) is not None]
+
+
+def _recorded(folder: PodFolder) -> list[tuple[int, int]]:
+    """(pid, start time) of every attempt's process whose start time is known."""
+    entries = (line.split() for line in _lines(folder.starts))
+    return [(int(e[1]), int(e[2])) for e in entries if len(e) == 3 and e[2] != "0" and e[2].isdigit()]
+
+
+def _cgroups(folder: PodFolder) -> list[Path]:
+    return [Path(line) for line in _lines(folder.path / RECORD)]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def sweep_attempts(folder: PodFolder) -> None:
+    """Remove the folders of the pod's attempts and its trash."""
+    for attempt_id in {line.split()[0] for line in _lines(folder.starts) if line.strip()}:
+        shutil.rmtree(folder.attempt(attempt_id), ignore_errors=True)
+    shutil.rmtree(folder.trash, ignore_errors=True)
+
+
+def main(path: Path) -> int:
+    """0 when the pod has ended and nothing is left of it, 1 when it lives or something cannot be ended."""
+    lock = acquire_lock(path, patience_seconds=0.0)
+    if lock is None:
+        return 1
+    if has_ended(path) or not was_started(path):
+        return 0
+    try:
+        order = decode((path / "order.json").read_bytes(), PodOrder)
+    except (OSError, InputError):
+        return 1
+    if not sweep(PodFolder(path=path, home=Path(order.home))):
+        return 1
+    mark_ended(path)
+    return 0
+
+
+class Janitor:
+    """`pid` is that process's while it works (0: none); the pod's loop says when it has `ended`."""
+
+    def __init__(self, trash: Path) -> None:
+        self.pid = 0
+        self._trash = trash
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def remove(self, folder: Path) -> None:
+        """Remove the folder; gone is fine."""
+        if not folder.exists():
+            return
+        if has_few_files(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        self._trash.mkdir(exist_ok=True)
+        folder.rename(self._trash / os.urandom(8).hex())
+        if not self.pid:
+            self._work()
+
+    def _work(self) -> None:
+        self._child = subprocess.Popen(
+            ["rm", "-rf", "--", *map(str, self._trash.iterdir())],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.pid = self._child.pid
+
+    def ended(self) -> None:
+        """Its process was reaped: go on with what came in between."""
+        if self._child is not None:
+            self._child.returncode = 0
+        self.pid = 0
+        if any(self._trash.iterdir()):
+            self._work()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]).absolute()))

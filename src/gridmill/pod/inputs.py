@@ -1,0 +1,125 @@
+"""What a command reads, in folders of its own: of a sink the Parquet files of exactly the version."""
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.manifest import HANDED, lies_alone
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.storage_uri import below
+from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError, from_body
+from gridmill.transfer.checkout import hand_files, hand_tree
+from gridmill.transfer.contents import place_of, read_manifest
+
+NO_FILES = "no-files"
+"""Below the work folder: an empty folder for each needed job that left no files."""
+INPUTS = "inputs"
+"""Below the work folder: what is handed over."""
+MOST_FILES = 20_000
+"""What a command left in more files is handed over where it lies: naming them anew takes seconds."""
+_LOG = "_delta_log/"
+
+
+def input_folders(order: Order, work: Path) -> dict[str, Path]:
+    """The folder of each job that the command needs, by the job's name. A job that left no files has an empty
+    folder below `work`, which is the attempt's own: no input is ever the storage root, or unset."""
+    inputs = {entry.name: entry.artifact for entry in order.inputs}
+    return {
+        name: _folder(order, work, name, inputs.get(name))
+        for name in dict.fromkeys((*order.job.needs, *inputs))
+    }
+
+
+def _folder(order: Order, work: Path, name: str, version: Artifact | None) -> Path:
+    flat = name.replace("/", ".")  # `weather/rows` is not below `weather`
+    if version is None or not version.output.uri:
+        return work / NO_FILES / flat
+    if version.kind != ArtifactKind.SINK and version.output.details.get("files", 0) > MOST_FILES:
+        return below(order.root, version.output.uri)
+    return _own_place(order, work) / flat
+
+
+def _own_place(order: Order, work: Path) -> Path:
+    """On the disk of the versions, so that a file can have a second name there."""
+    with suppress(OSError):
+        if os.stat(work).st_dev != os.stat(order.root).st_dev:
+            return below(order.root, handed_uri(order.attempt_id))
+    return work / INPUTS
+
+
+def handed_uri(attempt_id: str) -> str:
+    """What is handed to an attempt, below the storage root."""
+    return f"{HANDED}/{attempt_id}"
+
+
+def take_back(order: Order) -> None:
+    """Remove what was handed to an attempt that has ended, outside its work folder; nothing there is fine."""
+    shutil.rmtree(below(order.root, handed_uri(order.attempt_id)), ignore_errors=True)
+
+
+def hand_over(order: Order, work: Path) -> None:
+    """Make the folders that are the attempt's own. Raises InputError, StorageError."""
+    folders = input_folders(order, work)
+    try:
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        for entry in order.inputs:
+            if entry.artifact.output.uri:
+                _hand(order.root, entry.artifact, folders[entry.name])
+    except OSError as error:
+        raise StorageError(
+            f"its inputs cannot be handed over: {error.strerror or error}", place=str(error.filename or work)
+        ) from error
+
+
+def _hand(root: str, version: Artifact, folder: Path) -> None:
+    source = below(root, version.output.uri)
+    if version.kind == ArtifactKind.SINK:
+        _hand_table(root, version, folder)
+    elif folder != source:
+        hand_tree(source, folder)
+
+
+def _hand_table(root: str, version: Artifact, folder: Path) -> None:
+    """The version's data files where these are just its rows; else its rows are written."""
+    files = _data_files(root, version) if version.output.details.get("plain") else None
+    if files is None:
+        _write_rows(root, version, folder)
+    hand_files((source, str(folder / Path(source).name)) for source in files or ())
+
+
+def _data_files(root: str, version: Artifact) -> list[str] | None:
+    """By its manifest, which a farm does not have; None where nothing tells."""
+    folder = below(root, version.output.uri)
+    if lies_alone(version.output.uri):
+        return [entry.path for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
+    try:
+        contents = read_manifest(root, version).contents
+    except NotFoundError:
+        return None
+    if contents is None:
+        return None
+    return [place_of(folder, one.path) for one in contents.files if not one.path.startswith(_LOG)]
+
+
+def _write_rows(root: str, version: Artifact, folder: Path) -> None:
+    """By a process of its own: what reads tables is never loaded here."""
+    asked = encode({"root": root, "output": version.output, "folder": str(folder)})
+    argv = [sys.executable, "-P", "-m", "gridmill.jobs.export_sink"]
+    done = subprocess.run(argv, input=asked, capture_output=True, check=False)
+    if done.returncode == 0:
+        return
+    try:
+        said: dict[str, Any] = decode(done.stdout, dict)
+    except InputError:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise UnavailableError(
+            f"{version.id} cannot be handed over: {last or f'its process ended with {done.returncode}'}"
+        ) from None
+    raise from_body(said)

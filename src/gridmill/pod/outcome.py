@@ -1,0 +1,217 @@
+"""How an attempt ended, from its exit status and what the pod knows: a pure function.
+
+Kills for memory that others count: the cgroup that a batch system holds the pod in, and the machine.
+"""
+
+import signal
+from dataclasses import replace
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import Outcome
+from gridmill.domain.resource import Use
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.pod.cgroups import own_hierarchies
+from gridmill.pod.outputs import Collected
+
+MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
+KILL_HINT = "The job itself or another program sent SIGKILL. `retries: 1` on the job tries it once more."
+SHORT_HINT = "Let fewer jobs run on it at the same time (a smaller `memory` of its resources), or add memory."
+_KILLED = int(signal.SIGKILL)
+TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
+
+
+class Shortage(Enum):
+    """Whose memory ran out, when the kernel or the pod killed a process of an attempt for memory."""
+
+    ATTEMPT = "attempt"  # it wanted more than its own limit
+    MACHINE = "machine"  # it was within its limit: the machine, or the pod as a whole, had no more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What the pod saw. `status` is wait()'s; None when the process was never started or cannot be told.
+    `shortage`: one of its processes, whichever, was killed for memory. `ignored_term`: it was killed as it
+    had not ended within the grace after SIGTERM.
+
+    `own` is the outcome.json that the job's own process wrote, if it did; a command writes none unless it
+    could not even be started. `trouble` is what the pod itself has to say.
+    """
+
+    status: int | None
+    is_command: bool
+    use: Use
+    own: Outcome | None = None
+    shortage: Shortage | None = None
+    memory_limit: int = 0
+    timed_out: bool = False
+    timeout_seconds: float = 0.0
+    ignored_term: bool = False
+    grace_seconds: float = 0.0
+    stop_reason: str | None = None
+    trouble: str = ""
+    in_gang: bool = False
+    output_uri: str = ""
+    collected: Collected | None = None
+
+
+def judge(ending: Ending) -> Outcome:
+    """The attempt's outcome."""
+    code = _exit_code(ending.status)
+    return replace(_judge(ending, code), use=ending.use, exit_code=code)
+
+
+def _judge(ending: Ending, code: int | None) -> Outcome:
+    own = ending.own
+    if ending.shortage is Shortage.ATTEMPT:
+        return _memory(ending)
+    if ending.shortage is Shortage.MACHINE:
+        return _machine_short(ending)
+    if own is not None and own.state == AttemptState.SUCCEEDED and code == 0:
+        return own
+    if ending.timed_out:
+        return _failed(Cause.TIMEOUT, f"ran longer than {_timeout(ending)}", TIMEOUT_HINT)
+    if ending.stop_reason is not None:
+        return Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=ending.stop_reason)
+    if own is not None and own.state != AttemptState.SUCCEEDED:
+        return own
+    if ending.trouble:
+        return _failed(Cause.INTERNAL, ending.trouble)
+    return _by_status(ending, code)
+
+
+def _timeout(ending: Ending) -> str:
+    limit, grace = show_seconds(ending.timeout_seconds), show_seconds(ending.grace_seconds)
+    return f"{limit}, and did not end within {grace} of SIGTERM" if ending.ignored_term else limit
+
+
+def _by_status(ending: Ending, code: int | None) -> Outcome:
+    if ending.status is None:
+        return _failed(Cause.INTERNAL, "its process could not be started")
+    if code is None:
+        return _failed(Cause.SIGNAL, describe(ending.status), _kill_hint(ending.status))
+    if code == 0 and ending.is_command:
+        return _with_files(ending, ending.collected or Collected())
+    if code == 0:
+        return _failed(Cause.INTERNAL, "the job ended without saying how")
+    return _failed(Cause.EXIT, f"exit code {code}{_shell_note(code)}", _kill_hint(ending.status))
+
+
+def _with_files(ending: Ending, left: Collected) -> Outcome:
+    """A rank of a gang says only what is wrong with the files: others may still write there, and the last one
+    to end decides (`planning.together`)."""
+    if left.problem and not ending.in_gang:
+        return _failed(Cause.OUTPUT, left.problem, left.hint)
+    return Outcome(
+        state=AttemptState.SUCCEEDED,
+        outputs=_files_output(ending.output_uri, left),
+        cause=Cause.OUTPUT if left.problem else None,
+        message=left.problem,
+        hint=left.hint,
+    )
+
+
+def _files_output(uri: str, left: Collected) -> tuple[Output, ...]:
+    if not left.files:
+        return ()
+    kind, size = ArtifactKind.FILES, left.size_bytes
+    return (Output(kind=kind, uri=uri, size_bytes=size, details={"files": left.files}),)
+
+
+def _kill_hint(status: int) -> str:
+    return KILL_HINT if was_killed(status) else ""
+
+
+def _memory(ending: Ending) -> Outcome:
+    peak, limit = ending.use.peak_memory_bytes, ending.memory_limit
+    shown = f" (peak {show_bytes(peak)})" if peak > limit else ""
+    return _failed(Cause.MEMORY, f"used more than {show_bytes(limit)}{shown}", MEMORY_HINT)
+
+
+def _machine_short(ending: Ending) -> Outcome:
+    """Not the job's fault, and nothing to learn its size from: it is tried again as it is."""
+    used = show_bytes(ending.use.peak_memory_bytes)
+    limit = f" of its {show_bytes(ending.memory_limit)}" if ending.memory_limit else ""
+    message = f"the machine ran out of memory; the job used {used}{limit}"
+    return Outcome(state=AttemptState.LOST, cause=Cause.LOST, message=message, hint=SHORT_HINT)
+
+
+def _failed(cause: Cause, message: str, hint: str = "") -> Outcome:
+    return Outcome(state=AttemptState.FAILED, cause=cause, message=message, hint=hint)
+
+
+def port_taken(port: int) -> Outcome:
+    """The end of a rank that could not begin; the gang begins again, with other ports."""
+    return Outcome(
+        state=AttemptState.LOST, cause=Cause.LOST, message=f"port {port} of its host was taken meanwhile"
+    )
+
+
+def was_told_to_end(status: int | None) -> bool:
+    """Whether it ended by SIGTERM, or a shell says that what it ran did."""
+    return status is not None and (status & 0x7F == signal.SIGTERM or status >> 8 == 128 + signal.SIGTERM)
+
+
+def was_killed(status: int | None) -> bool:
+    """Whether it ended by SIGKILL, or a shell says that what it ran did."""
+    return status is not None and (status & 0x7F == _KILLED or status >> 8 == 128 + _KILLED)
+
+
+def describe(status: int) -> str:
+    """A wait status in words: `killed by SIGSEGV`, `ended with exit code 3`."""
+    code = _exit_code(status)
+    return f"killed by {_signal_name(status & 0x7F)}" if code is None else f"ended with exit code {code}"
+
+
+def _exit_code(status: int | None) -> int | None:
+    return None if status is None or status & 0x7F else status >> 8
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _shell_note(code: int) -> str:
+    """A shell says 128 + N when what it ran was killed by signal N, 127 when there was no such command."""
+    if 128 < code < 128 + 65:
+        return f" (something in it was killed by {_signal_name(code - 128)})"
+    return {126: " (a command could not be executed)", 127: " (a command was not found)"}.get(code, "")
+
+
+_VMSTAT = Path("/proc/vmstat")
+
+
+def outer_oom_kills() -> int:
+    """How many processes of the cgroup that this process is in were killed for their memory; 0 where it
+    cannot be told."""
+    file = _counter()
+    return _oom_kills(file) if file is not None else 0
+
+
+def machine_oom_kills() -> int:
+    """How many processes of the machine were killed for memory since it booted; 0 where it cannot be told."""
+    return _oom_kills(_VMSTAT)
+
+
+@cache
+def _counter() -> Path | None:
+    own = own_hierarchies()
+    folder = own.v1.get("memory")
+    if folder is not None:
+        return folder / "memory.oom_control"
+    return own.unified / "memory.events" if own.unified is not None else None
+
+
+def _oom_kills(file: Path) -> int:
+    try:
+        words = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return 0
+    return sum(int(word[1]) for word in words if len(word) == 2 and word[0] == "oom_kill")

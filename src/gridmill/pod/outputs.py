@@ -1,0 +1,355 @@
+"""What a command left in its output folder, made fit to be kept: a version holds files and folders alone.
+
+A link is replaced by what it points to, if that is the attempt's own (its output, its work folder, its
+checkpoints) or a version that it reads: what else a link points to may change or vanish after the attempt.
+Sockets, pipes and devices mean nothing once their process has ended: they are removed, and the log says so.
+
+Collects what commands leave: at once where there is little, else in a process beside the pod's loop.
+"""
+
+import os
+import shutil
+import signal
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
+from itertools import islice
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.command import has_output
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.manifest import told
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.storage_uri import below
+from gridmill.errors import InputError, StorageError
+from gridmill.pod import processes
+from gridmill.pod.inputs import input_folders
+from gridmill.pod.launch import fork, settle
+from gridmill.transfer.checkout import may_share
+from gridmill.transfer.contents import NOTHING, list_contents, read_contents, write_contents
+from gridmill.transfer.verify import find_troubles, seal, seal_again, way_out
+
+_DRAFT = ".gridmill-copy-"
+_MOST_COPIED = 1_000_000
+_FEW, _LITTLE_BYTES = 200, 1 << 20
+"""So much is hashed at once: it takes some milliseconds."""
+_COPY = "Write the file itself there, for example with `cp -L`."
+_EMPTY = 'To begin anew remove what is in it: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The files that are kept. `problem` says why they cannot be, `notes` are lines for the job's log."""
+
+    files: int = 0
+    size_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Where a command left its files: `output` is the folder, `own` are others that only its attempts write
+    to, `inputs` those of the versions that it reads. `wanted` are the outputs that it declares.
+
+    `shared` inputs may have been handed over as what others read too: `root` is where they are kept.
+
+    Of a gang all ranks share `output`: `others` says that they may still write there. The first of `own` is
+    a rank's alone. `listed` is where the files are to be listed with their hashes; of a gang's (`of_gang`)
+    the control node looks again which there are.
+    """
+
+    output: Path
+    own: tuple[Path, ...]
+    inputs: tuple[Path, ...] = ()
+    wanted: tuple[str, ...] = ()
+    others: bool = False
+    listed: Path | None = None
+    of_gang: bool = False
+    shared: tuple[Artifact, ...] = ()
+    root: str = ""
+
+
+def left_by(order: Order, work: Path) -> Left:
+    """Of a command's attempt."""
+    return Left(
+        output=below(order.root, order.output_uri),
+        own=(work, below(order.root, order.checkpoint_uri)) if order.checkpoint_uri else (work,),
+        inputs=(*input_folders(order, work).values(), *_versions(order)),
+        wanted=order.job.command.outputs if order.job.command is not None else (),
+        others=order.gang is not None and order.gang.rank > 0,
+        listed=below(order.root, order.contents_uri) if order.contents_uri else None,
+        of_gang=order.gang is not None,
+        shared=tuple(_shared(order)),
+        root=order.root,
+    )
+
+
+def _shared(order: Order) -> Iterator[Artifact]:
+    for entry in order.inputs:
+        output = entry.artifact.output
+        if output.uri and may_share(output.size_bytes or 0, output.details.get("files", 0)):
+            yield entry.artifact
+
+
+def _versions(order: Order) -> Iterator[Path]:
+    """Where what it reads lies: what it was handed may be links to that."""
+    uris = (entry.artifact.output.uri for entry in order.inputs)
+    return (below(order.root, uri) for uri in uris if uri)
+
+
+def look(left: Left, most: int) -> Collected | None:
+    """What is kept, where that is seen at once: at most so many files, and nothing to be replaced."""
+    try:
+        if left.shared:
+            return None
+        _check_folder(left.output)
+        entries = list(islice(_entries(left.output), most + 1))
+        if len(entries) > most or any(_is_odd(entry) for entry in entries):
+            return None
+        found = _counted(left, entries, ())
+        if left.listed is not None and (found.files > _FEW or found.size_bytes > _LITTLE_BYTES):
+            return None
+        return _listed(left, found)
+    except (InputError, StorageError) as error:
+        return Collected(problem=str(error), hint=error.hint)
+    except OSError:
+        return None
+
+
+def collect(left: Left) -> Collected:
+    """The same, with links replaced, and whatever there is. May take long."""
+    try:
+        _check_shared(left)
+        _check_folder(left.output)
+        notes = tuple(_Settling(left).run())
+        return _listed(left, _counted(left, _entries(left.output), notes))
+    except (InputError, StorageError) as error:
+        return Collected(problem=str(error), hint=error.hint)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        return Collected(problem=f"its output cannot be kept: {error.strerror or error}{where}")
+
+
+def _check_shared(left: Left) -> None:
+    """Raise InputError where a version that it read, and was not given a copy of, has changed meanwhile."""
+    for version in left.shared:
+        seal_again(left.root, version)
+        found = find_troubles(left.root, version)
+        if found:
+            raise InputError(
+                f"its input {version.id} was changed while it ran: {told(found)}",
+                hint="A job must not write to its inputs; copy what it changes, for example with `cp -r`. "
+                f"{way_out(version)}",
+            )
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        looked = folder.lstat()
+    except FileNotFoundError as error:
+        raise InputError("the command removed its output folder", hint=_EMPTY) from error
+    if stat.S_ISLNK(looked.st_mode):
+        target = os.readlink(folder)
+        folder.unlink()  # what removes the folder of a failed attempt must not find its way out
+        raise InputError(f"the command replaced its output folder by a link to {target}", hint=_COPY)
+    if not stat.S_ISDIR(looked.st_mode):
+        raise InputError("the command replaced its output folder by a file", hint=_EMPTY)
+
+
+def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
+    """All below but folders; links are not followed. Raises OSError for a folder that cannot be read."""
+    with os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(Path(entry.path))
+            elif not entry.name.startswith(_DRAFT):  # another rank is at it
+                yield entry
+
+
+def _is_odd(entry: "os.DirEntry[str]") -> bool:
+    return not entry.is_file(follow_symlinks=False)
+
+
+def _counted(left: Left, entries: Iterable["os.DirEntry[str]"], notes: tuple[str, ...]) -> Collected:
+    files, size, found = 0, 0, set[str]()
+    for entry in entries:
+        files, size = files + 1, size + entry.stat(follow_symlinks=False).st_size
+        if left.wanted:
+            found.add(os.path.relpath(entry.path, left.output))
+    missing = [name for name in left.wanted if not has_output(name, found)]
+    problem = f"the command did not write its output {', '.join(map(repr, missing))}" if missing else ""
+    hint = f"It has to be in GRIDMILL_OUTPUT; {_there(found)}." if missing else ""
+    return Collected(files=files, size_bytes=size, notes=notes, problem=problem, hint=hint)
+
+
+def _listed(left: Left, found: Collected) -> Collected:
+    """The same, once the files are listed with their hashes. Of a gang each rank lists what it sees at its
+    end, and reads only what no other has."""
+    if left.listed is not None and found.files and not found.problem:
+        known = read_contents(left.listed) or NOTHING
+        with suppress(StorageError) if left.of_gang else nullcontext():  # files of others come and go
+            contents = list_contents(left.output, known)
+            write_contents(left.listed, contents)
+            if not left.of_gang:
+                seal(left.output, contents)
+    return found
+
+
+def _there(found: set[str]) -> str:
+    if not found:
+        return "nothing is there"
+    names = sorted(found)
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"there is {', '.join(names[:5])}{more}"
+
+
+class _Settling:
+    """One pass over the odd entries of an output."""
+
+    def __init__(self, left: Left) -> None:
+        self._left = left
+        self._output = Path(os.path.realpath(left.output))
+        self._own = tuple(Path(os.path.realpath(one)) for one in left.own)
+        self._inputs = tuple(Path(os.path.realpath(one)) for one in left.inputs)
+        self._made = 0
+
+    def run(self) -> Iterator[str]:
+        """Replace and remove; lines for the log. Raises InputError, OSError."""
+        replaced = 0
+        for entry in [one for one in _entries(self._left.output) if _is_odd(one)]:
+            path = Path(entry.path)
+            if entry.is_symlink():
+                replaced += self._replace(path)
+            else:
+                path.unlink(missing_ok=True)
+                yield f"{self._name(path)} is no file (a socket, a pipe or a device), and is not kept\n"
+        if replaced:
+            yield f"{replaced} links in the output were replaced by what they point to\n"
+
+    def _name(self, path: Path) -> str:
+        return os.path.relpath(path, self._left.output)
+
+    def _replace(self, link: Path) -> bool:
+        """Put what the link points to into its place, at once. False where another rank's end will."""
+        target = self._target(link)
+        if self._left.others and not target.is_relative_to(self._own[0]):
+            return False
+        draft = link.with_name(f"{_DRAFT}{uuid4().hex}")
+        try:
+            self._copy(target, draft, (target,))
+            if draft.is_dir():
+                link.unlink(missing_ok=True)
+            draft.rename(link)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.unlink(missing_ok=True)
+            raise
+        return True
+
+    def _target(self, link: Path) -> Path:
+        """Where it leads in the end. Raises InputError for what cannot be kept."""
+        what = f"the output has a link {self._name(link)} to {os.readlink(link)}"
+        try:
+            target = Path(os.path.realpath(link, strict=True))
+        except FileNotFoundError as error:
+            raise InputError(f"{what}, which does not exist", hint=_COPY) from error
+        except OSError as error:
+            raise InputError(f"{what}: {error.strerror}", hint=_COPY) from error
+        if not _is_in(target, (self._output, *self._own, *self._inputs)):
+            raise InputError(f"{what}, which is not the job's own and may change", hint=_COPY)
+        if Path(os.path.realpath(link.parent)).is_relative_to(target):
+            raise InputError(f"{what}, a folder that it lies in", hint=_COPY)
+        return target
+
+    def _copy(self, source: Path, target: Path, trail: tuple[Path, ...]) -> None:
+        """`trail` are the real folders that this copy goes through: none twice."""
+        self._made += 1
+        if self._made > _MOST_COPIED:
+            raise InputError(f"links in the output lead to more than {_MOST_COPIED} files", hint=_COPY)
+        if source.is_file():
+            return self._copy_file(source, target)
+        if not source.is_dir():
+            raise InputError(f"the output has a link to {source}, which is no file", hint=_COPY)
+        target.mkdir()
+        for entry in sorted(source.iterdir()):
+            real = self._target(entry) if entry.is_symlink() else entry
+            if real in trail:
+                raise InputError(f"the output has links in a circle: {self._name(entry)}", hint=_COPY)
+            if real.is_dir() or real.is_file():
+                self._copy(real, target / entry.name, (*trail, real))
+        return None
+
+    def _copy_file(self, source: Path, target: Path) -> None:
+        """A second name where that file is the attempt's alone; it takes no space."""
+        mine = _is_in(source, self._own) and source.stat().st_nlink == 1
+        if mine or source.is_relative_to(self._output):
+            try:
+                return os.link(source, target)
+            except OSError:  # not here, or not between these two places
+                pass
+        shutil.copy2(source, target)
+        return None
+
+
+def _is_in(path: Path, places: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(place) for place in places)
+
+
+_AT_ONCE = 2_000
+"""So many files are counted in the loop itself: it takes some milliseconds."""
+_FILE = "collected.json"
+_FIRST_FREE = 3
+
+
+class Collection:
+    """Of one attempt, whose folder is `folder`. `pid` is the process that works on it (0: none)."""
+
+    def __init__(self, left: Left, folder: Path) -> None:
+        self.pid = 0
+        self._file = folder / _FILE
+        self._found = look(left, _AT_ONCE)
+        if self._found is None:
+            self._begin(left)
+
+    def _begin(self, left: Left) -> None:
+        try:
+            self.pid = fork(lambda parent: _work(left, self._file, parent))
+        except OSError as error:
+            self._found = Collected(problem=f"no process could be made to keep its output: {error.strerror}")
+
+    def cancel(self) -> None:
+        """End the process that works on it: nothing is kept then."""
+        if self.pid:
+            processes.send([self.pid], signal.SIGKILL)
+
+    def found(self) -> Collected | None:
+        """What is kept; None while it is being seen to."""
+        if self._found is None:
+            ended = processes.stat(self.pid) is None
+            self._found = _read(self._file)
+            if self._found is None and ended:
+                self._found = Collected(problem="its output cannot be kept: the process for that died")
+        return self._found
+
+
+def _work(left: Left, file: Path, parent: int) -> None:
+    """The process: it has nothing of the pod's, and ends with it."""
+    os.setsid()
+    os.closerange(_FIRST_FREE, os.sysconf("SC_OPEN_MAX"))
+    settle((), parent)
+    draft = file.with_suffix(".new")
+    draft.write_bytes(encode(collect(left)))
+    draft.rename(file)
+    raise SystemExit(0)
+
+
+def _read(file: Path) -> Collected | None:
+    try:
+        return decode(file.read_bytes(), Collected)
+    except (OSError, InputError):
+        return None

@@ -1,0 +1,125 @@
+"""A process forked ahead: it sits in its own cgroup already and waits to become the next command.
+
+Entering a cgroup waits for a grace period of the kernel (some 7 ms), and forking copies page tables: both are
+done while nobody waits for them. One spare is kept; a burst of commands is forked as it comes.
+"""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import dataclass
+from gridmill.pod.cgroups import AttemptGroup
+from gridmill.pod.launch import Launch, Pipes, dress, fork, receive, send, settle
+from gridmill.pod.limits import Limits
+
+_FAILURES = 3
+"""So many spares that died waiting, and no more are made."""
+
+Become = Callable[[Launch], NoReturn]
+"""Turns the process, dressed for the launch, into the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """The waiting process and the cgroup it is in (None where there are none)."""
+
+    pid: int
+    group: AttemptGroup | None
+    link: socket.socket
+
+    def launch(self, launch: Launch, pipes: Pipes) -> None:
+        """Let it become the job. Raises OSError when it is no longer there."""
+        with self.link:
+            send(self.link, launch, pipes)
+
+    def discard(self) -> None:
+        """Let it end; the pod's loop reaps it as any child."""
+        self.link.close()
+
+
+class Spares:
+    """Owned by the pod's loop: it calls `refill` when nothing else waits, and `died` when it reaped one."""
+
+    def __init__(self, limits: Limits, become: Become) -> None:
+        self._limits, self._become = limits, become
+        self._spare: Spare | None = None
+        self._made = 0
+        self._failures = 0
+
+    @property
+    def pid(self) -> int:
+        """The waiting process (0: none)."""
+        return self._spare.pid if self._spare is not None else 0
+
+    @property
+    def wanted(self) -> bool:
+        """True when one is to be made."""
+        return self._spare is None and self._failures < _FAILURES
+
+    def take(self) -> Spare | None:
+        """The spare, which is the caller's from now on."""
+        spare, self._spare = self._spare, None
+        return spare
+
+    def refill(self) -> None:
+        """Fork one."""
+        self._made += 1
+        group = self._limits.group(f"spare-{self._made}", Amounts())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        joins = group.joins if group is not None else ()
+        try:
+            with theirs:
+                pid = fork(lambda parent: _wait(theirs, joins, parent, self._become))
+        except OSError:
+            ours.close()
+            self._failures += 1
+            self._release(group)
+            return
+        self._spare = Spare(pid=pid, group=group, link=ours)
+
+    def died(self) -> None:
+        """The waiting process was reaped."""
+        spare = self.take()
+        if spare is not None:
+            self._failures += 1
+            spare.link.close()
+            self._release(spare.group)
+
+    def _release(self, group: AttemptGroup | None) -> None:
+        if group is not None:
+            self._limits.release(group)
+
+    def close(self) -> None:
+        """End the waiting process."""
+        spare = self.take()
+        if spare is not None:
+            spare.link.close()
+            with suppress(ProcessLookupError):
+                os.kill(spare.pid, signal.SIGKILL)
+            os.waitpid(spare.pid, 0)
+            self._release(spare.group)
+
+
+def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Become) -> None:
+    """The waiting process: everything that does not depend on the job comes first."""
+    os.setsid()
+    _close_others(link.fileno())
+    settle(joins, parent)
+    received = receive(link)
+    if received is None:
+        sys.exit(0)
+    launch, pipes = received
+    dress(launch, pipes)
+    become(launch)
+
+
+def _close_others(keep: int) -> None:
+    """Other attempts' pipes and the pod's files are none of its business."""
+    os.closerange(3, keep)
+    os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))

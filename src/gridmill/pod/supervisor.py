@@ -1,0 +1,418 @@
+"""All attempts of a pod, from Start to ENDED: each id is started at most once, for ever."""
+
+import contextlib
+import os
+import selectors
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gridmill.codec import to_builtins
+from gridmill.domain.job import JobKind
+from gridmill.domain.pod_protocol import EventType, Order, Outcome
+from gridmill.domain.resource import Use
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.errors import InputError
+from gridmill.jobs.main import failed_outcome, write_outcome
+from gridmill.pod.attempt import Attempt, Exit, Reader, Stage
+from gridmill.pod.cleanup import Janitor
+from gridmill.pod.folders import PodFolder, create_attempt_folder, drop_empty_output, own_outcome
+from gridmill.pod.inputs import take_back
+from gridmill.pod.journal import Journal
+from gridmill.pod.kill import Leftovers
+from gridmill.pod.launch import make_pipes
+from gridmill.pod.limits import Limits, Meter
+from gridmill.pod.network import is_free
+from gridmill.pod.outcome import Ending, judge, port_taken, was_told_to_end
+from gridmill.pod.outputs import Collection, left_by
+from gridmill.pod.prefork import Spare
+from gridmill.pod.start import Starter
+
+_LOOK_AGAIN_SECONDS = 0.005
+_FULL_SECONDS = 0.05
+_GIVE_UP_SECONDS = 5.0
+_CUT = frozenset({Cause.STOPPED, Cause.SIGNAL, Cause.EXIT})
+
+
+class Supervisor:
+    """Owned by the pod's loop: it calls `tick`, `reap` and whatever the selector's data says."""
+
+    def __init__(
+        self,
+        *,
+        folder: PodFolder,
+        journal: Journal,
+        selector: selectors.BaseSelector,
+        limits: Limits,
+        starter: Starter,
+        leftovers: Leftovers,
+        janitor: Janitor,
+    ) -> None:
+        self._folder, self._journal, self._selector = folder, journal, selector
+        self._limits, self._starter, self._leftovers = limits, starter, leftovers
+        self._janitor = janitor
+        self._live: dict[str, Attempt] = {}
+        self._by_pid: dict[int, Attempt] = {}
+        self._ever: set[str] = set()
+        self._unacknowledged: dict[str, tuple[int, AttemptState]] = {}
+        self._held_back = False
+        self._untidy: list[Attempt] = []
+        self._record = os.open(folder.starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.last_end = time.monotonic()
+
+    # what the control node asks
+
+    def attempts(self) -> Mapping[str, AttemptState]:
+        """Every attempt id that is live, or ended and not acknowledged."""
+        ended = {attempt_id: state for attempt_id, (_, state) in self._unacknowledged.items()}
+        return {**dict.fromkeys(self._live, AttemptState.RUNNING), **ended}
+
+    @property
+    def busy(self) -> bool:
+        """True while any attempt is live."""
+        return bool(self._live)
+
+    def start(self, order: Order, environment: Mapping[str, str] | None = None) -> None:
+        """Start an attempt, unless its id was ever seen, with its client's environment or the pod's."""
+        attempt_id = order.attempt_id
+        if attempt_id in self._ever:
+            return
+        self._ever.add(attempt_id)
+        if order.gang is not None and not is_free(order.gang.me.port):
+            self._say_ended(attempt_id, order.token, port_taken(order.gang.me.port))
+            return
+        now = time.monotonic()
+        try:
+            self._note(attempt_id)
+            create_attempt_folder(self._folder.attempt(attempt_id), order)
+            attempt = self._open(order, now, environment)
+        except FileExistsError:
+            self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
+        except OSError as error:
+            self._refuse(order, Cause.STORAGE, f"the attempt could not be prepared: {error}")
+        else:
+            self._live[attempt_id] = attempt
+            self._launch(attempt)
+
+    def _note(self, attempt_id: str, pid: int = 0, start: int = 0) -> None:
+        """Record a start for who must clean up after this pod. Raises OSError."""
+        os.write(self._record, f"{attempt_id} {pid} {start}\n".encode())
+
+    def _refuse(self, order: Order, cause: Cause, message: str) -> None:
+        outcome = Outcome(state=AttemptState.FAILED, cause=cause, message=message)
+        self._say_ended(order.attempt_id, order.token, outcome)
+
+    def _open(self, order: Order, now: float, environment: Mapping[str, str] | None) -> Attempt:
+        """The attempt with its pipes and limits, not yet launched."""
+        timeout = order.job.timeout_seconds
+        spare = self._spare(order)
+        group = spare.group if spare is not None else self._limits.group(order.attempt_id, order.given)
+        return Attempt(
+            order=order,
+            folder=self._folder.attempt(order.attempt_id),
+            group=group,
+            meter=Meter(order.given.memory_bytes, group, now),
+            reader=Reader({}, self._emitter(order)),
+            began=now,
+            deadline=None if timeout is None else now + timeout,
+            spare=spare,
+            environment=environment,
+        )
+
+    def _spare(self, order: Order) -> Spare | None:
+        """A process forked ahead, held to what the order gives."""
+        spare = self._starter.spare(order)
+        if spare is not None and not self._limits.hold(spare.group, order.given):
+            spare.discard()
+            if spare.group is not None:
+                self._limits.release(spare.group)
+            return None
+        return spare
+
+    def _emitter(self, order: Order) -> Callable[[EventType, Mapping[str, Any]], None]:
+        def emit(kind: EventType, body: Mapping[str, Any]) -> None:
+            self._journal.append(order.attempt_id, order.token, time.time(), kind, body)
+
+        return emit
+
+    def _launch(self, attempt: Attempt, *, warm: bool = True) -> None:
+        """Make its process, or ask the zygote to."""
+        try:
+            pipes, ends = make_pipes()
+        except OSError as error:
+            self._ended_early(attempt, f"no pipes could be made: {error.strerror}")
+            return
+        attempt.reader = Reader(ends, self._emitter(attempt.order))
+        affinity = self._limits.affinity(attempt.order.given, attempt.group)
+        try:
+            pid = self._starter.start(attempt, pipes, affinity, warm=warm)
+        except OSError as error:
+            self._ended_early(attempt, f"no process could be made: {error.strerror}")
+        except InputError as error:
+            with contextlib.suppress(OSError):
+                write_outcome(attempt.folder, failed_outcome(error))
+            self._ended_early(attempt, str(error))
+        else:
+            if pid is not None:
+                self.forked(attempt.order.attempt_id, pid)
+
+    def _ended_early(self, attempt: Attempt, trouble: str) -> None:
+        self._ended(attempt, Exit(status=None, trouble=trouble))
+
+    def forked(self, attempt_id: str, pid: int) -> None:
+        """The attempt's process exists."""
+        attempt = self._live.get(attempt_id)
+        if attempt is None:
+            return
+        attempt.pid, attempt.stage = pid, Stage.RUNNING
+        attempt.begin(time.monotonic())
+        self._by_pid[pid] = attempt
+        start = self._leftovers.started(pid)
+        with contextlib.suppress(OSError):  # a full disk: it is found by its cgroup or environment
+            self._note(attempt_id, pid, start)
+        self._emitter(attempt.order)(EventType.STARTED, {"pid": pid})
+        self._watch(attempt)
+        if attempt.kill_at is not None:
+            self._leftovers.terminate(attempt)
+
+    def not_forked(self, attempt_id: str, trouble: str) -> None:
+        """The zygote could not make its process, or died before it told of it."""
+        attempt = self._live.get(attempt_id)
+        if attempt is not None:
+            self._ended_early(attempt, trouble)
+
+    def launch_cold(self, attempt_id: str) -> None:
+        """Execute what no zygote forks."""
+        attempt = self._live.get(attempt_id)
+        if attempt is not None:
+            attempt.reader.end(time.monotonic())
+            self._launch(attempt, warm=False)
+
+    def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
+        """End an attempt; one that was never heard of is answered, and refused when it comes."""
+        attempt = self._live.get(attempt_id)
+        if attempt is not None and attempt.stage != Stage.ENDING:
+            attempt.stop_reason = attempt.stop_reason or reason
+            self._terminate(attempt, grace_seconds)
+        elif attempt is not None:
+            self._stop_collecting(attempt, reason)
+        elif attempt_id not in self._ever:
+            self._ever.add(attempt_id)
+            outcome = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=reason)
+            self._say_ended(attempt_id, "", outcome)
+
+    def _stop_collecting(self, attempt: Attempt, reason: str) -> None:
+        """Its program has ended well, and to keep what it left takes long."""
+        if attempt.collection is not None and attempt.collection.found() is None:
+            attempt.stop_reason = attempt.stop_reason or reason
+            attempt.collection.cancel()
+
+    def stop_all(self, reason: str, grace_seconds: float) -> None:
+        """End every attempt."""
+        for attempt_id in tuple(self._live):
+            self.stop(attempt_id, reason, grace_seconds)
+
+    def cut_short(self, reason: str, grace_seconds: float) -> None:
+        """The pod was told to end by a signal, and so, perhaps first, were its jobs: their ends are not said.
+        Why they were cut short the site knows better."""
+        for attempt in self._live.values():
+            ended = attempt.exit is not None and not was_told_to_end(attempt.exit.status)
+            attempt.cut = attempt.stop_reason is None and not ended
+        self.stop_all(reason, grace_seconds)
+
+    def _terminate(self, attempt: Attempt, grace_seconds: float) -> None:
+        until = time.monotonic() + grace_seconds
+        if attempt.kill_at is not None:
+            attempt.kill_at = min(attempt.kill_at, until)
+            return
+        attempt.kill_at = until
+        if attempt.stage == Stage.QUEUED:
+            if self._starter.cancel(attempt.order.attempt_id):
+                self._ended(attempt, Exit(status=None))
+        elif attempt.stage == Stage.RUNNING:
+            self._leftovers.terminate(attempt)
+
+    def acknowledge(self, number: int) -> None:
+        """Forget the attempts whose end is committed."""
+        self._journal.acknowledge(number)
+        for attempt_id, (at, _) in tuple(self._unacknowledged.items()):
+            if at <= number:
+                del self._unacknowledged[attempt_id]
+                self._janitor.remove(self._folder.attempt(attempt_id))
+
+    # what processes do
+
+    def reaped(self, pid: int, end: Exit) -> None:
+        """A process has ended: an attempt's, or an orphan's, which is nobody's loss."""
+        attempt = self._by_pid.get(pid)
+        if attempt is not None and attempt.exit is None:
+            self._ended(attempt, end)
+
+    def is_leader(self, pid: int) -> bool:
+        """True for the process of an attempt."""
+        return pid in self._by_pid
+
+    def _ended(self, attempt: Attempt, end: Exit) -> None:
+        now = time.monotonic()
+        attempt.exit, attempt.ended, attempt.stage = end, now, Stage.ENDING
+        attempt.look_again, attempt.give_up = now, now + _GIVE_UP_SECONDS
+        attempt.meter.ended(attempt.pid, end.status)
+        self._unwatch(attempt)
+        self._try_to_end(attempt, now)
+
+    def _try_to_end(self, attempt: Attempt, now: float) -> None:
+        """Kill what it left behind, read the rest, and say how it ended; try again soon if not all done."""
+        attempt.look_again = now + _LOOK_AGAIN_SECONDS
+        if self._journal.full:
+            attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS
+            return
+        clean = self._leftovers.kill(attempt, now)
+        if not attempt.reader.drain(now):
+            return
+        if attempt.may_be_cut(now):
+            return
+        if ((clean and not attempt.reader.open) or now > attempt.give_up) and self._has_collected(attempt):
+            self._conclude(attempt, now)
+
+    def _has_collected(self, attempt: Attempt) -> bool:
+        """Whether what a command leaves is as it will be kept; begins to see to that."""
+        if not attempt.leaves_files:
+            return True
+        if attempt.collection is None:
+            attempt.collection = Collection(left_by(attempt.order, attempt.folder / "work"), attempt.folder)
+            if attempt.collection.pid:
+                self._by_pid[attempt.collection.pid] = attempt
+        return attempt.collection.found() is not None
+
+    def _conclude(self, attempt: Attempt, now: float) -> None:
+        attempt.reader.end(now)
+        for line in attempt.notes:
+            self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": f"gridmill: {line}"})
+        attempt.meter.finish()
+        outcome = judge(self._ending(attempt, now))
+        self._forget(attempt)
+        with contextlib.suppress(OSError):  # a full disk must not keep the end from being said
+            write_outcome(attempt.folder, outcome)
+        del self._live[attempt.order.attempt_id]
+        self.last_end = now
+        if not (attempt.cut and outcome.cause in _CUT):
+            self._say_ended(attempt.order.attempt_id, attempt.order.token, outcome)
+        self._untidy.append(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        self._by_pid.pop(attempt.pid, None)
+        if attempt.collection is not None:
+            self._by_pid.pop(attempt.collection.pid, None)
+
+    def _ending(self, attempt: Attempt, now: float) -> Ending:
+        order, end = attempt.order, attempt.exit or Exit(status=None)
+        is_command = order.job.kind == JobKind.COMMAND
+        use = Use(
+            wall_seconds=now - attempt.began,
+            cpu_seconds=attempt.meter.cpu_seconds(end.cpu_seconds),
+            peak_memory_bytes=attempt.meter.peak_bytes,
+            system_seconds=attempt.meter.system_seconds(end.system_seconds),
+            disk_seconds=attempt.meter.disk_seconds,
+            read_bytes=end.read_bytes,
+            written_bytes=end.written_bytes,
+        )
+        return Ending(
+            status=end.status,
+            is_command=is_command,
+            use=use,
+            own=own_outcome(attempt.folder),
+            shortage=attempt.meter.shortage,
+            memory_limit=order.given.memory_bytes,
+            timed_out=attempt.timed_out,
+            timeout_seconds=order.job.timeout_seconds or 0.0,
+            ignored_term=attempt.ignored_term,
+            grace_seconds=self._starter.grace_seconds,
+            stop_reason=attempt.stop_reason,
+            trouble=end.trouble,
+            in_gang=order.gang is not None,
+            output_uri=order.output_uri,
+            collected=attempt.collection.found() if attempt.collection is not None else None,
+        )
+
+    def tidy(self) -> None:
+        """Remove what ended attempts leave, once their ends are on their way: nobody waits for this."""
+        while self._untidy:
+            attempt = self._untidy.pop()
+            if attempt.group is not None:
+                self._limits.release(attempt.group)
+            self._janitor.remove(attempt.folder / "work")
+            take_back(attempt.order)
+            if attempt.order.gang is None:  # else other ranks may be about to write there
+                drop_empty_output(attempt.order.root, attempt.order.output_uri)
+
+    def _say_ended(self, attempt_id: str, token: str, outcome: Outcome) -> None:
+        body = {"outcome": to_builtins(outcome)}
+        event = self._journal.append(attempt_id, token, time.time(), EventType.ENDED, body)
+        self._unacknowledged[attempt_id] = (event.number, outcome.state)
+
+    # what the loop does
+
+    def _watch(self, attempt: Attempt) -> None:
+        if self._held_back:
+            return
+        for name, descriptor in attempt.reader.open.items():
+            self._selector.register(descriptor, selectors.EVENT_READ, self._reading(attempt, name))
+
+    def _unwatch(self, attempt: Attempt) -> None:
+        for descriptor in attempt.reader.open.values():
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+
+    def _reading(self, attempt: Attempt, name: str) -> Callable[[], None]:
+        descriptor = attempt.reader.open[name]
+
+        def read() -> None:
+            if name in attempt.reader.open and descriptor in self._selector.get_map():
+                attempt.reader.read(name, time.monotonic())
+                if name not in attempt.reader.open:
+                    self._selector.unregister(descriptor)
+
+        return read
+
+    def due(self) -> float:
+        """When `tick` has something to do next (monotonic seconds)."""
+        return min((attempt.due() for attempt in self._live.values()), default=float("inf"))
+
+    def tick(self, now: float) -> None:
+        """Pass on logs, measure, end what ran too long or used too much, go on with what is ending."""
+        self._hold_back(self._journal.full)
+        for attempt in tuple(self._live.values()):
+            if attempt.due() > now:
+                continue
+            if attempt.stage == Stage.ENDING:
+                self._try_to_end(attempt, now)
+            else:
+                attempt.reader.tick(now)
+                self._enforce(attempt, now)
+
+    def _hold_back(self, full: bool) -> None:
+        """Stop reading the jobs' pipes while the journal is full: they wait in write(), nothing is lost."""
+        if full == self._held_back:
+            return
+        self._held_back = full
+        for attempt in self._live.values():
+            if attempt.stage == Stage.RUNNING:
+                self._unwatch(attempt) if full else self._watch(attempt)
+
+    def _enforce(self, attempt: Attempt, now: float) -> None:
+        if attempt.kill_at is not None and attempt.kill_at <= now:
+            self._leftovers.kill(attempt, now)
+            attempt.kill_at, attempt.ignored_term = now + 1.0, True
+        if attempt.deadline is not None and attempt.deadline <= now:
+            attempt.timed_out, attempt.deadline = True, None
+            self._terminate(attempt, self._starter.grace_seconds)
+        if (
+            attempt.pid
+            and attempt.meter.due <= now
+            and attempt.meter.sample(self._leftovers.tree(attempt), now)
+        ):
+            self._leftovers.kill(attempt, now)
+
+    def close(self) -> None:
+        """Let go of files; attempts must have ended."""
+        os.close(self._record)

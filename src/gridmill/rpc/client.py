@@ -1,0 +1,258 @@
+"""A client's end: the use cases of the control node behind a Unix socket, and the sign that the client
+lives.
+
+How the settings of a client differ from those of the control node that works for it, for the user to
+read.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from gridmill import __version__
+from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError, UnavailableError, UnreachedError, from_body
+from gridmill.ports.grid import Grid
+from gridmill.rpc.protocol import Call, Hello, Welcome, Word, case, readable, receive_frame, send_frame
+from gridmill.settings import Settings, as_variables
+from gridmill.transport.unix import dial
+
+SOCKET = "client.sock"
+"""In the home: where clients of this user and this machine call the control node."""
+_ANSWER_SECONDS = 60.0
+_CALL_SECONDS = 3600.0
+"""Longer than any call takes that is not a defect: a backup copies all of its data."""
+_END_SECONDS = 30.0
+_END_MILLISECONDS = 1000
+"""All connections of a process that ends are closed together, but not at the same instant."""
+GIVE_WAY = "give_way"
+"""A call that is no use case: the control node ends for one that stays, and leaves all as it is."""
+
+
+def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "Link":
+    """To the control node that listens there. Raises UnreachedError where none does."""
+    sock, welcome = _greet(path, hello)
+    return Link(path, sock, welcome, warn)
+
+
+def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
+    sock = None
+    try:
+        sock = dial(path)
+        sock.settimeout(_ANSWER_SECONDS)
+        send_frame(sock, [encode(hello)])
+        parts = receive_frame(sock)
+        if parts is None:
+            raise ConnectionResetError("it ends")
+        return sock, decode(parts[0], Welcome)
+    except (OSError, InputError) as error:
+        if sock is not None:
+            sock.close()
+        raise UnreachedError(
+            f"the control node at {path} does not answer ({type(error).__name__})",
+            hint="Start one with `gridmill up`.",
+        ) from error
+
+
+class Link:
+    """A client's connections to one control node; safe for several threads. While it is open the control node
+    knows that the client lives."""
+
+    def __init__(
+        self, path: Path, sock: socket.socket, welcome: Welcome, warn: Callable[[str], None]
+    ) -> None:
+        self.welcome = welcome
+        self._path, self._sign, self._warn = path, sock, warn
+        self._idle: list[socket.socket] = []
+        self._reading = threading.Lock()
+        self._gone = False
+        self._process = os.getpid()
+
+    def grid(self, *, attend: bool = False, key: str = "", again: bool = False) -> Grid:
+        """The use cases. With `attend` the control node stops what is started here when the client goes.
+        What is started is known by `key`; when it is asked for `again`, one that was started is not started
+        twice."""
+        return cast(Grid, _Calls(link=self, attend=attend, key=key, again=again))
+
+    def ask(self, call: Call, parts: list[bytes]) -> bytes:
+        """The value that came back, as JSON. Raises UnreachedError where nothing was asked, UnavailableError
+        where it cannot be known, and what the call raised."""
+        if self.is_gone():
+            raise UnreachedError(f"the control node at {self._path} has ended", hint="Try again.")
+        connection = self._connection()
+        try:
+            send_frame(connection, [encode(call), *parts])
+            answer = receive_frame(connection)
+            if answer is None:
+                raise ConnectionResetError("the connection was closed")
+        except OSError as error:
+            connection.close()
+            readable(self._sign, milliseconds=_END_MILLISECONDS)  # who asks next then knows that it is gone
+            raise UnavailableError(
+                f"the control node at {self._path} ended before it answered `{call.name}`",
+                hint="Look whether it was done, and try again.",
+            ) from error
+        except BaseException:  # an interrupt: what is left of this answer is not to be taken for the next
+            connection.close()
+            raise
+        self._idle.append(connection)
+        if answer[0]:
+            raise from_body(decode(answer[0], dict[str, object]))
+        return answer[1]
+
+    def attend(self, run: str) -> None:
+        """From now on the control node stops that run when the client goes."""
+        with contextlib.suppress(OSError):  # it has ended: the next one is told with the hello
+            send_frame(self._sign, [encode(Word(attend=run))])
+
+    def release(self) -> None:
+        """No more work comes from this client: what is idle may go, where nobody else is here."""
+        with contextlib.suppress(OSError):
+            send_frame(self._sign, [encode(Word(release=True))])
+
+    def is_gone(self) -> bool:
+        """Whether the control node has ended; warnings that have come are passed on. In a child that was
+        forked it counts as gone: the connections are the parent's."""
+        if self._is_of_parent():
+            return True
+        with self._reading:
+            while not self._gone and readable(self._sign):
+                word = self._word()
+                self._gone = word is None
+                if word is not None and word.warning:
+                    self._warn(word.warning)
+            return self._gone
+
+    def _word(self) -> Word | None:
+        try:
+            parts = receive_frame(self._sign)
+            return None if parts is None else decode(parts[0], Word)
+        except (OSError, InputError):
+            return None
+
+    def _connection(self) -> socket.socket:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread took the last
+                kept = self._idle.pop()
+                if not readable(kept):
+                    return kept
+                kept.close()
+        sock, _ = _greet(self._path, Hello(client=self.welcome.client))
+        sock.settimeout(_CALL_SECONDS)
+        return sock
+
+    def close(self) -> None:
+        """The client has done what it came for. Where it was the last one, the control node ends, and is
+        waited for: what is asked of the home afterwards meets nobody who leaves. May be repeated."""
+        if self._is_of_parent():
+            return
+        with self._reading:
+            if not self._gone:
+                self._gone = True
+                self._say_bye()
+            self._drop()
+
+    def _is_of_parent(self) -> bool:
+        return os.getpid() != self._process
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether the control node ends within that time."""
+        with self._reading, contextlib.suppress(OSError):
+            until = time.monotonic() + seconds
+            while not self._gone and (left := until - time.monotonic()) > 0:
+                if readable(self._sign, milliseconds=int(left * 1000) + 1):
+                    self._gone = self._word() is None
+        return self._gone
+
+    def _say_bye(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sign.settimeout(_END_SECONDS)
+            send_frame(self._sign, [encode(Word(bye=True))])
+            while (word := self._word()) is not None and not word.stays:
+                if word.warning:
+                    self._warn(word.warning)
+
+    def _drop(self) -> None:
+        self._sign.close()
+        while self._idle:
+            self._idle.pop().close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calls:
+    """Each use case as a call."""
+
+    link: Link
+    attend: bool
+    key: str
+    again: bool
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        asked = case(name)
+
+        def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
+            arguments = asked.named(given, named)
+            parts = [one if isinstance(one, bytes) else encode(one) for one in arguments.values()]
+            envelope = Call(
+                name=name,
+                arguments=tuple(arguments),
+                attend=self.attend,
+                key=self.key,
+                again=self.again,
+            )
+            return decode(self.link.ask(envelope, parts), asked.gives)
+
+        return call
+
+
+def give_way(link: Link) -> None:
+    """Ask the control node to end for one that stays. Raises HomeInUseError where it stays itself."""
+    link.ask(Call(name=GIVE_WAY), [])
+
+
+_FOLDER = "GRIDMILL_ROOT"
+_SECRET = "GRIDMILL_STORE"  # its URL may hold a password
+
+
+def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, ...]:
+    """A line for each. Of a control node that was started to stay, the user chose the settings: there only
+    what the client's environment sets counts as different."""
+    ours = as_variables(settings)
+    names = hello.chosen if stays else tuple(ours)
+    told = [
+        _line(name, hello.settings[name], ours[name])
+        for name in names
+        if name in ours and name in hello.settings and not _are_same(name, hello.settings[name], ours[name])
+    ]
+    if hello.version != __version__:
+        told.append(f"Gridmill is {hello.version} here and {__version__} at the control node that is up")
+    if hello.python != sys.prefix:
+        told.append(
+            f"Python is {hello.python} here and {sys.prefix} at the control node that is up:"
+            " jobs of Gridmill's own kinds use the latter"
+        )
+    return tuple(told)
+
+
+def _are_same(name: str, theirs: str, ours: str) -> bool:
+    return theirs == ours or (name == _FOLDER and os.path.realpath(theirs) == os.path.realpath(ours))
+
+
+def _line(name: str, theirs: str, ours: str) -> str:
+    if name == _SECRET:
+        return (
+            f"{name} here is not that of the control node that is up: the control node's counts until it ends"
+        )
+    return (
+        f"{name} is {theirs or 'not set'} here and {ours or 'not set'} at the control node that is up:"
+        " the control node's counts until it ends"
+    )

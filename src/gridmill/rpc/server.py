@@ -1,0 +1,219 @@
+"""The control node's end of the calls: a thread for each connection, and one that lets them in."""
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gridmill.codec import decode, encode
+from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError, to_body
+from gridmill.ports.grid import Grid
+from gridmill.rpc.attendance import Attendance, Client
+from gridmill.rpc.client import GIVE_WAY
+from gridmill.rpc.protocol import (
+    REQUEST_BYTES,
+    Call,
+    Hello,
+    Welcome,
+    Word,
+    case,
+    frame,
+    readable,
+    receive_frame,
+    send_frame,
+)
+from gridmill.transport.unix import accept, listen
+
+_LOG = logging.getLogger("gridmill.rpc")
+_HELLO_SECONDS = 30.0
+_WARNING_CHARACTERS = 2000
+_STARTS = ("start_run", "resume", "probe")
+"""Use cases that start a run for who calls them."""
+
+
+class CallServer:
+    """Serves until `close`. `notices` are what a client is to be told of how it and the control node
+    differ."""
+
+    def __init__(
+        self,
+        path: Path,
+        grid: Grid,
+        attendance: Attendance,
+        *,
+        give_way: Callable[[], None],
+        release: Callable[[], None] = lambda: None,
+        notices: Callable[[Hello], tuple[str, ...]] = lambda hello: (),
+    ) -> None:
+        """Raises HomeInUseError, StorageError."""
+        self._path, self._grid, self._attendance = path, grid, attendance
+        self._give_way, self._release, self._notices = give_way, release, notices
+        self._listener = listen(path)
+        self._inode = path.stat().st_ino
+        self._bell, self._ring = socket.socketpair()
+        self._connections: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self._let_in, name="calls", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let nobody in any more; connections end with the process, or when their client goes."""
+        self._ring.close()
+        self._thread.join()
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+
+    def cut(self) -> None:
+        """Close the connections, as the end of the process does."""
+        for sock in tuple(self._connections):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _let_in(self) -> None:
+        with selectors.DefaultSelector() as selector, self._bell:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._bell, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._bell in ready:
+                    return
+                with contextlib.suppress(OSError, UnavailableError):
+                    sock = accept(self._listener)
+                    sock.settimeout(_HELLO_SECONDS)
+                    threading.Thread(target=self._serve, args=(sock,), name="call", daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        self._connections.add(sock)
+        with sock, contextlib.suppress(OSError):
+            try:
+                parts = receive_frame(sock, REQUEST_BYTES)
+                if parts is not None:
+                    self._greet(sock, decode(parts[0], Hello))
+            except GridmillError as error:  # it ends, or it is no client of ours: who calls looks further
+                _LOG.info("a client is turned away: %s", error)
+        self._connections.discard(sock)
+
+    def _greet(self, sock: socket.socket, hello: Hello) -> None:
+        if hello.client:
+            client = self._attendance.client(hello.client)
+            send_frame(sock, [encode(Welcome(client=client.name, pid=os.getpid(), stays=False))])
+            sock.settimeout(None)
+            return self._answer_all(sock, client)
+        pid = peer_pid(sock)
+        with contextlib.ExitStack() as held:
+            ended = _process(
+                pid
+            )  # before the client knows that it is here: it may end at any time after that
+            if ended is not None:
+                held.callback(os.close, ended)
+            return self._be_with(sock, hello, pid, ended)
+
+    def _be_with(self, sock: socket.socket, hello: Hello, pid: int, ended: int | None) -> None:
+        """From the welcome of a client to its end."""
+        client = self._attendance.enter(pid, hello.command, hello.environment)
+        stays = partial(_say, sock, Word(stays=True))
+        try:
+            for run in hello.attends:
+                self._attendance.attend(client, run)
+            stay = self._attendance.stays
+            welcome = Welcome(client=client.name, pid=os.getpid(), stays=stay, notices=self._notices(hello))
+            send_frame(sock, [encode(welcome)])
+            client.say = lambda warning: _say(sock, Word(warning=warning[:_WARNING_CHARACTERS]))
+            said_bye = self._accompany(sock, client, ended)
+        except BaseException:
+            self._attendance.leave(client)
+            raise
+        self._attendance.leave(client, stays if said_bye else lambda: None)
+        with contextlib.suppress(OSError):
+            while said_bye and sock.recv(1):  # until it closes its end; ours closes when this process ends
+                continue
+
+    def _accompany(self, sock: socket.socket, client: Client, ended: int | None) -> bool:
+        """Until the client goes; whether it said so. One whose process has ended is gone, whoever else holds
+        the connection (a child that it forked)."""
+        sock.settimeout(_HELLO_SECONDS)
+        while True:
+            if sock.fileno() not in readable(sock, ended, milliseconds=None):
+                return False
+            word = _word(sock)
+            if word is None or word.bye:
+                return word is not None
+            if word.attend:
+                self._attendance.attend(client, word.attend)
+            if word.release and self._attendance.is_alone(client):
+                self._release()
+
+    def _answer_all(self, sock: socket.socket, client: Client) -> None:
+        while (parts := receive_frame(sock, REQUEST_BYTES)) is not None:
+            send_frame(sock, self._answer(parts, client))
+
+    def _answer(self, parts: list[bytes], client: Client) -> list[bytes]:
+        """An empty part and the value, or the error."""
+        try:
+            with self._attendance.calling():
+                return [b"", encode(self._call(decode(parts[0], Call), parts[1:], client))]
+        except GridmillError as error:
+            return [encode(to_body(error))]
+        except Exception as error:  # noqa: BLE001  a defect is the answer of one call
+            _LOG.exception("a call failed")
+            return [encode(to_body(InternalError(f"the control node failed: {type(error).__name__}")))]
+
+    def _call(self, call: Call, parts: list[bytes], client: Client) -> object:
+        if call.name == GIVE_WAY:
+            return self._give_way()
+        asked = case(call.name)
+        given = {
+            name: _read(asked.takes, name, part) for name, part in zip(call.arguments, parts, strict=True)
+        }
+        use = partial(getattr(self._grid, call.name), **given)
+        if call.name in _STARTS:
+            return self._attendance.begin(client, use, call)
+        return use()
+
+
+def _read(takes: Any, name: str, part: bytes) -> object:  # noqa: ANN401  types by parameter
+    if name not in takes:
+        raise InputError(f"there is no argument {name!r}")
+    return part if takes[name] is bytes else decode(part, takes[name])
+
+
+def _word(sock: socket.socket) -> Word | None:
+    try:
+        parts = receive_frame(sock, REQUEST_BYTES)
+        return None if parts is None else decode(parts[0], Word)
+    except (OSError, InputError):
+        return None
+
+
+def _say(sock: socket.socket, word: Word) -> None:
+    """A client that does not read is not waited for: it goes without. The log has all."""
+    with contextlib.suppress(OSError):
+        sock.send(frame([encode(word)]), socket.MSG_DONTWAIT)
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process that opened the other end; 0 where the kernel does not say."""
+    if sys.platform != "linux":
+        return 0
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])
+
+
+def _process(pid: int) -> int | None:
+    """A descriptor that is readable once the process has ended; None where there is no such thing. Raises
+    ProcessLookupError when it has ended already."""
+    try:
+        return os.pidfd_open(pid) if pid else None
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):  # another system, or an old kernel
+        return None

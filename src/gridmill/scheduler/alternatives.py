@@ -1,0 +1,214 @@
+"""How long a job would wait at a resource where it does not stand in line yet.
+
+What is expected of a job at each of the resources that it may go to.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from heapq import heappop, heappush, nsmallest
+from types import MappingProxyType
+
+from gridmill.domain.farm_protocol import Line
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobSize
+from gridmill.domain.project import DEFAULT
+from gridmill.domain.resource import Alternative, Resource, Sizing
+from gridmill.domain.run import JobRun
+from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.feasibility import most_places, problem_of, problem_of_resource
+from gridmill.scheduler.forecast import seconds_there
+from gridmill.scheduler.lane import find_pod
+from gridmill.scheduler.provisioning import can_bring_up
+from gridmill.scheduler.queue import Demand, demand_of
+from gridmill.scheduler.reclaim import reclaim
+from gridmill.scheduler.site_choice import Reading, labels, travel
+from gridmill.scheduler.sizing import subject_of
+from gridmill.scheduler.snapshot import Snapshot
+from gridmill.scheduler.wait_estimate import Waits
+
+NONE: Mapping[str, float] = MappingProxyType({})
+
+
+class Joining:
+    """Forecasts for many jobs at one time: what was told once is told again. Those that were sent to a
+    resource meanwhile (`send`), and are not in the snapshot yet, go before those that are asked for next.
+    `coming`: in how many seconds sites expect room for deployments that stand in line there, by their ids."""
+
+    def __init__(self, snapshot: Snapshot, now: float, coming: Mapping[str, float] = NONE) -> None:
+        self.snapshot = snapshot
+        self.now = now
+        self._coming = coming
+        self.waits = Waits(snapshot, now)
+        self._told: dict[tuple[str, Demand], float | None] = {}
+        self._sent: dict[str, list[float]] = {}  # by resource, when each place is free after those
+
+    def seconds(self, resource: Resource, demand: Demand, *, line: Line | None = None) -> float | None:
+        """About when it could start there, in seconds from now, behind all that wait there; None where that
+        cannot be told. What a pod takes to come up is not counted. `line`: others have its site's room."""
+        asked = (resource.name, demand)
+        if asked not in self._told:
+            self._told[asked] = self._joining_seconds(resource, demand)
+        told = self._told[asked]
+        if line is not None and told == 0.0 and self._must_come_up(resource.name, demand):
+            return line.seconds
+        sent = self._sent.get(resource.name)
+        return told if told is None or not sent else told + nsmallest(demand.workers, sent)[-1]
+
+    def standing_seconds(self, job_run: JobRun) -> float:
+        """The same where it stands in line: where it cannot be told, as long again as it has waited."""
+        known = self.waits.of(job_run.id)
+        if known is not None:
+            return known.likely
+        demand, places = demand_of(job_run), self.snapshot.places
+        pods = places.open.get(job_run.resource)
+        if pods is not None and find_pod(pods, demand) is not None:
+            return 0.0
+        pods = places.coming.get(job_run.resource)
+        coming = find_pod(pods, demand) if pods is not None else None
+        if coming is not None:
+            return self._coming_seconds(coming[2])
+        return max(0.0, self.now - job_run.ready) if job_run.ready is not None else 0.0
+
+    def send(self, resource: Resource, demand: Demand, seconds: float) -> None:
+        """Count on one more that goes there and runs so long."""
+        free = self._sent.setdefault(resource.name, self._places(resource, demand))
+        taken = [heappop(free) for _ in range(min(demand.workers, len(free)))]
+        for _ in taken:
+            heappush(free, max(taken) + seconds)
+
+    def _joining_seconds(self, resource: Resource, demand: Demand) -> float | None:
+        line = self.snapshot.lines.waiting.get(resource.name)
+        if resource.name not in self.snapshot.resources:
+            return 0.0
+        if line is None or not len(line):
+            lane = self._draft.lane(resource.name)
+            if lane is None:
+                return None
+            if find_pod(lane.open, demand) is not None:
+                return 0.0
+            coming = find_pod(lane.coming, demand)
+            if coming is not None:
+                return self._coming_seconds(coming[2])
+            if can_bring_up(self._draft, lane, demand) or self._can_reclaim(resource.name, demand):
+                return 0.0
+        return self.waits.behind(resource.name, demand)
+
+    @cached_property
+    def _draft(self) -> Draft:
+        """To look at, not to plan with."""
+        return Draft(self.snapshot, self.now, None)
+
+    def _can_reclaim(self, resource: str, demand: Demand) -> bool:
+        """Whether what stands idle at its site can be given back for it."""
+        draft = Draft(self.snapshot, self.now, None)
+        lane = draft.lane(resource)
+        return lane is not None and reclaim(draft, lane, demand, urgent=True)
+
+    def _must_come_up(self, resource: str, demand: Demand) -> bool:
+        """Whether no pod that is up or comes has room for it."""
+        places = self.snapshot.places
+        pods = (places.open.get(resource), places.coming.get(resource))
+        return all(one is None or find_pod(one, demand) is None for one in pods)
+
+    def _coming_seconds(self, pod_id: str) -> float:
+        """As its site expects, or as long again as it has been coming up: others may stand in line there."""
+        deployment_id = self.snapshot.places.owners[pod_id]
+        known = self._coming.get(deployment_id)
+        if known is not None:
+            return known
+        return max(0.0, self.now - self.snapshot.deployments[deployment_id].created)
+
+    def _places(self, resource: Resource, demand: Demand) -> list[float]:
+        """Those of an empty site, but for what runs there: that is waited for only where all are taken."""
+        known = resource.site in self.snapshot.sites
+        most = most_places(self.snapshot, resource, demand) if known else 1
+        attempts = self.snapshot.attempts.values()
+        held = sum(self._runs_on(one.job_run_id, resource.name) for one in attempts)
+        return [0.0] * max(1, most - held if most > held else most)
+
+    def _runs_on(self, job_run_id: str, resource: str) -> bool:
+        job_run = self.snapshot.job_runs.get(job_run_id)
+        return job_run is not None and job_run.resource == resource
+
+
+AWAY = "does not answer"
+NOBODY: Mapping[str, Line] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A resource, and the size that the job would have there."""
+
+    resource: Resource
+    sizing: Sizing
+
+
+def alternatives(
+    job: Job,
+    candidates: Sequence[Candidate],
+    joining: Joining,
+    *,
+    pipeline: str,
+    size: JobSize,
+    readings: Sequence[Reading],
+    back_bytes: int | None,
+    away: Collection[str] = (),
+    crowded: Mapping[str, Line] = NOBODY,
+    sites: Mapping[str, str] | None = None,
+    project: str = DEFAULT,
+    standing: JobRun | None = None,
+) -> tuple[Alternative, ...]:
+    """One for each candidate, in their order. `away` are sites that do not answer, `sites` where jobs of the
+    same run are to run, by job; `crowded` are resources whose room at a farm others have, and the line
+    there. `standing` is the job where it stands in line already."""
+    snapshot = joining.snapshot
+    called = labels([one.resource for one in candidates])
+    name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
+    made: list[Alternative] = []
+    for one in candidates:
+        resource, demand = one.resource, demand_there(job, one.sizing, project)
+        stands = standing if standing is not None and standing.resource == resource.name else None
+        site, line = snapshot.sites.get(resource.site), crowded.get(resource.name)
+        wait = (
+            joining.standing_seconds(stands)
+            if stands is not None
+            else joining.seconds(resource, demand, line=line)
+        )
+        made.append(
+            Alternative(
+                resource=resource.name,
+                site=resource.site,
+                label=called[resource.name],
+                run_seconds=seconds_there(name, subject, size, snapshot.history, resource),
+                wait_seconds=wait,
+                before=line.before if line is not None and stands is None and wait == line.seconds else 0,
+                travel=(
+                    travel(readings, back_bytes, site, sites or {}, resource.staging)
+                    if site is not None
+                    else None
+                ),
+                problem=_problem(snapshot, resource, demand),
+                away=AWAY if resource.site in away else "",
+            )
+        )
+    return tuple(made)
+
+
+def demand_there(job: Job, sizing: Sizing, project: str) -> Demand:
+    """What it asks for where it has that size."""
+    asked = sizing.amounts
+    return Demand(
+        asked.memory_bytes,
+        asked.gpus,
+        job.cpus or 0.0,
+        job.priority,
+        job.kind,
+        workers=job.gang or 1,
+        project=project,
+    )
+
+
+def _problem(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
+    found = problem_of_resource(snapshot, resource.name, resource)
+    found = found or problem_of(snapshot, resource, demand)
+    return found.message if found is not None else ""

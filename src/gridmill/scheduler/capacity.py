@@ -1,0 +1,275 @@
+"""Free amounts of pods and nodes, kept in the order in which the planner wants to look at them."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+from gridmill.domain.amounts import Amounts
+from gridmill.scheduler.sorted_tuples import Ordered
+
+JOBS_PER_CPU = 2
+"""Jobs a pod runs at once per CPU. Jobs spend part of their time starting, reading and writing: two per
+CPU keep it busy, more would only share its cache and memory."""
+FEWEST_JOBS = 2
+"""... and never fewer: one long job must not keep every short one of a small pod waiting."""
+
+LEAST_CPUS = 0.1
+"""A node with less than this unclaimed is full: no pod is brought up with next to no CPU."""
+
+
+def most_jobs(cpus: float) -> int:
+    """How many jobs a pod with that many CPUs runs at once."""
+    return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
+
+
+Key: TypeAlias = tuple[float, int, str, int, int, "Whole"]
+"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): least loaded first, among equals the
+tightest. Ids differ, so what is behind them is never compared."""
+
+
+class Whole(NamedTuple):
+    """What of a pod does not change: `capacity` is all it has, `most` how many jobs it runs at once, `loads`
+    its jobs per CPU by how many it has, up to `most`."""
+
+    loads: Sequence[float]
+    most: int
+    deployment_id: str
+    node: str
+    capacity: Amounts
+
+
+class Slot(NamedTuple):
+    """A pod and what is free in it. `jobs` counts live attempts."""
+
+    whole: Whole
+    key: Key
+
+    @property
+    def free_memory(self) -> int:
+        """Bytes that no attempt was given."""
+        return self.key[1]
+
+    @property
+    def free_gpus(self) -> int:
+        """GPUs that no attempt was given."""
+        return self.key[3]
+
+    @property
+    def jobs(self) -> int:
+        """Live attempts."""
+        return self.key[4]
+
+    @property
+    def is_full(self) -> bool:
+        """No further job, however small."""
+        return self.jobs >= self.whole.most or self.free_memory < 0
+
+
+def slot_of(pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str) -> Slot:
+    """What is free in a pod on which attempts were given that much."""
+    loads, most = _loads(capacity.cpus or 1.0), most_jobs(capacity.cpus)
+    whole = Whole(loads, most, deployment_id, node, capacity)
+    return Slot(whole, _key(pod_id, whole, given))
+
+
+@cache
+def _loads(cpus: float) -> Sequence[float]:
+    """The same objects for all pods of so many CPUs: most comparisons of keys get past them at once."""
+    return tuple(jobs / cpus for jobs in range(most_jobs(cpus) + 1))
+
+
+def _key(pod_id: str, whole: Whole, given: Sequence[Amounts]) -> Key:
+    free_memory = whole.capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given)
+    free_gpus = whole.capacity.gpus - sum(amounts.gpus for amounts in given)
+    jobs = min(len(given), whole.most)
+    return (whole.loads[jobs], free_memory, pod_id, free_gpus, len(given), whole)
+
+
+class Pods:
+    """Pods that can take jobs now, of one resource. Full ones are known but not offered."""
+
+    __slots__ = ("_keys", "_order", "_taken", "capacities")
+
+    def __init__(self) -> None:
+        self._order: Ordered[Key] = Ordered()
+        self._taken: list[Key] = []  # pods that got a job: sorted in when the least loaded of them is next
+        self.capacities: dict[tuple[int, int], int] = {}  # (memory, GPUs) of whole pods -> how many
+        self._keys: dict[str, Key] = {}
+
+    def __contains__(self, pod_id: str) -> bool:
+        return pod_id in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def items(self) -> Iterator[tuple[str, Slot]]:
+        """All pods, in no order."""
+        return ((pod_id, Slot(key[5], key)) for pod_id, key in self._keys.items())
+
+    def slot(self, pod_id: str) -> Slot:
+        """What is free there. Raises KeyError."""
+        key = self._keys[pod_id]
+        return Slot(key[5], key)
+
+    def copy(self) -> "Pods":
+        """An independent copy."""
+        twin = Pods()
+        twin._order = self._in_order().copy()
+        twin._keys = self._keys.copy()
+        twin.capacities = self.capacities.copy()
+        return twin
+
+    def set(self, slot: Slot) -> None:
+        """Add a pod, or put another in its place."""
+        whole, key = slot
+        self.drop(key[2])
+        self._keys[key[2]] = key
+        shape = (whole.capacity.memory_bytes, whole.capacity.gpus)
+        self.capacities[shape] = self.capacities.get(shape, 0) + 1
+        if not slot.is_full:
+            self._in_order().add(key)
+
+    def give(self, pod_id: str, given: Sequence[Amounts]) -> None:
+        """Change what the attempts on a pod were given."""
+        whole = self._keys[pod_id][5]
+        self._in_order().discard(self._keys[pod_id])
+        slot = Slot(whole, _key(pod_id, whole, given))
+        self._keys[pod_id] = slot.key
+        if not slot.is_full:
+            self._order.add(slot.key)
+
+    def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[Whole, int]:
+        """Put a job on a pod that `find` returned; the pod, and how many jobs it has now."""
+        _, free_memory, pod_id, free_gpus, jobs, whole = found
+        jobs += 1
+        key = (whole.loads[jobs], free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs, whole)
+        self._keys[pod_id] = key
+        self._order.discard(found)  # `find` has it in there
+        if jobs < whole.most:
+            self._taken.append(key)
+            if key < self._taken[0]:
+                self._taken[0], self._taken[-1] = key, self._taken[0]
+        return whole, jobs
+
+    def _in_order(self) -> Ordered[Key]:
+        """All that are offered: many that got a job are sorted in at once."""
+        if self._taken:
+            self._order.update(self._taken)
+            self._taken.clear()
+        return self._order
+
+    def drop(self, pod_id: str) -> None:
+        """Take a pod out, if it is there."""
+        key = self._keys.pop(pod_id, None)
+        if key is None:
+            return
+        self._in_order().discard(key)
+        capacity = key[5].capacity
+        shape = (capacity.memory_bytes, capacity.gpus)
+        self.capacities[shape] -= 1
+        if not self.capacities[shape]:
+            del self.capacities[shape]
+
+    def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
+        """The least loaded pod of a node where that fits."""
+        self._in_order()  # `take` looks for it there
+        fitting = (
+            slot.key
+            for _, slot in self.items()
+            if slot.whole.node == node
+            and not slot.is_full
+            and slot.free_memory >= memory_bytes
+            and slot.free_gpus >= gpus
+        )
+        return min(fitting, default=None)
+
+    def places(self, memory_bytes: int, gpus: int, *, empty: bool = False) -> int:
+        """How many jobs like that fit at once, now or if the pods were `empty`."""
+        return sum(_places(slot, memory_bytes, gpus, empty) for _, slot in self.items())
+
+    def find(self, memory_bytes: int, gpus: int) -> Key | None:
+        """The least loaded pod where that fits, tightest first among equals."""
+        found = self._order.first()
+        if self._taken and (found is None or self._taken[0] < found):
+            found = self._in_order().first()
+        while found is not None:
+            load, free_memory, pod_id, free_gpus, _, _ = found
+            if free_memory < memory_bytes:  # too little, and so have those between it and the next load
+                found = self._in_order().first_from((load, memory_bytes, ""))
+            elif free_gpus >= gpus:
+                return found
+            else:
+                found = self._in_order().first_from((load, free_memory, pod_id + "\0"))
+        return None
+
+
+def _places(slot: Slot, memory_bytes: int, gpus: int, empty: bool) -> int:
+    whole = slot.whole
+    if empty:
+        return places_in(whole.capacity, whole.most, memory_bytes, gpus)
+    free = Amounts(memory_bytes=slot.free_memory, gpus=slot.free_gpus)
+    return places_in(free, whole.most - slot.jobs, memory_bytes, gpus)
+
+
+def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
+    """How many jobs that ask for so much fit into what is free, `most` of them."""
+    counts = [most]
+    if memory_bytes:
+        counts.append(free.memory_bytes // memory_bytes)
+    if gpus:
+        counts.append(free.gpus // gpus)
+    return max(0, min(counts))
+
+
+class Nodes:
+    """Nodes of a site and what of each is not yet claimed by deployments."""
+
+    __slots__ = ("_free", "_order")
+
+    def __init__(self) -> None:
+        self._order: Ordered[tuple[bool, int, str]] = Ordered()
+        self._free: dict[str, Amounts] = {}
+
+    def free(self, name: str) -> Amounts:
+        """What is not claimed there; nothing for an unknown node."""
+        return self._free.get(name, Amounts())
+
+    def items(self) -> Iterator[tuple[str, Amounts]]:
+        """All nodes, in no order."""
+        return iter(self._free.items())
+
+    def copy(self) -> "Nodes":
+        """An independent copy."""
+        twin = Nodes()
+        twin._order = self._order.copy()
+        twin._free = self._free.copy()
+        return twin
+
+    def set(self, name: str, free: Amounts) -> None:
+        """Add a node or change what is free there. One without any memory or CPUs left is not offered."""
+        self.drop(name)
+        self._free[name] = free
+        if free.memory_bytes > 0 and free.cpus >= LEAST_CPUS:
+            self._order.add((free.gpus > 0, free.memory_bytes, name))
+
+    def drop(self, name: str) -> None:
+        """Take a node out, if it is there."""
+        old = self._free.pop(name, None)
+        if old is not None:
+            self._order.discard((old.gpus > 0, old.memory_bytes, name))
+
+    def candidates(self, target_bytes: int, least_bytes: int, gpus: int) -> Iterator[str]:
+        """Nodes with at least `least_bytes` free, the best first.
+
+        Those with `target_bytes`, tightest first, then the largest of the rest; nodes with free GPUs come
+        last for those who need none. CPUs and GPUs are still to be checked.
+        """
+        for with_gpus in (True,) if gpus else (False, True):
+            for entry in self._order.iter_from((with_gpus, target_bytes, "")):
+                if entry[0] != with_gpus:
+                    break
+                yield entry[2]
+            for entry in self._order.iter_down_from((with_gpus, target_bytes, "")):
+                if entry[0] != with_gpus or entry[1] < least_bytes:
+                    break
+                yield entry[2]

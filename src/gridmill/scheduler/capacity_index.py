@@ -1,0 +1,351 @@
+"""Sites, deployments and the attempts on them: what is free where, and what stands idle."""
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.run import Attempt
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
+from gridmill.scheduler.capacity import Nodes, Pods, slot_of
+from gridmill.scheduler.run_index import forget
+from gridmill.scheduler.sorted_tuples import Ordered
+
+
+class Tally:
+    """What the live attempts of a project hold together. Kept in whole numbers (of thousandths), so that it
+    does not depend on the order in which they came."""
+
+    __slots__ = ("_cpus", "_since", "gpus", "memory_bytes", "places")
+
+    def __init__(self) -> None:
+        self.places = 0  # one per attempt, or one per GPU
+        self.memory_bytes = 0
+        self.gpus = 0
+        self._cpus = 0
+        self._since = 0  # when each place was taken, added up
+
+    @property
+    def cpus(self) -> float:
+        """CPUs as asked; one for an attempt that says nothing of them."""
+        return self._cpus / 1000
+
+    def held_seconds(self, now: float) -> float:
+        """How long all places have been held, added up."""
+        return max(0.0, self.places * now - self._since / 1000)
+
+    def count(self, attempt: Attempt, times: int) -> None:
+        """Add (1) or take away (-1) an attempt."""
+        places = max(1, attempt.given.gpus) * times
+        self.places += places
+        self._since += places * round(attempt.placed * 1000)
+        self.add(attempt.asked_cpus * times, attempt.given.memory_bytes * times, attempt.given.gpus * times)
+
+    def add(self, cpus: float, memory_bytes: int, gpus: int) -> None:
+        """Add to what a quota counts."""
+        self._cpus += round(cpus * 1000)
+        self.memory_bytes += memory_bytes
+        self.gpus += gpus
+
+    def copy(self) -> "Tally":
+        """An independent copy."""
+        twin = Tally()
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+
+_SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
+
+
+class Places:
+    """Free amounts of pods and nodes.
+
+    `open` and `coming` hold, by resource, the pods that are up and those that are starting; `nodes`, by site,
+    what deployments have not claimed; `idle`, by resource, the deployments without attempts with the time
+    their keep ends; `resumable`, by resource, the running attempts that may be interrupted (rank 0 of a
+    gang), longest-running first, and `yielding` those that were asked to end and have not (all ranks);
+    `tallies`, by project, what live attempts hold; `broken`, by resource, the living pods of deployments that
+    are to go as soon as they are idle.
+    """
+
+    def __init__(self) -> None:
+        self.sites: dict[str, Site] = {}
+        self.deployments: dict[str, Deployment] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.open: dict[str, Pods] = {}
+        self.coming: dict[str, Pods] = {}
+        self.broken: dict[str, dict[str, None]] = {}
+        self.nodes: dict[str, Nodes] = {}
+        self.idle: dict[str, Ordered[tuple[float, str]]] = {}
+        self.resumable: dict[str, Ordered[tuple[float, str]]] = {}
+        self.tallies: dict[str, Tally] = {}
+        self.yielding: dict[str, dict[str, None]] = {}
+        self.leaving: dict[str, None] = {}  # deployments that are being released
+        self.owners: dict[str, str] = {}  # pod -> deployment
+        self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
+        self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the whole node
+        self.claims: dict[tuple[str, str], dict[str, Amounts]] = {}  # (site, node) -> pod -> its capacity
+        self.terms: dict[str, tuple[float, float]] = {}  # pod -> (began, ends), where its site ends it
+        self.on: dict[str, dict[str, None]] = {}  # pod, deployment or JobRun -> live attempts
+
+    # --- sites
+
+    def put_site(self, site: Site) -> None:
+        """Insert or replace."""
+        old = self.sites.get(site.name)
+        self.sites[site.name] = site
+        if old is not None and (old.nodes, old.cpu_share) == (site.nodes, site.cpu_share):
+            return
+        self._forget_nodes(old)
+        self.nodes[site.name] = Nodes()
+        shapes = {node.capacity for node in site.nodes}
+        self.shapes[site.name] = tuple(sorted(shapes, key=_size, reverse=True))
+        for node in site.nodes:
+            self.capacities[(site.name, node.name)] = node.capacity
+            self._refresh_node(site.name, node.name)
+
+    def drop_site(self, name: str) -> None:
+        """Take a site out. Its deployments stay until they are gone."""
+        self._forget_nodes(self.sites.pop(name, None))
+        self.nodes.pop(name, None)
+        self.shapes.pop(name, None)
+
+    def _forget_nodes(self, site: Site | None) -> None:
+        for node in site.nodes if site else ():
+            self.capacities.pop((site.name if site else "", node.name), None)
+
+    def _refresh_node(self, site_name: str, node: str) -> None:
+        site, whole = self.sites.get(site_name), self.capacities.get((site_name, node))
+        if site is None or whole is None:
+            return
+        taken = self.claims.get((site_name, node), {})
+        free = Amounts(
+            # summed anew, in a fixed order: sums of fractions kept up by adding and taking away would drift
+            cpus=whole.cpus * site.cpu_share - sum(taken[pod].cpus for pod in sorted(taken)),
+            memory_bytes=whole.memory_bytes - sum(claim.memory_bytes for claim in taken.values()),
+            gpus=whole.gpus - sum(claim.gpus for claim in taken.values()),
+        )
+        self.nodes[site_name].set(node, free)
+
+    # --- attempts
+
+    def put_attempt(self, attempt: Attempt) -> None:
+        """Insert or replace; a final one leaves."""
+        old = self.attempts.get(attempt.id)
+        if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
+            self._forget_resumable(old)
+            self.attempts[attempt.id] = attempt
+            self._note_resumable(attempt)
+            return
+        self.drop_attempt(attempt.id)
+        if attempt.state in LIVE_ATTEMPTS:
+            self.attempts[attempt.id] = attempt
+            for where in (attempt.pod_id, attempt.deployment_id, attempt.job_run_id):
+                self.on.setdefault(where, {})[attempt.id] = None
+            self._note_resumable(attempt)
+            self._count(attempt, 1)
+            self._refresh_around(attempt)
+
+    def drop_attempt(self, key: str) -> None:
+        """Take an attempt out."""
+        old = self.attempts.pop(key, None)
+        if old is not None:
+            for where in (old.pod_id, old.deployment_id, old.job_run_id):
+                forget(self.on, where, key)
+            self._forget_resumable(old)
+            self._count(old, -1)
+            self._refresh_around(old)
+
+    def _count(self, attempt: Attempt, times: int) -> None:
+        tally = self.tallies.get(attempt.project)
+        if tally is None:
+            tally = self.tallies[attempt.project] = Tally()
+        tally.count(attempt, times)
+        if not tally.places:
+            del self.tallies[attempt.project]
+
+    def _note_resumable(self, attempt: Attempt) -> None:
+        """By the resource whose name its deployment's id begins with: the deployment may come later."""
+        resource = attempt.deployment_id.rpartition("-")[0]
+        if attempt.resumable and attempt.interrupted is not None:
+            self.yielding.setdefault(resource, {})[attempt.id] = None
+        elif _is_resumable(attempt):
+            self.resumable.setdefault(resource, Ordered()).add(_begun(attempt))
+
+    def _forget_resumable(self, attempt: Attempt) -> None:
+        resource = attempt.deployment_id.rpartition("-")[0]
+        if attempt.resumable and attempt.interrupted is not None:
+            forget(self.yielding, resource, attempt.id)
+        elif _is_resumable(attempt):
+            self.resumable[resource].discard(_begun(attempt))
+            if not len(self.resumable[resource]):
+                del self.resumable[resource]
+
+    def _refresh_around(self, attempt: Attempt) -> None:
+        deployment = self.deployments.get(attempt.deployment_id)
+        if deployment is None:
+            return
+        for index in (self.open, self.coming):
+            pods = index.get(deployment.resource)
+            if pods is not None and attempt.pod_id in pods:
+                pods.give(attempt.pod_id, self._given(attempt.pod_id))
+        self._refresh_idle(deployment)
+
+    # --- deployments
+
+    def put_deployment(self, deployment: Deployment) -> None:
+        """Insert or replace; a gone one leaves."""
+        old = self.deployments.get(deployment.id)
+        if old is not None:
+            self._forget_idle(old)
+        if deployment.state == DeploymentState.GONE:
+            self.drop_deployment(deployment.id)
+            return
+        self.deployments[deployment.id] = deployment
+        if deployment.state == DeploymentState.RELEASING:
+            self.leaving[deployment.id] = None
+        if old is None or old.state != deployment.state or self.is_broken(old) != self.is_broken(deployment):
+            self._replace_pods(old.pods if old else (), deployment)
+        elif old.pods is not deployment.pods:
+            self._replace_changed_pods(old, deployment)
+        self._refresh_idle(deployment)
+
+    def drop_deployment(self, key: str) -> None:
+        """Take a deployment and its pods out."""
+        old = self.deployments.pop(key, None)
+        self.leaving.pop(key, None)
+        if old is not None:
+            self._forget_idle(old)
+            for pod in old.pods:
+                self._forget_pod(old, pod)
+
+    def _replace_pods(self, before: tuple[Pod, ...], deployment: Deployment) -> None:
+        for pod in before:
+            self._forget_pod(deployment, pod)
+        for pod in deployment.pods:
+            self._place_pod(deployment, pod)
+
+    def _replace_changed_pods(self, old: Deployment, deployment: Deployment) -> None:
+        """Only those that changed: acknowledgements replace one pod of a deployment many times a second."""
+        before = {pod.id: pod for pod in old.pods}
+        for pod in deployment.pods:
+            known = before.pop(pod.id, None)
+            if known is None or not _same_pod(known, pod):
+                if known is not None:
+                    self._forget_pod(old, known)
+                self._place_pod(deployment, pod)
+        for pod in before.values():
+            self._forget_pod(old, pod)
+
+    def _place_pod(self, deployment: Deployment, pod: Pod) -> None:
+        self.owners[pod.id] = deployment.id
+        if pod.state == PodState.GONE:
+            return
+        if pod.ends is not None:
+            self.terms[pod.id] = (deployment.created if pod.began is None else pod.began, pod.ends)
+        self.claims.setdefault((deployment.site, pod.node), {})[pod.id] = pod.capacity
+        self._refresh_node(deployment.site, pod.node)
+        if deployment.state not in _SERVING or pod.state == PodState.ENDING:
+            return
+        if self.is_broken(deployment):
+            self.broken.setdefault(deployment.resource, {})[pod.id] = None
+        else:
+            index = self.open if pod.state == PodState.UP else self.coming
+            node = pod.node if deployment.pinned or self._places_as_planned(deployment.site) else ""
+            slot = slot_of(pod.id, pod.capacity, self._given(pod.id), deployment.id, node)
+            index.setdefault(deployment.resource, Pods()).set(slot)
+
+    def is_broken(self, deployment: Deployment) -> bool:
+        """It has lost a pod, and its site holds that pod's place as long as the deployment stands: it takes
+        no more jobs. (Ray moves the place of a lost node to any node with room, and keeps it there.)"""
+        if self._kind(deployment.site) is not SiteKind.RAY:
+            return False
+        return any(pod.state == PodState.GONE for pod in deployment.pods)
+
+    def busy_broken(self, resource: str) -> int:
+        """How many pods of its broken deployments still run something: the others will never do again, and
+        new ones may come up in their stead."""
+        return sum(pod_id in self.on for pod_id in self.broken.get(resource, ()))
+
+    def _places_as_planned(self, site: str) -> bool:
+        """Slurm puts pods where it likes, unless it is told."""
+        return self._kind(site) is not SiteKind.SLURM
+
+    def _kind(self, site: str) -> SiteKind | None:
+        known = self.sites.get(site)
+        return None if known is None else known.kind
+
+    def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
+        self.owners.pop(pod.id, None)
+        self.terms.pop(pod.id, None)
+        forget(self.broken, deployment.resource, pod.id)
+        for index in (self.open, self.coming):
+            pods = index.get(deployment.resource)
+            if pods is not None:
+                pods.drop(pod.id)
+                if not len(pods):
+                    del index[deployment.resource]
+        claims = self.claims.get((deployment.site, pod.node))
+        if claims is not None and claims.pop(pod.id, None) is not None:
+            if not claims:
+                del self.claims[(deployment.site, pod.node)]
+            self._refresh_node(deployment.site, pod.node)
+
+    def _given(self, pod_id: str) -> list[Amounts]:
+        return [self.attempts[key].given for key in self.on.get(pod_id, ())]
+
+    # --- what stands idle
+
+    def _refresh_idle(self, deployment: Deployment) -> None:
+        self._forget_idle(deployment)
+        if deployment.state == DeploymentState.UP and not self.on.get(deployment.id):
+            self.idle.setdefault(deployment.resource, Ordered()).add((expiry(deployment), deployment.id))
+
+    def _forget_idle(self, deployment: Deployment) -> None:
+        entries = self.idle.get(deployment.resource)
+        if entries is not None:
+            entries.discard((expiry(deployment), deployment.id))
+            if not len(entries):
+                del self.idle[deployment.resource]
+
+
+def expiry(deployment: Deployment) -> float:
+    """When its keep ends; never while nobody has noted since when it is idle."""
+    idle_since = deployment.idle_since
+    return float("inf") if idle_since is None else idle_since + deployment.keep_seconds
+
+
+def _size(amounts: Amounts) -> tuple[int, int, float]:
+    return (amounts.memory_bytes, amounts.gpus, amounts.cpus)
+
+
+def _is_resumable(attempt: Attempt) -> bool:
+    return (
+        attempt.resumable
+        and attempt.rank == 0
+        and attempt.state is AttemptState.RUNNING
+        and not attempt.stop_requested
+        and attempt.interrupted is None
+    )
+
+
+def _begun(attempt: Attempt) -> tuple[float, str]:
+    return attempt.placed if attempt.started is None else attempt.started, attempt.id
+
+
+def _same_place(old: Attempt, new: Attempt) -> bool:
+    return (old.pod_id, old.deployment_id, old.job_run_id, old.given) == (
+        new.pod_id,
+        new.deployment_id,
+        new.job_run_id,
+        new.given,
+    )
+
+
+def _same_pod(old: Pod, new: Pod) -> bool:
+    return old is new or (old.state, old.node, old.capacity, old.began, old.ends) == (
+        new.state,
+        new.node,
+        new.capacity,
+        new.began,
+        new.ends,
+    )

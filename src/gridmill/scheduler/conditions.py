@@ -1,0 +1,58 @@
+"""Whether a job can run, by how the jobs before it have ended."""
+
+from collections.abc import Callable, Sequence
+
+from gridmill.domain.job import When
+from gridmill.domain.run import JobRun
+from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState
+from gridmill.scheduler.snapshot import Snapshot
+
+Find = Callable[[str], JobRun | None]
+"""A job of the run, by its id."""
+
+
+def failed_before(job_run: JobRun, find: Find) -> tuple[str, ...]:
+    """The names of the jobs that failed, of all that it needs and that these need, as they were declared."""
+    failed = (need for need in _all_before(job_run, find) if need.state is JobState.FAILED)
+    return tuple(need.job.name for need in sorted(failed, key=lambda need: need.order))
+
+
+def _all_before(job_run: JobRun, find: Find) -> Sequence[JobRun]:
+    """The jobs that it needs, and those that these need."""
+    found: dict[str, JobRun] = {}
+    open_ids = list(job_run.needs)
+    while open_ids:
+        key = open_ids.pop()
+        need = find(key)
+        if need is not None and key not in found:
+            found[key] = need
+            open_ids.extend(need.needs)
+    return tuple(found.values())
+
+
+def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
+    """The jobs to look at when this one has ended: those that need it, and those that need a job that was
+    skipped before this one had ended."""
+    found: list[str] = []
+    open_ids, seen = [job_run_id], {job_run_id}
+    while open_ids:
+        for user in snapshot.dependents_of(open_ids.pop()):
+            if user.id not in seen:
+                seen.add(user.id)
+                (open_ids if user.state in FINISHED_JOBS else found).append(user.id)
+    return found
+
+
+def why_skipped(job_run: JobRun, needs: Sequence[JobRun], find: Find) -> str | None:
+    """Empty: it can run. None: it has to wait for a need. Else why it never will."""
+    when = job_run.job.when
+    if when is When.SUCCESS:
+        bad = [need for need in needs if need.state in FINISHED_JOBS - DONE_JOBS]
+        if bad:
+            return f"needs {', '.join(f'`{need.job.name}` {need.state}' for need in bad)}"
+        return "" if all(need.state in DONE_JOBS for need in needs) else None
+    if any(need.state not in FINISHED_JOBS for need in _all_before(job_run, find)):
+        return None
+    if when is When.FAILURE and not failed_before(job_run, find):
+        return "nothing that it needs has failed"
+    return ""

@@ -1,0 +1,267 @@
+"""A plan in the making: decisions so far, and what is left of the snapshot's room after them.
+
+Pods that their site ends at a certain time, a batch system say: no job gets there to be cut short.
+"""
+
+from collections.abc import Collection, Mapping
+from math import floor, inf
+from types import MappingProxyType
+from typing import NamedTuple
+
+from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
+from gridmill.domain.run import JobRun
+from gridmill.scheduler.capacity import Key, Nodes, Pods, Whole
+from gridmill.scheduler.fair_share import Shares, Standing
+from gridmill.scheduler.feasibility import Problem, problem_of_resource, will_do_without
+from gridmill.scheduler.lane import Lane, find_pod
+from gridmill.scheduler.preemptible import Running, running_on
+from gridmill.scheduler.queue import Claim, Ticket, demand_of
+from gridmill.scheduler.snapshot import Snapshot
+
+RESERVE_AFTER_SECONDS = 30.0
+"""A job that waited longer has room kept free for it. Until then smaller jobs pass it: it costs nothing while
+there is hope that its room comes by itself, and keeps machines busy."""
+
+
+NONE: Mapping[str, Collection[str]] = MappingProxyType({})
+
+
+class Mark(NamedTuple):
+    """Where a draft stood before deployments were brought up for a gang."""
+
+    left: float
+    bring_ups: int
+    nodes: Nodes
+    coming: Pods
+    planned: dict[str, list[str]]
+    alive: int
+
+
+class Draft:
+    """Reads the snapshot, never changes it: lanes and nodes are copied when they are first touched."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        now: float,
+        limit: int | None,
+        unwilling: Mapping[str, Collection[str]] = NONE,
+        unfit: Mapping[str, Collection[str]] = NONE,
+    ) -> None:
+        self.snapshot = snapshot
+        self.now = now
+        self.unwilling = unwilling  # nodes that are tried last, by resource
+        self._unfit = unfit
+        self._left_aside: dict[str, Collection[str]] = {}
+        self._left = inf if limit is None else limit  # decisions that may still be made
+        self._held_until = snapshot.lines.held_until
+        self._attempts_of = snapshot.places.on
+        self._lanes: dict[str, Lane | None] = {}
+        self._nodes: dict[str, Nodes] = {}
+        self._started: list[Ticket] = []
+        self._where: list[str] = []  # pods of those, in the same order
+        self._filled: dict[str, tuple[Whole, int]] = {}  # pods that get jobs, and how many they then have
+        self.shares = Shares(snapshot, now) if snapshot.projects else None
+        self._running: dict[str, tuple[Running, ...]] = {}
+        self.used: set[str] = set()  # deployments that get jobs
+        self.released: set[str] = set()  # deployments to be released
+        self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
+        self.crowded: set[str] = set()  # sites at which a ready job finds no room
+        self.draining: set[str] = set()  # sites at which a node is being emptied
+        self.refused: set[str] = set()
+        self._bring_ups: list[BringUp] = []
+        self.releases: list[Release] = []
+        self.refusals: list[Refuse] = []
+        self.interrupts: list[Interrupt] = []
+        self.again_at: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """As many decisions as were asked for."""
+        return self._left <= 0
+
+    def lane(self, name: str) -> Lane | None:
+        """The lane of a resource. None where nothing can run; its jobs are refused then."""
+        if name not in self._lanes:
+            self._lanes[name] = self._make_lane(name)
+        return self._lanes[name]
+
+    def _make_lane(self, name: str) -> Lane | None:
+        queue = self.snapshot.lines.waiting.get(name)
+        either = queue or self.snapshot.lines.blocked.get(name)
+        head = either.first if either else None
+        resource = self.snapshot.resources.get(name)
+        if resource is None and head is not None:
+            resource = self.snapshot.resource_of(name, head[5].demand.kind)
+        problem = problem_of_resource(self.snapshot, name, resource)
+        if resource is not None and problem is None:
+            return Lane(self.snapshot, name, resource, queue)
+        if problem is not None and queue is not None:
+            for group in queue.largest_first():
+                for ticket in group.members:
+                    self.refuse(ticket[4], problem)
+        return None
+
+    def nodes(self, site: str) -> Nodes:
+        """What is free at a site after the decisions so far."""
+        if site not in self._nodes:
+            self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
+        return self._nodes[site]
+
+    def running_on(self, resource: str) -> tuple[Running, ...]:
+        """Those of a resource that can resume, once somebody looks whom to interrupt."""
+        if resource not in self._running:
+            self._running[resource] = tuple(running_on(self.snapshot, resource, self.now))
+        return self._running[resource]
+
+    def left_aside(self, lane: Lane) -> Collection[str]:
+        """The nodes that lack what they promised for a resource, as long as others will do."""
+        if lane.name not in self._left_aside:
+            unfit = self._unfit.get(lane.name, ())
+            will_do = not unfit or will_do_without(self.snapshot, lane.resource, unfit)
+            self._left_aside[lane.name] = unfit if will_do else ()
+        return self._left_aside[lane.name]
+
+    def can_start(self, job_run_id: str) -> bool:
+        """Not refused, not held back, and without a live attempt."""
+        return (
+            job_run_id not in self._attempts_of
+            and job_run_id not in self.refused
+            and (job_run_id not in self._held_until or self._held_until[job_run_id] <= self.now)
+        )
+
+    def standing_of(self, claim: Claim) -> Standing | None:
+        """How its project stands; None where no projects share the grid."""
+        return None if self.shares is None else self.shares[claim.project]
+
+    def keep_quota(self, job_run: JobRun) -> None:
+        """Let no other job of its project have what comes free for a job that is over its quota."""
+        claim = Claim(demand_of(job_run))
+        standing = self.standing_of(claim)
+        if standing is not None and standing.is_over(claim):
+            standing.kept_for = job_run.id
+
+    def is_starving(self, job_run_id: str) -> bool:
+        """Whether it has waited so long that room is kept free for it."""
+        job_run = self.snapshot.job_runs[job_run_id]
+        since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
+        return self.now - since > RESERVE_AFTER_SECONDS
+
+    def start(self, lane: Lane, ticket: Ticket, found: Key) -> None:
+        """Start a job on a pod that the lane found for it."""
+        demand = ticket[5].demand
+        self.fill(ticket, found[2], lane.open.take(found, demand.memory_bytes, demand.gpus))
+
+    def fill(self, ticket: Ticket, pod_id: str, filled: tuple[Whole, int]) -> None:
+        """Note that a job, or the next rank of a gang, starts on a pod, which then has so many."""
+        self._filled[pod_id] = filled
+        self.used.add(filled[0].deployment_id)
+        self._started.append(ticket)
+        self._where.append(pod_id)
+        self._left -= 1
+
+    def refuse(self, job_run_id: str, problem: Problem) -> None:
+        """Refuse a job, within the bound of the plan."""
+        if not self.is_full:
+            self._left -= 1
+            self.refused.add(job_run_id)
+            self.refusals.append(Refuse(job_run_id=job_run_id, message=problem.message, hint=problem.hint))
+
+    def interrupt(self, wanted: Interrupt) -> None:
+        """Have a running job make room."""
+        self._left -= 1
+        self.interrupts.append(wanted)
+
+    def bring_up(self, wanted: BringUp) -> None:
+        """Bring up a deployment."""
+        self._left -= 1
+        self._bring_ups.append(wanted)
+
+    def mark(self, lane: Lane) -> Mark:
+        """What bringing up for a lane changes, to `undo` it."""
+        planned = {node: list(pods) for node, pods in lane.planned.items()}
+        nodes = self.nodes(lane.resource.site).copy()
+        return Mark(self._left, len(self._bring_ups), nodes, lane.coming.copy(), planned, lane.alive)
+
+    def undo(self, lane: Lane, mark: Mark) -> None:
+        """As it stood then."""
+        self._left = mark.left
+        del self._bring_ups[mark.bring_ups :]
+        self._nodes[lane.resource.site] = mark.nodes
+        lane.coming, lane.planned, lane.alive = mark.coming, mark.planned, mark.alive
+
+    def release(self, deployment_id: str, reason: str) -> None:
+        """Release a deployment: its pods take no further job."""
+        self.released.add(deployment_id)
+        self.releases.append(Release(deployment_id=deployment_id, reason=reason))
+        self.close_pods(deployment_id)
+
+    def close_pods(self, deployment_id: str) -> None:
+        """Let no later job of this plan onto a deployment."""
+        deployment = self.snapshot.deployments[deployment_id]
+        lane = self.lane(deployment.resource)
+        for pod in deployment.pods if lane else ():
+            if lane is not None:
+                lane.open.drop(pod.id)
+                lane.coming.drop(pod.id)
+
+    def wake_at(self, time: float) -> None:
+        """Plan again at that time at the latest."""
+        if time != inf:
+            self.again_at = time if self.again_at is None else min(self.again_at, time)
+
+    def finish(self) -> Plan:
+        """The plan."""
+        return Plan(
+            starts=self._given_starts(),
+            bring_ups=tuple(self._bring_ups),
+            releases=tuple(self.releases),
+            refusals=tuple(self.refusals),
+            interrupts=tuple(self.interrupts),
+            again_at=self.again_at,
+            complete=not (self.is_full or self.refusals),  # who waits behind a refused job is next then
+        )
+
+    def _given_starts(self) -> tuple[StartJob, ...]:
+        """Memory and GPUs as asked; CPUs shared by all that will then run in the pod."""
+        shares = {
+            pod_id: (whole.deployment_id, float(max(1, floor(whole.capacity.cpus / jobs))))
+            for pod_id, (whole, jobs) in self._filled.items()
+        }
+        starts: list[StartJob] = []
+        for (_, _, _, _, job_run_id, group), pod_id in zip(self._started, self._where, strict=True):
+            memory_bytes, gpus, cpus = group.demand[:3]
+            deployment_id, share = shares[pod_id]
+            given = (job_run_id, deployment_id, pod_id, cpus or share, memory_bytes, gpus)
+            starts.append(tuple.__new__(StartJob, given))  # twice as quick, and there may be 100,000
+        return tuple(starts)
+
+
+_MOST_SHARE = 0.9
+"""A job that is expected to take longer than this share of a pod's whole time gets a fresh one: no pod would
+be long enough, and a forecast may be wrong."""
+
+
+def find_lasting(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
+    """A pod that is up, has room, and is there for as long as the job is expected to take."""
+    demand = ticket[5].demand
+    found = lane.find(demand)
+    if found is None or not draft.snapshot.places.terms:
+        return found
+    expected = draft.snapshot.job_runs[ticket[4]].sizing.expected_seconds
+    too_short = []
+    while found is not None and expected is not None and not _lasts(draft, found[2], expected):
+        too_short.append(lane.open.slot(found[2]))
+        lane.open.drop(found[2])
+        found = find_pod(lane.open, demand)
+    for slot in too_short:
+        lane.open.set(slot)
+    return found
+
+
+def _lasts(draft: Draft, pod_id: str, expected_seconds: float) -> bool:
+    term = draft.snapshot.places.terms.get(pod_id)
+    if term is None:
+        return True
+    began, ends = term
+    return ends - draft.now >= min(expected_seconds, _MOST_SHARE * (ends - began))

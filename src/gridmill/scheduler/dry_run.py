@@ -1,0 +1,288 @@
+"""What a run would do: order, sizes and why, expected memory and time, and what stands in its way."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
+from difflib import get_close_matches
+from functools import partial
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.farm_protocol import Line
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobSize, When
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource, Sizing, default_resource
+from gridmill.domain.site import LOCAL
+from gridmill.domain.views import DryRun, PlannedJob
+from gridmill.scheduler.alternatives import Candidate, Joining, alternatives, demand_there
+from gridmill.scheduler.bottleneck import may_be_cut
+from gridmill.scheduler.capacity import most_jobs
+from gridmill.scheduler.feasibility import Problem, at, cpus_of, problem_of, problem_of_resource
+from gridmill.scheduler.graph import order
+from gridmill.scheduler.site_choice import Reading, choose, travel
+from gridmill.scheduler.sizing import size_job
+from gridmill.scheduler.snapshot import Snapshot
+from gridmill.scheduler.splitting import cut_job, parts_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrying:
+    """What is known of data that is carried, by job: the versions that it reads, and the bytes that it made
+    last. `away` are sites that do not answer, `crowded` resources whose room at a farm others have, with
+    the line there."""
+
+    readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
+    made_bytes: Mapping[str, int] = field(default_factory=dict)
+    away: Collection[str] = ()
+    crowded: Mapping[str, Line] = field(default_factory=dict)
+
+
+NOTHING_CARRIED = Carrying()
+
+
+def dry_run(
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+    sizes: Mapping[str, JobSize],
+    unchanged: frozenset[str],
+    carrying: Carrying = NOTHING_CARRIED,
+    now: float = 0.0,
+) -> DryRun:
+    """The run of `pipeline` as it would go on an idle grid, in the order of its waves.
+
+    `sizes` is what is known of each job's size, `unchanged` the jobs that would not run again. Raises
+    PipelineError for a cycle or an unknown need; what else stands in a job's way is its `problem`.
+    """
+    waves: dict[str, int] = {}
+    planned: dict[str, PlannedJob] = {}
+    joining = Joining(snapshot, now)
+    for name in order(pipeline):
+        job = pipeline.job(name)
+        waves[name] = 1 + max((waves[need] for need in job.all_needs), default=0)
+        size = sizes.get(name, JobSize(rows=job.rows))
+        sites = {known: one.site for known, one in planned.items()}
+        placed = _placed(job, pipeline, joining, size, carrying, sites)
+        planned[name] = replace(placed, wave=waves[name], unchanged=name in unchanged)
+    timed = _Timeline(snapshot).times(planned)
+    jobs = tuple(sorted(timed, key=lambda job: job.wave))
+    ends = [job.ends for job in jobs]
+    known = [end for end in ends if end is not None]
+    return DryRun(
+        pipeline=pipeline.name,
+        jobs=jobs,
+        peak_memory_bytes=_peak_memory(jobs),
+        expected_seconds=max(known, default=0.0) if len(known) == len(ends) else None,
+    )
+
+
+def _placed(
+    job: Job,
+    pipeline: Pipeline,
+    joining: Joining,
+    size: JobSize,
+    carrying: Carrying,
+    sites: Mapping[str, str],
+) -> PlannedJob:
+    """Where it goes, with what is carried there. `sites`: where the jobs before it go."""
+    snapshot = joining.snapshot
+    readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
+    named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
+    found = [one for one in named if one is not None and job.at in (None, one.site)]
+    if not found:
+        planned, resource = _planned(job, pipeline, snapshot, size), resource_for(job, pipeline, snapshot)[1]
+        site, staging = snapshot.sites.get(planned.site), resource.staging if resource is not None else None
+        carried = travel(readings, made, site, sites, staging) if site is not None else None
+        return replace(planned, travel=carried)
+    each = {one.name: _planned(_only(job, one.name), pipeline, snapshot, size) for one in found}
+    candidates = [Candidate(resource=one, sizing=each[one.name].sizing) for one in found]
+    told = alternatives(
+        job,
+        candidates,
+        joining,
+        pipeline=pipeline.name,
+        size=size,
+        readings=readings,
+        back_bytes=made,
+        away=carrying.away,
+        crowded=carrying.crowded,
+        sites=sites,
+        project=pipeline.project,
+    )
+    choice = choose(told)
+    chosen = next(one for one in told if one.resource == choice.resource)
+    return replace(
+        each[choice.resource], travel=chosen.travel, alternatives=choice.alternatives, choice=choice.why
+    )
+
+
+def _only(job: Job, resource: str) -> Job:
+    return replace(job, resource=resource, resources=(), at=None)
+
+
+def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) -> PlannedJob:
+    name, resource = resource_for(job, pipeline, snapshot)
+    fitting = resource or default_resource(job.kind)
+    site = snapshot.sites.get(fitting.site)
+    sized = partial(
+        size_job,
+        size=size,
+        history=snapshot.history,
+        pipeline=pipeline.name,
+        resource=fitting,
+        largest=snapshot.largest(fitting.site),
+        nodes=len(site.nodes) if site else 1,
+    )
+    sizing = sized(job)
+    found = cut_job(job, size, fitting, site, sized) if site is not None else None
+    why = parts_line(job, size, fitting, site, sized) if site is not None else ""
+    if found is not None and may_be_cut(job):
+        sizing = found.whole
+    elif found is not None:
+        sizing = replace(found.part, why=(*found.part.why, why))
+    elif why:
+        sizing = replace(sizing, why=(*sizing.why, why))
+    return PlannedJob(
+        job=job.name,
+        kind=job.kind.value,
+        resource=name,
+        site=fitting.site,
+        needs=job.all_needs,
+        when=job.when,
+        wave=1,
+        sizing=sizing,
+        most_cpus=None if job.cpus else max(1.0, cpus_of(fitting, snapshot.largest(fitting.site)) // 1),
+        problem=_problem(job, name, resource, sizing, pipeline, snapshot),
+    )
+
+
+def resource_for(job: Job, pipeline: Pipeline, snapshot: Snapshot) -> tuple[str, Resource | None]:
+    """The resource a job would use, by name; None where the name it gives is unknown.
+
+    The one it names, else the one it was assigned to (`job` or `pipeline/job`), else the default of its kind.
+    """
+    known = {**snapshot.resources, **{resource.name: resource for resource in pipeline.resources}}
+    if job.resource is not None:
+        return job.resource, known.get(job.resource)
+    for assigned in (f"{pipeline.name}/{job.name}", job.name):
+        for resource in sorted(known.values(), key=lambda resource: resource.name):
+            if assigned in resource.jobs:
+                return resource.name, resource
+    default = default_resource(job.kind, at(job, pipeline, snapshot.sites) or LOCAL)
+    return default.name, known.get(default.name, default)
+
+
+def _problem(
+    job: Job,
+    name: str,
+    resource: Resource | None,
+    sizing: Sizing,
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+) -> str:
+    problem = problem_of_resource(snapshot, name, resource)
+    if problem is None and resource is not None:
+        problem = problem_of(snapshot, resource, demand_there(job, sizing, pipeline.project))
+    if problem is None:
+        return ""
+    known = [*snapshot.resources, *(other.name for other in pipeline.resources)]
+    close = get_close_matches(name, known, n=1) if resource is None else []
+    return f"{_place(job, problem, pipeline)}{problem.message}. " + (
+        f"Did you mean {close[0]!r}?" if close else problem.hint
+    )
+
+
+def _place(job: Job, problem: Problem, pipeline: Pipeline) -> str:
+    """`FILE:LINE: FIELD: ` of what asks for too much; nothing where the pipeline has no file."""
+    if pipeline.lines is None:
+        return ""
+    field = ""
+    if job.memory_bytes is not None and problem.message.startswith("needs "):
+        field = ".memory"
+    elif job.named_resources:
+        field = ".resource" if job.resource else ".resources"
+    return f"{pipeline.lines.place(f'jobs.{job.name}{field}')}: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """A job on the timeline."""
+
+    starts: float
+    ends: float
+    memory_bytes: int
+    resource: str
+
+
+class _Timeline:
+    """Places jobs one after another at the earliest time their needs, a pod's CPUs and memory allow."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._taken: list[_Taken] = []
+
+    def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
+        """The jobs with `starts` and `ends`, where they can be told."""
+        timed: dict[str, PlannedJob] = {}
+        for name, job in planned.items():
+            ends = [timed[need].ends for need in job.needs]
+            known = [end for end in ends if end is not None]
+            seconds = 0.0 if not _will_run(job) else _seconds(job)
+            timed[name] = job
+            if len(known) == len(ends) and (seconds is not None):
+                starts = self._place(job, max(known, default=0.0), seconds)
+                timed[name] = replace(job, starts=starts, ends=starts + seconds)
+            elif len(known) == len(ends):
+                timed[name] = replace(job, starts=max(known, default=0.0))
+        return list(timed.values())
+
+    def _place(self, job: PlannedJob, earliest: float, seconds: float) -> float:
+        if seconds == 0.0:
+            return earliest
+        later = sorted(taken.ends for taken in self._taken if taken.ends > earliest)
+        starts = next((time for time in (earliest, *later) if self._fits(job, time)), earliest)
+        self._taken.append(
+            _Taken(
+                starts=starts,
+                ends=starts + seconds,
+                memory_bytes=job.sizing.amounts.memory_bytes,
+                resource=job.resource,
+            )
+        )
+        return starts
+
+    def _fits(self, job: PlannedJob, time: float) -> bool:
+        beside = [taken for taken in self._taken if taken.starts <= time < taken.ends]
+        largest = self._snapshot.largest(job.site)
+        memory = sum(taken.memory_bytes for taken in beside) + job.sizing.amounts.memory_bytes
+        same = sum(taken.resource == job.resource for taken in beside)
+        return memory <= largest.memory_bytes and same < most_jobs(largest.cpus)
+
+
+def _will_run(job: PlannedJob) -> bool:
+    """In a run without failures."""
+    return not job.unchanged and job.when != When.FAILURE
+
+
+def _seconds(job: PlannedJob) -> float | None:
+    """With what is carried."""
+    travel = 0.0 if job.travel is None else job.travel.seconds
+    run = job.sizing.expected_seconds
+    return None if travel is None or run is None else travel + run
+
+
+def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:
+    """The most that is in use at once: by the timeline, or wave by wave where times are not known."""
+    running = [job for job in jobs if _will_run(job)]
+    if all(job.starts is not None and job.ends is not None for job in running):
+        return max((_in_use(running, job.starts or 0.0) for job in running), default=0)
+    waves: dict[int, Amounts] = {}
+    for job in running:
+        waves[job.wave] = waves.get(job.wave, Amounts()) + job.sizing.amounts
+    return max((amounts.memory_bytes for amounts in waves.values()), default=0)
+
+
+def _in_use(jobs: list[PlannedJob], time: float) -> int:
+    return sum(
+        job.sizing.amounts.memory_bytes
+        for job in jobs
+        if job.starts is not None and job.ends is not None and job.starts <= time < job.ends
+    )

@@ -1,0 +1,232 @@
+"""What a schedule wants now: pure functions of it and the time.
+
+What a backfill wants next: pure functions of it and its chunks.
+
+The times that a schedule gives to a run, as texts: when it is due, and the due time before.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, tzinfo
+from importlib import import_module
+from math import floor, inf
+from typing import Any
+
+from gridmill.domain.backfill import Backfill, Chunk, ChunkState, chunk_id, spans
+from gridmill.domain.calendar import local_time, months_later, zone_named
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind
+from gridmill.domain.naming import read_moment
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.schedule import CatchUp, Continuous, Overlap, Schedule, ScheduleSpec
+from gridmill.domain.states import FINISHED_JOBS, RunState
+from gridmill.errors import PipelineError
+
+CLOCK_SET_BACK_SECONDS = 86_400.0
+"""What was done further ahead than this was done by a clock that has been set right since: forgotten."""
+GRACE_SECONDS = 60.0
+"""What is due this shortly before the control node comes up counts as due now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`start` is the due time to start a run for. `done` is set where due times were dealt with without one.
+
+    `look_at` is when time changes the verdict (infinite: only events do); `message` says what was done or
+    what is in the way.
+    """
+
+    start: float | None = None
+    done: float | None = None
+    look_at: float = inf
+    message: str = ""
+
+
+def check_spec(spec: ScheduleSpec) -> None:
+    """Raise InputError for an expression or a time zone that is none."""
+    zone_named(spec.zone, "schedule.zone")
+    if spec.cron is not None:
+        _cron().check_cron(spec.cron, spec.zone)
+
+
+def _cron() -> Any:  # noqa: ANN401  gridmill.planning.cron, whose library most runs do not need
+    return import_module("gridmill.scheduler.cron")
+
+
+def next_after(spec: ScheduleSpec, since: float, time: float) -> float:
+    """The first due time after `time`, in Unix seconds; infinite for continuous ones."""
+    if spec.every_seconds is not None:
+        return since + (floor((time - since) / spec.every_seconds) + 1) * spec.every_seconds
+    if spec.every_months is not None:
+        return _months_due(spec, spec.every_months, since, time)[1]
+    return float(_cron().next_after(spec.cron, spec.zone, time)) if spec.cron is not None else inf
+
+
+def latest_until(spec: ScheduleSpec, since: float, time: float) -> float:
+    """The last due time not after `time`, in Unix seconds."""
+    if spec.every_seconds is not None:
+        return since + floor((time - since) / spec.every_seconds) * spec.every_seconds
+    if spec.every_months is not None:
+        return _months_due(spec, spec.every_months, since, time)[0]
+    return float(_cron().latest_until(spec.cron, spec.zone, time)) if spec.cron is not None else -inf
+
+
+def _months_due(spec: ScheduleSpec, months: int, since: float, time: float) -> tuple[float, float]:
+    """The last due time not after `time`, and the first one after it."""
+    zone = zone_named(spec.zone)
+    first, here = local_time(since, zone), local_time(time, zone)
+    number = ((here.year - first.year) * 12 + here.month - first.month) // months - 1
+    due = _month_due(since, number * months, zone)
+    while True:
+        following = _month_due(since, (number + 1) * months, zone)
+        if following > time:
+            return due, following
+        due, number = following, number + 1
+
+
+def _month_due(since: float, months: int, zone: tzinfo) -> float:
+    return since if months == 0 else months_later(since, months, zone)
+
+
+def _base(schedule: Schedule, now: float) -> float:
+    """Due times after this are still to be dealt with."""
+    return now if _is_of_a_wrong_clock(schedule, now) else _dealt_with_until(schedule)
+
+
+def _is_of_a_wrong_clock(schedule: Schedule, now: float) -> bool:
+    return _dealt_with_until(schedule) > now + CLOCK_SET_BACK_SECONDS
+
+
+def _dealt_with_until(schedule: Schedule) -> float:
+    first = schedule.since if schedule.spec.cron is not None else schedule.since - 1e-6
+    return first if schedule.done is None else schedule.done
+
+
+def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
+    """The next due times, those that were missed left out."""
+    if schedule.paused or schedule.spec.continuous is not None:
+        return ()
+    times: list[float] = []
+    base = max(now, _base(schedule, now))
+    while len(times) < count:
+        base = next_after(schedule.spec, schedule.since, base)
+        times.append(base)
+    return tuple(times)
+
+
+def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = "") -> Verdict:
+    """What to do about the due times up to now.
+
+    `awake_since` is when the control node came up: what was due before it was missed. `active` names an
+    active run of the pipeline. The due time of a run is never decided on again once it is `done`.
+    """
+    spec = schedule.spec
+    if schedule.paused or spec.continuous is not None:
+        return Verdict()
+    if _is_of_a_wrong_clock(schedule, now):
+        return Verdict(done=now, message="the clock was set back: due times count from then on")
+    first = next_after(spec, schedule.since, _base(schedule, now))
+    if first > now:
+        return Verdict(look_at=first)
+    at = first if spec.catch_up is CatchUp.ALL else latest_until(spec, schedule.since, now)
+    if spec.catch_up is CatchUp.NONE and at < awake_since - GRACE_SECONDS:
+        return Verdict(done=at, message="runs that were missed are not made up for")
+    if active and spec.overlap is Overlap.SKIP:
+        return Verdict(done=at, message=f"skipped one: {active} was still active")
+    if active and spec.overlap is Overlap.QUEUE:
+        return Verdict(
+            look_at=next_after(spec, schedule.since, now), message=f"waits for the end of {active}"
+        )
+    return Verdict(start=at, done=at)
+
+
+def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iterable[JobRun]) -> str:
+    """Why no block can be loaded now, given the pipeline's active runs and their jobs; empty: one can."""
+    for job_run in job_runs:
+        if job_run.job.kind is JobKind.SINK and job_run.state not in FINISHED_JOBS:
+            return f"{job_run.run_id} loads the block before"
+    if len(active) >= continuous.in_flight:
+        return f"{len(active)} runs are in flight"
+    return ""
+
+
+def closes_in(continuous: Continuous, files: int, size_bytes: int, waited_seconds: float) -> float:
+    """Seconds until the block of so many new files is closed; 0: now."""
+    if continuous.max_files is not None and files >= continuous.max_files:
+        return 0.0
+    if continuous.max_bytes is not None and size_bytes >= continuous.max_bytes:
+        return 0.0
+    return max(0.0, continuous.max_wait_seconds - waited_seconds)
+
+
+_STATES = {
+    RunState.SUCCEEDED: ChunkState.DONE,
+    RunState.FAILED: ChunkState.FAILED,
+    RunState.STOPPED: ChunkState.STOPPED,
+}
+
+
+def chunk_ids(backfill: Backfill) -> tuple[str, ...]:
+    """The ids of its chunks, oldest first."""
+    return tuple(chunk_id(backfill.name, *span) for span in spans(backfill))
+
+
+def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk | None:
+    """The chunk to deal with now, of those left, while `active` runs of the backfill are not over."""
+    if backfill.stopped or active >= backfill.parallel:
+        return None
+    ordered = sorted(left, key=lambda chunk: read_moment(chunk.begins))
+    if not ordered:
+        return None
+    return ordered[-1] if backfill.newest_first else ordered[0]
+
+
+def outage_over(pipeline: Pipeline, begins: str, ends: str) -> str:
+    """Which outage of a sink that time lies in, all of it; empty: none."""
+    for job in pipeline.jobs:
+        for outage in job.sink.outages if job.sink is not None else ():
+            if outage.covers(read_moment(begins), read_moment(ends)):
+                why = f": {outage.reason}" if outage.reason else ""
+                return f"in the outage of sink {job.name} from {outage.begins} to {outage.ends}{why}"
+    return ""
+
+
+def state_of(chunk: Chunk, run: Run | None) -> ChunkState:
+    """How a chunk stands, given the run that was started for it."""
+    if chunk.skipped:
+        return ChunkState.SKIPPED
+    if chunk.failed or (chunk.run and run is None):
+        return ChunkState.FAILED
+    return ChunkState.LEFT if run is None else _STATES.get(run.state, ChunkState.RUNNING)
+
+
+def stays(chunk: Chunk, run: Run | None, *, force: bool) -> bool:
+    """Whether a chunk is left as it is when its backfill is started again: under way, or done."""
+    state = state_of(chunk, run)
+    return state == ChunkState.RUNNING or (state == ChunkState.DONE and not force)
+
+
+_EARLIER_SECONDS = 0.5
+"""Due times are a second apart, or more."""
+
+
+def due_times(spec: ScheduleSpec, since: float, due: float) -> Mapping[str, str]:
+    """`due` and `due_before` of a run: ISO 8601 in whole seconds, in the schedule's zone."""
+    before = latest_until(spec, since, due - _EARLIER_SECONDS)
+    return {"due": _text(spec, due), "due_before": _text(spec, before)}
+
+
+def _text(spec: ScheduleSpec, time: float) -> str:
+    return datetime.fromtimestamp(floor(time), zone_named(spec.zone)).isoformat()
+
+
+def check_times(pipeline: Pipeline) -> None:
+    """Raise PipelineError for a pipeline that uses times of a schedule and was not given them."""
+    if not pipeline.awaits:
+        return
+    names = " and ".join(f"`${{{name}}}`" for name in pipeline.awaits)
+    given = " ".join(f"--set {name}=2026-01-31T06:00:00+00:00" for name in pipeline.awaits)
+    raise PipelineError(
+        f"pipeline {pipeline.name!r} uses {names}, which a schedule gives, and no schedule starts this run",
+        hint=f"Give them: gridmill run {pipeline.name} {given}",
+    )

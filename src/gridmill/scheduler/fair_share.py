@@ -1,0 +1,225 @@
+"""Fair shares and quotas of projects.
+
+Of several projects the one that used least for its share goes first: the order of levels in Slurm's Fair Tree
+(usage over share), without its tree. What was used counts half as much each week, as with the decay of
+Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any, NamedTuple, TypeAlias
+
+from gridmill.domain.amounts import show_bytes
+from gridmill.domain.project import Project
+from gridmill.scheduler.capacity_index import Tally
+from gridmill.scheduler.feasibility import Problem
+from gridmill.scheduler.lane import Lane, Line
+from gridmill.scheduler.queue import Claim, JobClass, Ticket
+from gridmill.scheduler.snapshot import Snapshot
+
+HALF_LIFE_SECONDS = 7 * 86_400.0
+AHEAD_SECONDS = 600.0
+"""A place that is held counts so much ahead: projects take turns also within one plan."""
+NO_BOUND = 2**62
+"""A whole number, as the others are: comparing these is quicker than with a fraction."""
+_ROUNDING = 1e-6
+"""Sums of fractions of CPUs may be off by so much; quotas are told in thousandths."""
+
+
+def decayed(used_seconds: float, used_at: float, now: float) -> float:
+    """What was used, as it counts now."""
+    return used_seconds * math.pow(0.5, max(0.0, now - used_at) / HALF_LIFE_SECONDS)
+
+
+def charged(project: Project, seconds: float, now: float) -> Project:
+    """The project after it used so much more."""
+    used = decayed(project.used_seconds, project.used_at, now) + seconds
+    return replace(project, used_seconds=used, used_at=max(now, project.used_at))
+
+
+def used_now(project: Project, tally: Tally, now: float) -> float:
+    """With what its live attempts used so far."""
+    return decayed(project.used_seconds, project.used_at, now) + tally.held_seconds(now)
+
+
+class Standing:
+    """How a project stands. `score`: what it used over its share, the places that it holds counted ahead;
+    least goes first. `per_place`: what one more place adds to it. `kept_for`: the job for which others are
+    making room in its quota."""
+
+    __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
+
+    def __init__(self, project: Project, tally: Tally, now: float) -> None:
+        self.bounded = project.bounded
+        self.kept_for = ""
+        self.per_place = AHEAD_SECONDS / project.share
+        self.score = used_now(project, tally, now) / project.share + tally.places * self.per_place
+        self._places = tally.places
+        self._cpus = math.inf if project.cpus is None else project.cpus - tally.cpus + _ROUNDING
+        self._memory_bytes = _left(project.memory_bytes, tally.memory_bytes)
+        self._gpus = _left(project.gpus, tally.gpus)
+
+    def lapse(self, seconds: float) -> None:
+        """It goes on to hold what it holds."""
+        self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
+
+    def start(self, claim: Claim) -> None:
+        """It holds such a job more."""
+        self._places += claim.places
+        self.score += claim.places * self.per_place
+        if self.bounded:
+            self._cpus -= claim.cpus
+            self._memory_bytes -= claim.memory_bytes
+            if claim.gpus:
+                self._gpus -= claim.gpus
+
+    def end(self, claim: Claim) -> None:
+        """It holds such a job less."""
+        self._places -= claim.places
+        self.score -= claim.places * self.per_place
+        self.give_back(claim.cpus, claim.memory_bytes, claim.gpus)
+
+    def give_back(self, cpus: float, memory_bytes: int, gpus: int) -> None:
+        """One attempt of it, which was given so much, would end."""
+        self._cpus += cpus
+        self._memory_bytes += memory_bytes
+        self._gpus += gpus
+
+    def is_closed_to(self, ticket: Ticket) -> bool:
+        """Whether the quota leaves too little for a job, or is kept for another."""
+        claim = ticket[5]
+        return self.bounded and (
+            claim.memory_bytes > self._memory_bytes
+            or claim.cpus > self._cpus
+            or 0 < claim.gpus > self._gpus
+            or (self.kept_for != "" and self.kept_for != ticket[4])
+        )
+
+    def is_over(self, claim: Claim) -> bool:
+        """Whether the quota leaves too little for such a job."""
+        return self.bounded and (
+            claim.memory_bytes > self._memory_bytes or claim.cpus > self._cpus or 0 < claim.gpus > self._gpus
+        )
+
+
+def _left(most: int | None, used: int) -> int:
+    return NO_BOUND if most is None else most - used
+
+
+class Shares(dict[str, Standing]):
+    """How projects stand, by name, while a plan is made: each start counts. Filled as they are asked for."""
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        super().__init__()
+        self._projects: Mapping[str, Project] = snapshot.projects
+        self._tallies = snapshot.places.tallies
+        self._now = now
+        self._wholes: dict[str, Standing] = {}
+
+    def __missing__(self, name: str) -> Standing:
+        standing = Standing(self._project(name), self._tallies.get(name, Tally()), self._now)
+        self[name] = standing
+        return standing
+
+    def problem(self, group: JobClass) -> Problem | None:
+        """Why the quota is too little for such jobs ever, or None."""
+        name = group.project
+        whole = self._wholes.get(name)
+        if whole is None:
+            whole = self._wholes[name] = Standing(self._project(name), Tally(), self._now)
+        if not whole.is_over(group):
+            return None
+        asks = next(bound.asks for bound in bounds(self._project(name), Tally(), group))
+        return Problem(
+            f"needs more than the whole quota of project {name}: {asks}",
+            f"Let it ask for less, or `gridmill configure project {name}` with more.",
+        )
+
+    def goes_first(self, name: str, other: str, places: int) -> bool:
+        """Whether a project goes before another once that gave up so many places."""
+        given_up = places * self[other].per_place
+        return name == other or self[name].score < self[other].score - given_up
+
+    def _project(self, name: str) -> Project:
+        return self._projects.get(name) or Project(name=name)
+
+
+class Bound(NamedTuple):
+    """A part of a quota that is in the way of a job, as text."""
+
+    used: str
+    wanted: str
+    most: str
+
+    @property
+    def in_use(self) -> str:
+        """`4 of 4 GPUs in use`."""
+        return f"{self.used} of {self.most} in use"
+
+    @property
+    def asks(self) -> str:
+        """`8 of 4 GPUs`."""
+        return f"{self.wanted} of {self.most}"
+
+
+def bounds(project: Project, tally: Tally, claim: Claim) -> Iterator[Bound]:
+    """The parts of the quota that such a job would exceed."""
+    cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
+    if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
+        yield Bound(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
+    if project.memory_bytes is not None and tally.memory_bytes + memory_bytes > project.memory_bytes:
+        yield Bound(
+            show_bytes(tally.memory_bytes), show_bytes(memory_bytes), show_bytes(project.memory_bytes)
+        )
+    if project.gpus is not None and 0 < gpus > project.gpus - tally.gpus:
+        yield Bound(str(tally.gpus), str(gpus), f"{project.gpus} GPUs")
+
+
+_Place: TypeAlias = list[Any]
+"""[-priority, score, first job, all jobs, standing] of a project, in one list as long as it is in line.
+First jobs differ: no rest is compared."""
+
+
+class FairLine(Line):
+    """A line of several projects, each in its own order. Priorities go before shares."""
+
+    __slots__ = ("_heaps", "_shares")
+
+    def __init__(self, lanes: dict[str, Lane], shares: Shares) -> None:
+        super().__init__(lanes)
+        self._shares = shares
+        self._heaps: dict[str, list[Ticket]] = {}
+
+    def join(self, lane: Lane) -> None:
+        """Let the lane's waiting jobs in."""
+        lane.fair = True
+        for project in lane.queue.heads:
+            head = lane.first_of(project)
+            if head is not None:
+                self.add(head)
+
+    def add(self, ticket: Ticket) -> None:
+        """Put a job in line."""
+        heappush(self._heaps.setdefault(ticket[5].project, []), ticket)
+
+    def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
+        """The first, and its lane, again and again: meanwhile nothing changes but its project."""
+        order, lanes = [self._place(*one) for one in self._heaps.items()], self._lanes
+        heapify(order)
+        while order:
+            place = order[0]
+            _, _, ticket, heap, standing = place
+            self._heap = heap
+            yield ticket, lanes[ticket[5].resource]
+            if heap:
+                first = heap[0]
+                place[0], place[1], place[2] = first[0], standing.score, first
+                heapreplace(order, place)
+            else:
+                heappop(order)
+
+    def _place(self, project: str, heap: list[Ticket]) -> _Place:
+        standing = self._shares[project]
+        return [heap[0][0], standing.score, heap[0], heap, standing]

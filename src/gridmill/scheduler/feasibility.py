@@ -1,0 +1,216 @@
+"""What can never run as things are, and the sentence that says so.
+
+Memory of pods that stand side by side on a node.
+"""
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from gridmill.domain.amounts import GIB, MIB, Amounts, show_bytes, show_count
+from gridmill.domain.job import Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import LOCAL, Site, SiteKind
+from gridmill.scheduler.capacity import most_jobs, places_in
+from gridmill.scheduler.queue import Demand
+from gridmill.scheduler.snapshot import Snapshot
+
+
+class Problem(NamedTuple):
+    """Why a job is refused, and what to do."""
+
+    message: str
+    hint: str
+
+
+def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
+    """The site that a job, else its pipeline, says. A farm loads no sinks: those of a pipeline that runs at
+    one are loaded here."""
+    there = sites.get(pipeline.at or "")
+    stays = job.sink is not None and there is not None and there.kind == SiteKind.CLUSTER
+    return job.at or (LOCAL if stays else pipeline.at)
+
+
+def gpus_of(resource: Resource) -> int:
+    """GPUs per worker: a default resource never has any."""
+    return 0 if resource.default else resource.gpus
+
+
+def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
+    """The sizes of nodes at the resource's site on which one worker of it fits; also of nodes that are away:
+    what fitted once waits until they are back."""
+    asked = Amounts(
+        cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
+    )
+    site = snapshot.sites.get(resource.site)
+    shapes = (*snapshot.places.shapes.get(resource.site, ()), *(site.past if site else ()))
+    return tuple(shape for shape in shapes if asked.fits_in(shape))
+
+
+def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
+    """Whether a node that is there, if it were empty, has room for that."""
+    return any(need.fits_in(shape) for shape in snapshot.places.shapes.get(site, ()))
+
+
+def most_memory(snapshot: Snapshot, resource: Resource) -> int:
+    """The most memory one attempt could have; 0 where no node is known."""
+    if resource.memory_bytes is not None:
+        return resource.memory_bytes
+    return max((shape.memory_bytes for shape in fitting_shapes(snapshot, resource)), default=0)
+
+
+def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> Problem | None:
+    """Why no job of a resource can run, or None. A site without nodes may get some: no problem yet."""
+    if resource is None:
+        return Problem(f"there is no resource {name!r}", "`gridmill list resources` shows what there is.")
+    if resource.site not in snapshot.sites:
+        return Problem(
+            f"resource {name!r} is at site {resource.site!r}, which does not exist",
+            "`gridmill list sites` shows what there is.",
+        )
+    if snapshot.sites[resource.site].nodes and not fitting_shapes(snapshot, resource):
+        return Problem(
+            f"resource {name!r} asks for {_asked(resource)} per worker; "
+            f"the largest node of site {resource.site} gives {show(snapshot.largest(resource.site))}",
+            f"`gridmill configure resource {name}` with less, or a larger site.",
+        )
+    return None
+
+
+def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+    """Why jobs that ask for `demand` can never run on a resource that has no problem itself, or None."""
+    if demand.kind != resource.type:
+        return Problem(
+            f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
+            f"Use a resource of type {demand.kind}, or none for the default one.",
+        )
+    if demand.node and (resource.site, demand.node) not in snapshot.places.capacities:
+        return Problem(
+            f"node {demand.node} has left site {resource.site}", "`gridmill nodes` shows what is there."
+        )
+    if demand.node:
+        there = snapshot.places.capacities[(resource.site, demand.node)]
+        if not Amounts(memory_bytes=demand.memory_bytes, gpus=demand.gpus, cpus=demand.cpus).fits_in(there):
+            message = f"node {demand.node} has {show(there)}: too little"
+            return Problem(message, "Let the job ask for less, or `each` for larger nodes.")
+    if not snapshot.sites[resource.site].nodes:
+        return None
+    if demand.gpus > gpus_of(resource):
+        return Problem(
+            f"needs {demand.gpus} GPUs; resource {resource.name!r} has {gpus_of(resource)} per worker",
+            f"`gridmill configure resource {resource.name} --gpus {demand.gpus}`.",
+        )
+    return _too_large(snapshot, resource, demand) or _too_many(snapshot, resource, demand)
+
+
+def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+    memory = most_memory(snapshot, resource)
+    if demand.memory_bytes > memory:
+        whose = (
+            f"resource {resource.name} has"
+            if resource.memory_bytes is not None
+            else f"the largest node of site {resource.site} gives"
+        )
+        return Problem(
+            f"needs {show_bytes(demand.memory_bytes)}; {whose} {show_bytes(memory)}",
+            "Let the job ask for less `memory`, or give it a larger resource or site.",
+        )
+    if not demand.cpus:
+        return None
+    roomy = [
+        shape for shape in fitting_shapes(snapshot, resource) if shape.memory_bytes >= demand.memory_bytes
+    ]
+    cpus = resource.cpus or max(shape.cpus for shape in roomy)
+    if demand.cpus > cpus:
+        beside = f" beside {show_bytes(demand.memory_bytes)}" if demand.memory_bytes else ""
+        return Problem(
+            f"needs {demand.cpus:g} CPUs{beside}; a worker of resource {resource.name} has at most {cpus:g}",
+            "Let the job ask for fewer `cpus`, or give it a larger resource or site.",
+        )
+    return None
+
+
+def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+    """A gang that has no place for all its ranks even if everything else were away. Sites of several machines
+    may get more of them."""
+    if demand.workers == 1 or snapshot.sites[resource.site].kind is not SiteKind.LOCAL:
+        return None
+    most = most_places(snapshot, resource, demand)
+    if most >= demand.workers:
+        return None
+    return Problem(
+        f"needs {demand.workers} places at once for its workers; "
+        f"resource {resource.name} at site {resource.site} has at most {most}",
+        "Let the job have fewer `workers` or less `memory` for each, or give it a larger resource or site.",
+    )
+
+
+def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[str]) -> bool:
+    """Whether all that waits for a resource would have a place, in its turn, on other nodes than those."""
+    queue = snapshot.lines.waiting.get(resource.name)
+    if queue is None or resource.site not in snapshot.sites:
+        return True
+    largest = [group.demand for group in islice(queue.largest_first(), 1)]
+    gangs = [demand for demand in queue.classes if demand.workers > 1]
+    return all(
+        most_places(snapshot, resource, demand, nodes) >= demand.workers for demand in (*largest, *gangs)
+    )
+
+
+def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without: Collection[str] = ()) -> int:
+    """For how many ranks there would be a place at once if the nodes that are there were empty; `without`
+    some of them."""
+    nodes = [node for node in snapshot.sites[resource.site].nodes if node.name not in without]
+    places = [count for node in nodes for count in _places_on(node.capacity, resource, demand)]
+    return sum(sorted(places, reverse=True)[: resource.workers])
+
+
+def _places_on(node: Amounts, resource: Resource, demand: Demand) -> list[int]:
+    """How many ranks each pod has a place for that fits on an empty node."""
+    count = int(node.cpus // resource.cpus) if resource.cpus else 1
+    if resource.memory_bytes:
+        count = min(count, node.memory_bytes // resource.memory_bytes)
+    if gpus_of(resource):
+        count = min(count, node.gpus // gpus_of(resource))
+    if count < 1:
+        return []
+    memory = resource.memory_bytes or node.memory_bytes // count
+    pod = Amounts(memory_bytes=memory, gpus=gpus_of(resource))
+    most = most_jobs(resource.cpus or node.cpus)
+    return [places_in(pod, most, demand.memory_bytes, demand.gpus)] * count
+
+
+def _asked(resource: Resource) -> str:
+    parts = [
+        f"{resource.cpus:g} CPUs" if resource.cpus else "",
+        show_bytes(resource.memory_bytes) if resource.memory_bytes else "",
+        show_count(gpus_of(resource), "GPU") if gpus_of(resource) else "",
+    ]
+    return ", ".join(part for part in parts if part) or "nothing"
+
+
+def show(amounts: Amounts) -> str:
+    """`2 CPUs, 4 GiB, 0 GPUs`."""
+    return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"
+
+
+POD_STEP, MIN_SHARE = 256 * MIB, GIB
+"""Deployments are sized in such steps. With a smaller share of a node, what spills leaves no room."""
+
+
+def cpus_of(resource: Resource, node: Amounts) -> float:
+    """Of one of its pods: as set, else all of a node's; of a node with GPUs as many as go with its own."""
+    gpus = gpus_of(resource)
+    part = gpus / node.gpus if 0 < gpus < node.gpus else 1.0
+    return resource.cpus or node.cpus * part
+
+
+def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
+    """Bytes for a job that gets by with less, and why: so that as many pods as the resource is set to have
+    fit on the site's nodes at a time."""
+    on_each = -(-(resource.workers or 1) // max(1, nodes))
+    share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
+    if on_each < 2 or not MIN_SHARE <= share < memory:
+        return memory, []
+    return share, [f"cut to {show_bytes(share)}, so that {show_count(on_each, 'pod')} fit on a node"]

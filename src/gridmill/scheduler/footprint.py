@@ -1,0 +1,205 @@
+"""How much memory a job of each kind takes before anything was measured: the models that sizing starts from.
+
+Every estimate is `base + rows x columns x bytes per cell` (and for a recurrent network what one batch's
+activations take). The bases are the interpreter with the kind's libraries resident; the bytes per cell cover
+the columns as read, the copies that the kind makes of them, and the work space of its algorithm. They are the
+largest that `bench/sizing.py` has seen, of 12 and of 300 columns. Long texts take more than a number: so the
+stored bytes count too, whichever gives more. What streams its data takes no more than `most_bytes` for it.
+
+How many shards a swarm's rows are cut into, and in how many rounds so many workers do them.
+"""
+
+from math import inf
+
+from gridmill.domain.amounts import GIB, MIB
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
+
+COLUMNS = 12
+"""Columns when nothing says how many."""
+INPUT_FACTOR = 4.0
+"""Bytes in memory per byte of input, when the rows are not known: compressed Parquet grows about so much."""
+STORED_FACTOR = 8.0
+"""Bytes in memory per byte of a stored table (compressed Parquet) for a kind that holds it all."""
+WORKER_BYTES, SHARD_CELLS, SHARD_CELL_BYTES = 64 * MIB, 4 * 2**20, 24
+"""One more swarm worker: what it does not share with the others, its model and inference runtime; and of a
+shard, which has at most so many values, the columns as read and as inputs."""
+RESULT_ROW_BYTES = 120
+"""A row's prediction, truth and keys while the result is checked."""
+ADDED_VALUES, ADDED_ROWS = 24_000_000, 262_144
+"""A dataset's windows, lags and as-of joins are computed in chunks: of the values that they add so many are
+held, or so many rows of them, whichever is more."""
+AHEAD_BYTES = 40
+"""A label of one of many rows ahead, as computed, encoded and written."""
+JOINED_COLUMNS = 6
+"""What an as-of join adds that names no columns."""
+ROWS_PER_WORKER = 100_000
+"""Rows that make a further swarm worker worth its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """`floor_bytes` is the least a job of the kind is ever given; `unknown_bytes` stands for the data when
+    its size is not known at all. What `spills` takes more where it is given more, and gets by with less."""
+
+    base_bytes: int
+    cell_bytes: float
+    floor_bytes: int
+    unknown_bytes: int = 256 * MIB
+    most_bytes: float = inf
+    spills: bool = False
+
+
+_DUCKDB, _TORCH, _SKLEARN, _INFERENCE = 220 * MIB, 300 * MIB, 200 * MIB, 180 * MIB
+
+TRAINING: dict[ModelKind, Footprint] = {
+    ModelKind.LSTM: Footprint(base_bytes=_TORCH, cell_bytes=32, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.MLP: Footprint(base_bytes=_TORCH, cell_bytes=32, floor_bytes=_TORCH + 84 * MIB),
+    ModelKind.GBDT: Footprint(base_bytes=_SKLEARN, cell_bytes=36, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.LINEAR: Footprint(base_bytes=_SKLEARN, cell_bytes=48, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.CUSTOM: Footprint(base_bytes=2 * _TORCH, cell_bytes=40, floor_bytes=2 * _TORCH),
+    ModelKind.ENSEMBLE: Footprint(base_bytes=_SKLEARN, cell_bytes=48, floor_bytes=_SKLEARN + 56 * MIB),
+    ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=24, floor_bytes=_DUCKDB + 42 * MIB),
+}
+KINDS: dict[JobKind, Footprint] = {
+    # streams: wide batches are what can make it large
+    JobKind.SINK: Footprint(
+        base_bytes=_DUCKDB, cell_bytes=48, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=512 * MIB
+    ),
+    # DuckDB keeps within what there is: with less it spills, and row groups are written smaller
+    JobKind.DATASET: Footprint(
+        base_bytes=_DUCKDB, cell_bytes=20, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=4 * GIB, spills=True
+    ),
+    JobKind.TRAINING: TRAINING[ModelKind.LSTM],
+    JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 204 * MIB),
+    # a command may do anything next time: its floor is far above what an idle shell uses
+    JobKind.COMMAND: Footprint(base_bytes=0, cell_bytes=0, floor_bytes=256 * MIB, unknown_bytes=512 * MIB),
+}
+
+
+def footprint_of(job: Job) -> Footprint:
+    """The model for a job."""
+    spec = job.spec
+    return TRAINING[spec.model] if isinstance(spec, TrainingSpec) else KINDS[job.kind]
+
+
+def cells_of(size: JobSize) -> int | None:
+    """Rows times columns; None where the rows are not known."""
+    return None if size.rows is None else size.rows * (size.columns or COLUMNS)
+
+
+def memory_of(job: Job, size: JobSize, workers: int) -> int:
+    """Bytes by the model, without margin."""
+    footprint = footprint_of(job)
+    spec = job.spec
+    extra = activation_bytes(spec) if isinstance(spec, TrainingSpec) else 0
+    if isinstance(spec, TrainingSpec) and spec.search:
+        each = footprint.base_bytes // 2 + extra + data_bytes(footprint, size)
+        return footprint.base_bytes + workers * each
+    if isinstance(spec, PredictionSpec):
+        return footprint.base_bytes + swarm_bytes(size, workers)
+    if isinstance(spec, DatasetSpec):
+        return footprint.base_bytes + _dataset_bytes(spec, footprint, size)
+    return footprint.base_bytes + extra + data_bytes(footprint, size)
+
+
+def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> int:
+    """What is read and sorted, what is computed chunk by chunk, and labels of many rows ahead, which are
+    encoded as a whole."""
+    rows, added = size.rows or 0, _added_columns(spec)
+    values = min(rows * added, max(ADDED_VALUES, added * ADDED_ROWS))
+    ahead = len(spec.label.sources) * (spec.label.next_rows or 0) if spec.label else 0
+    extra = values * footprint.cell_bytes + rows * ahead * AHEAD_BYTES
+    return int(min(footprint.most_bytes, data_bytes(footprint, size) + extra))
+
+
+def data_bytes(footprint: Footprint, size: JobSize) -> int:
+    """What the data takes: by cells and by what is stored, else by the input's bytes, else an assumption."""
+    cells, stored = cells_of(size), size.input_bytes
+    if not footprint.cell_bytes or (cells is None and stored is None):
+        return footprint.unknown_bytes
+    if cells is None:
+        return int(min(footprint.most_bytes, (stored or 0) * INPUT_FACTOR))
+    found = max(cells * footprint.cell_bytes, (stored or 0) * STORED_FACTOR)
+    return int(min(footprint.most_bytes, found))
+
+
+def swarm_bytes(size: JobSize, workers: int) -> int:
+    """What the workers of a swarm take, each with a shard, and the result when all is done."""
+    cells = cells_of(size)
+    shard = SHARD_CELLS if cells is None else min(cells, SHARD_CELLS)
+    return workers * (WORKER_BYTES + shard * SHARD_CELL_BYTES) + (size.rows or 0) * RESULT_ROW_BYTES
+
+
+def _added_columns(spec: DatasetSpec) -> int:
+    """What windows, lags, as-of joins and features add to the columns that are read."""
+    aggregates = sum(len(window.aggregates) for window in spec.windows)
+    lags = sum(len(lag.steps) + len(lag.back_seconds) for lag in spec.lags)
+    joined = sum(len(join.columns) or JOINED_COLUMNS for join in spec.asof_joins)
+    return aggregates + lags + joined + len(spec.features)
+
+
+def activation_bytes(spec: TrainingSpec) -> int:
+    """What one batch through a recurrent network holds for its gradient: some 12 floats per step and unit."""
+    if spec.model is not ModelKind.LSTM:
+        return 0
+    return (spec.batch_size or LARGEST_BATCH) * spec.sequence * spec.units * spec.layers * 12 * 4
+
+
+def workers_of(job: Job, size: JobSize, cpus: float) -> int:
+    """Workers of a swarm, and trials side by side: as declared, else as many as rows or CPUs make sense
+    of."""
+    spec = job.spec
+    if isinstance(spec, TrainingSpec) and spec.search:
+        return spec.search.parallel or max(1, min(spec.search.trials, int(cpus)))
+    if not isinstance(spec, PredictionSpec):
+        return 1
+    if spec.workers is not None:
+        return spec.workers
+    wanted = -(-(size.rows or 0) // ROWS_PER_WORKER)
+    return max(1, min(wanted, int(cpus)))
+
+
+def leaves_trials_open(job: Job) -> bool:
+    """Whether it is a search that does not say how many of its trials run side by side."""
+    search = job.training.search if job.training else None
+    return search is not None and search.parallel is None
+
+
+def model_name(job: Job) -> str:
+    """How sentences name the model: `training/lstm`, `command`."""
+    return f"training/{job.training.model}" if job.training else str(job.kind)
+
+
+def is_plain(job: Job) -> bool:
+    """Whether nothing but measuring can tell its memory."""
+    return isinstance(job.spec, CommandSpec)
+
+
+LEAST_ROWS, MOST_ROWS, PER_WORKER = 256, 50_000, 4
+PER_PROBE_WORKER = 2
+
+
+def count_shards(rows: int, workers: int, wanted: int | None, inputs: int = 1) -> int:
+    """How many shards: several per worker so that all end together, neither tiny nor (rows of so many
+    `inputs`) beyond memory."""
+    if wanted is not None:
+        return min(wanted, rows)
+    bounded = min(workers * PER_WORKER, -(-rows // LEAST_ROWS))
+    most = min(MOST_ROWS, max(LEAST_ROWS, SHARD_CELLS // max(1, inputs)))
+    return max(1, bounded, -(-rows // most))
+
+
+def count_probe_shards(rows: int, workers: int) -> int:
+    """As few as tell a worker's first shard from the others: small ones would tell of what each one costs."""
+    return max(1, min(rows, workers * PER_PROBE_WORKER))
+
+
+def stretch(rows: int, workers: int, wanted: int | None) -> float:
+    """How much longer the shards take than if they could be cut at will: the last round may not be full."""
+    shards = count_shards(rows, workers, wanted)
+    return -(-shards // workers) * workers / shards

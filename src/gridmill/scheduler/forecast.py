@@ -1,0 +1,91 @@
+"""How long a job will take, by what was measured."""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from gridmill.domain.job import JobSize
+from gridmill.domain.resource import Measurement, Resource
+from gridmill.scheduler.feasibility import gpus_of
+from gridmill.scheduler.footprint import cells_of
+from gridmill.scheduler.history import History
+
+ENOUGH = 3
+"""Attempts of other jobs of the subject, sizes known, from which a time can be told."""
+RECENT = 5
+"""Newest attempts of the job itself that its time is told from."""
+
+
+def expected_seconds(
+    job: str,
+    subject: str,
+    size: JobSize,
+    history: History,
+    pace: Callable[[Measurement], float] | None = None,
+    resource: Resource | None = None,
+) -> float | None:
+    """Wall seconds of one attempt of `pipeline/job`: the median of its newest ones, scaled by its size and by
+    `pace`: how much longer than that attempt it takes for other reasons (other workers).
+
+    For a job never run, of other jobs of its subject with known sizes; None when there are too few. Where
+    any ran on this `resource`, or another such one of its site, of these alone.
+    """
+    same_job = _succeeded(history.of_job(job, subject))
+    if same_job:
+        return _told(_there(same_job, resource) or same_job, size, pace)
+    alike = _comparable(history, subject, size)
+    there = _there(alike, resource)
+    alike = there if len(there) >= ENOUGH else alike
+    return median(_scaled(one, size) for one in alike) if len(alike) >= ENOUGH else None
+
+
+def seconds_there(
+    job: str, subject: str, size: JobSize, history: History, resource: Resource
+) -> float | None:
+    """Wall seconds on that resource, by what ran there, or on another such one of its site; None where too
+    little did."""
+    same_job = _there(_succeeded(history.of_job(job, subject)), resource)
+    if same_job:
+        return _told(same_job, size, None)
+    alike = _there(_comparable(history, subject, size), resource)
+    return median(_scaled(one, size) for one in alike) if len(alike) >= ENOUGH else None
+
+
+def _told(
+    same_job: Sequence[Measurement], size: JobSize, pace: Callable[[Measurement], float] | None
+) -> float:
+    return median(_scaled(one, size) * (pace(one) if pace else 1.0) for one in same_job[-RECENT:])
+
+
+def _comparable(history: History, subject: str, size: JobSize) -> Sequence[Measurement]:
+    known = _succeeded(history.of_subject(subject)) if cells_of(size) is not None else ()
+    return [one for one in known if cells_of(one.size)]
+
+
+def _there(measured: Sequence[Measurement], resource: Resource | None) -> Sequence[Measurement]:
+    """Those of the resource; else those of its site that had GPUs as it has, or had none either."""
+    if resource is None:
+        return ()
+    own = [one for one in measured if one.resource == resource.name]
+    at_site = (one for one in measured if one.site == resource.site)
+    return own or [one for one in at_site if bool(one.given.gpus) == bool(gpus_of(resource))]
+
+
+def _scaled(known: Measurement, size: JobSize) -> float:
+    return known.use.wall_seconds * _growth(size, known.size)
+
+
+def lasted(job: str, subject: str, size: JobSize, history: History) -> list[float]:
+    """Wall seconds that attempts like it took, ascending: the job's own, scaled by its size, or of other jobs
+    of its subject while it has none."""
+    known = _succeeded(history.of_job(job, subject)) or _succeeded(history.of_subject(subject))
+    return sorted(one.use.wall_seconds * _growth(size, one.size) for one in known)
+
+
+def _succeeded(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    return tuple(known for known in measured if not known.memory_killed)
+
+
+def _growth(size: JobSize, before: JobSize) -> float:
+    """Times are not proportional for small data, where starting dominates: half of it is taken as fixed."""
+    now, then = cells_of(size), cells_of(before)
+    return 1.0 if now is None or not then else 0.5 + 0.5 * now / then

@@ -1,0 +1,212 @@
+"""How a gang ended, from how each of its ranks did.
+
+Where the ranks of a gang meet: a port for each, and what all of them know of each other.
+
+What a job used that was done in parts: one measurement of the whole, from what each of them told.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
+
+from gridmill.domain.gang import CHIEF, SERVER, WORKER, Gang, Member, roles_in_order
+from gridmill.domain.pod_protocol import Outcome, Told
+from gridmill.domain.resource import Use
+from gridmill.domain.route import Carriage
+from gridmill.domain.run import Attempt
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.domain.usage import Parallel
+
+
+def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
+    """Rank 0's attempt as it stands for all, and the outcome. All ranks have ended, and are given by rank.
+
+    What went wrong first decides; ranks that were told to end because of it do not. What is kept of a success
+    is rank 0's; of the files in the folder that all share, what the last to end found. The gang was stopped
+    where every rank that did not succeed was, and made room for others where one of them was asked to.
+    """
+    bad = [member for member in members if _of(member).state is not AttemptState.SUCCEEDED]
+    deciding = min(bad, key=_order, default=None)
+    stopped = bool(bad) and all(member.stop_requested for member in bad)
+    outcome = _of(members[0] if deciding is None else deciding)
+    outcomes = [_of(member) for member in members]
+    if deciding is None:
+        outcome = _with_files(outcome, members)
+    elif len(members) > 1 and not stopped:
+        outcome = replace(outcome, message=f"rank {deciding.rank} of {len(members)}: {outcome.message}")
+    asked = next((member.interrupted for member in bad if member.interrupted is not None), None)
+    head = replace(members[0], stop_requested=stopped, interrupted=asked)
+    used = together_used([one.use for one in outcomes])
+    return head, replace(outcome, use=used, carriage=_carried([one.carriage for one in outcomes]))
+
+
+def _with_files(outcome: Outcome, members: Sequence[Attempt]) -> Outcome:
+    """A success with the files in the folder that all ranks share; a failure where the last one to end found
+    that they cannot be kept."""
+    last = _of(max(members, key=lambda one: (not one.dismissed, one.ended or 0.0, one.rank)))
+    if last.cause is Cause.OUTPUT:
+        return replace(last, state=AttemptState.FAILED, outputs=())
+    outputs = max((_of(one).outputs for one in members), key=lambda made: sum(out.size_bytes for out in made))
+    return replace(outcome, outputs=outputs, cause=None, message="", hint="")
+
+
+def _carried(carriages: Sequence[Carriage | None]) -> Carriage | None:
+    known = [one for one in carriages if one is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def to_dismiss(members: Sequence[Attempt], roles: Sequence[str]) -> tuple[Attempt, ...]:
+    """The ranks that only serve others and go on, once all others have succeeded. `roles` are by rank.
+
+    Parameter servers never end by themselves; beside them nor do workers that a chief gives their work.
+    """
+    if SERVER not in roles:
+        return ()
+    serving = {SERVER, WORKER} if CHIEF in roles else {SERVER}
+    named = tuple(zip(members, roles, strict=True))
+    led = [member for member, role in named if role not in serving]
+    done = bool(led) and all(_of(one).state is AttemptState.SUCCEEDED for one in led)
+    return tuple(one for one, role in named if role in serving and one.outcome is None) if done else ()
+
+
+def _of(member: Attempt) -> Outcome:
+    return member.outcome or Outcome(state=AttemptState.LOST)
+
+
+def _order(member: Attempt) -> tuple[bool, bool, bool, float, int]:
+    """A lost rank goes before one that failed: others fail when it is cut off, are heard of first, and have
+    it told to end, which it does not hear. The same holds for one that was killed. Then whichever ended first
+    of those that ended by themselves."""
+    outcome = _of(member)
+    lost, killed = outcome.state is AttemptState.LOST, outcome.cause in (Cause.MEMORY, Cause.SIGNAL)
+    return not lost, member.stop_requested, not killed, member.ended or 0.0, member.rank
+
+
+def together_used(uses: Sequence[Use]) -> Use:
+    """What several ranks used: CPU seconds and bytes added up, the longest time, the most memory of one."""
+    return Use(
+        wall_seconds=max(use.wall_seconds for use in uses),
+        cpu_seconds=sum(use.cpu_seconds for use in uses),
+        peak_memory_bytes=max(use.peak_memory_bytes for use in uses),
+        system_seconds=added([use.system_seconds for use in uses]),
+        disk_seconds=added([use.disk_seconds for use in uses]),
+        read_bytes=counted([use.read_bytes for use in uses]),
+        written_bytes=counted([use.written_bytes for use in uses]),
+    )
+
+
+def added(values: Sequence[float | None]) -> float | None:
+    """Seconds together; None where any is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def counted(values: Sequence[int | None]) -> int | None:
+    """Bytes together; None where any are not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Below what systems give to outgoing connections, and above what most services listen on."""
+
+
+def choose_ports(tokens: Sequence[str], taken: Collection[int]) -> tuple[int, ...]:
+    """A port for each rank, by its attempt's token, other than those taken and than each other's. The pod
+    that serves it looks whether it is free; the next attempt has other tokens, and so other ports."""
+    used = set(taken)
+    ports: list[int] = []
+    for token in tokens:
+        start = int.from_bytes(hashlib.sha256(token.encode()).digest()[:8], "big")
+        ports.append(_first_free(start, used))
+        used.add(ports[-1])
+    return tuple(ports)
+
+
+def _first_free(start: int, used: Collection[int]) -> int:
+    places = (FIRST_PORT + (start + step) % PORTS for step in range(PORTS))
+    return next((port for port in places if port not in used), FIRST_PORT)
+
+
+def gang_of(
+    members: Sequence[Attempt], rank: int, roles: Mapping[str, int], *, by_pod: bool, restarts: int
+) -> Gang:
+    """The gang of these attempts (by rank) as one of them sees it.
+
+    Hosts are told apart by their addresses. `by_pod`: each pod counts as a host of its own, because its
+    ranks see no devices but its own.
+    """
+    named = zip(members, roles_in_order(len(members), roles), strict=True)
+    return Gang(
+        id=members[0].id,
+        rank=rank,
+        restarts=restarts,
+        members=tuple(
+            Member(
+                rank=one.rank,
+                host=one.pod_id if by_pod else one.address,
+                address=one.address,
+                port=one.port,
+                role=role,
+                gpus=one.gpu_indices,
+            )
+            for one, role in named
+        ),
+    )
+
+
+def use_of_whole(parts: Sequence[Told], gathered: Use) -> Use:
+    """Of the parts and of the attempt that put them together. The memory is what one pod needed."""
+    use = together_used([*(part.use for part in parts), gathered])
+    return replace(use, wall_seconds=_stage(parts) + gathered.wall_seconds)
+
+
+def parallel_of_whole(work: str, rows: int, parts: Sequence[Told]) -> Parallel:
+    """Its parts as shards: as many workers as there were parts at work at once. `rows` is how much it did,
+    in whatever attempts of one `work` count."""
+    uses = [part.use for part in parts]
+    seconds = [use.wall_seconds for use in uses]
+    mean = fmean(seconds)
+    return Parallel(
+        work=work,
+        workers=_at_once(parts),
+        pods=_at_once(parts),
+        shards=len(parts),
+        rows=rows,
+        whole_rows=rows,
+        stage_seconds=_stage(parts),
+        opening_seconds=0.0,
+        opening_cpu_seconds=0.0,
+        opening_delay_seconds=0.0,
+        busy_seconds=sum(seconds),
+        longest_seconds=max(seconds),
+        deviation=stdev(seconds) / mean if len(seconds) > 1 and mean else 0.0,
+        cpu_seconds=sum(use.cpu_seconds for use in uses),
+        disk_seconds=added([use.disk_seconds for use in uses]),
+        read_bytes=counted([use.read_bytes for use in uses]),
+        written_bytes=counted([use.written_bytes for use in uses]),
+    )
+
+
+def parallel_of_swarm(told: Parallel, parts: Sequence[Told]) -> Parallel:
+    """What the workers of all parts told together, by how many parts were at work at once."""
+    at_once = _at_once(parts)
+    if at_once == len(parts):
+        return replace(told, pods=at_once)
+    workers = max(1, told.workers * at_once // len(parts))
+    return replace(told, pods=at_once, workers=workers, stage_seconds=_stage(parts))
+
+
+def _stage(parts: Sequence[Told]) -> float:
+    return max(part.ended for part in parts) - min(part.began for part in parts)
+
+
+def _at_once(parts: Sequence[Told]) -> int:
+    """The most that were at work at a time. One that begins as another ends comes after it."""
+    moments = sorted([(part.began, 1) for part in parts] + [(part.ended, -1) for part in parts])
+    most = now = 0
+    for _, change in moments:
+        now += change
+        most = max(most, now)
+    return most

@@ -1,0 +1,45 @@
+"""What earlier attempts really used, the newest few per job and per kind of work."""
+
+from collections import deque
+
+from gridmill.domain.resource import Measurement
+
+PER_JOB = 20  # enough to see a job's spread; older sizes of the data say little
+PER_SUBJECT = 60  # several jobs share a subject
+
+
+PROBE = "/probe"
+"""Behind the subject of what a probe measured: sizes and forecasts do not learn from these."""
+
+
+class History:
+    """Bounded: the newest `PER_JOB` measurements of each job, `PER_SUBJECT` of each subject.
+
+    The same attempt is counted once, however often it is added.
+    """
+
+    def __init__(self) -> None:
+        self._by_job: dict[str, deque[Measurement]] = {}
+        self._by_subject: dict[str, deque[Measurement]] = {}
+
+    def add(self, measurement: Measurement) -> None:
+        """Learn from one attempt."""
+        same_job = self._by_job.setdefault(measurement.job, deque(maxlen=PER_JOB))
+        if any(known.attempt_id == measurement.attempt_id for known in same_job):
+            return
+        same_job.append(measurement)
+        self._by_subject.setdefault(measurement.subject, deque(maxlen=PER_SUBJECT)).append(measurement)
+
+    def of_job(self, name: str, subject: str) -> tuple[Measurement, ...]:
+        """Measurements of `pipeline/job` while it was of that subject, oldest first."""
+        return tuple(known for known in self._by_job.get(name, ()) if known.subject == subject)
+
+    def of_workers(self, name: str, subject: str) -> tuple[Measurement, ...]:
+        """Measurements of its attempts and probes that succeeded, in the order of their ends: what advice on
+        its workers learns from."""
+        found = (*self.of_job(name, subject), *self.of_job(name, subject + PROBE))
+        return tuple(sorted((one for one in found if not one.memory_killed), key=lambda one: one.ended))
+
+    def of_subject(self, subject: str) -> tuple[Measurement, ...]:
+        """Measurements of every job of a subject, oldest first."""
+        return tuple(self._by_subject.get(subject, ()))

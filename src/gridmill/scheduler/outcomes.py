@@ -1,0 +1,225 @@
+"""What becomes of a job when its attempt ends or its needs do, and of a run when its jobs have."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.run import Attempt, Interruption, JobRun, Run
+from gridmill.domain.states import (
+    DONE_JOBS,
+    FINISHED_JOBS,
+    JOB_MOVES,
+    LIVE_ATTEMPTS,
+    RUN_MOVES,
+    AttemptState,
+    Cause,
+    JobState,
+    RunState,
+    check_move,
+)
+from gridmill.errors import ConflictError
+from gridmill.scheduler.sizing import GROWTH, LATER_GROWTH, after_memory_kill
+from gridmill.scheduler.snapshot import Snapshot
+
+MOST_LOSSES = 5
+"""Attempts of one job that may be lost, with their pods or as the machine ran out of memory: more often, the
+job itself may be what kills them."""
+FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
+
+
+def backoff_seconds(failures: int) -> float:
+    """1, 2, 4 ... 60 s after the first, second, third ... failure."""
+    return float(min(FIRST_BACKOFF_SECONDS * 2 ** (max(failures, 1) - 1), LONGEST_BACKOFF_SECONDS))
+
+
+def settle(job_run: JobRun, attempt: Attempt, now: float, *, largest: int) -> JobRun:
+    """The job after its attempt ended: done, waiting for another attempt, failed or stopped.
+
+    `largest` is the most memory in bytes that one attempt could have at its site. Raises ConflictError when
+    the job is not running or the attempt has not ended.
+    """
+    if attempt.state in LIVE_ATTEMPTS:
+        raise ConflictError(f"attempt {attempt.id} has not ended")
+    after = _settled(job_run, attempt, now, largest)
+    check_move(JOB_MOVES, job_run.state, after.state, f"job {job_run.id}")
+    return after
+
+
+def _settled(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> JobRun:
+    if attempt.state is AttemptState.SUCCEEDED:
+        return replace(job_run, state=JobState.SUCCEEDED, ended=now, message="")
+    if attempt.stop_requested:
+        return replace(job_run, state=JobState.STOPPED, ended=now, message="stopped")
+    if attempt.interrupted is not None:
+        return _after_interruption(job_run, attempt, attempt.interrupted, now)
+    if attempt.state in (AttemptState.LOST, AttemptState.STOPPED):
+        return _after_loss(job_run, attempt, now)  # nobody asked it to stop: it went down with its pod
+    if attempt.cause is Cause.MEMORY:
+        return _after_memory_kill(job_run, attempt, now, largest)
+    if attempt.cause is Cause.ENVIRONMENT:
+        return _after_install_failure(job_run, attempt, now)
+    if attempt.cause is Cause.INPUT:
+        return _failed(job_run, now, _reason(attempt))
+    return _after_failure(job_run, attempt, now)
+
+
+def _after_interruption(job_run: JobRun, attempt: Attempt, why: Interruption, now: float) -> JobRun:
+    """However it ended: it was asked to, and no try is counted."""
+    made_room = replace(
+        job_run,
+        interruptions=job_run.interruptions + 1,
+        served_seconds=job_run.served_seconds + max(0.0, now - (attempt.started or now)),
+        sizing=replace(job_run.sizing, left_seconds=why.left_seconds),
+    )
+    return _again(made_room, now, 0.0, f"{why.why}; goes on from its checkpoint")
+
+
+def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
+    losses = job_run.losses + 1
+    lost = replace(job_run, losses=losses)
+    if losses > MOST_LOSSES:
+        return _failed(lost, now, f"lost {losses} times; the last time: {_reason(attempt)}")
+    return _again(
+        lost, now, backoff_seconds(losses), f"attempt {job_run.attempts} was lost: {_reason(attempt)}"
+    )
+
+
+def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
+    """Neither the job nor its requirements failed: tried again as often as attempts that are lost."""
+    losses = job_run.losses + 1
+    failed = replace(job_run, losses=losses)
+    if losses > MOST_LOSSES:
+        return _failed(failed, now, f"{_reason(attempt)} (in {job_run.attempts} attempts)")
+    return _again(failed, now, backoff_seconds(losses), f"attempt {job_run.attempts}: {_reason(attempt)}")
+
+
+def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> JobRun:
+    """While the size is an estimate, a kill is no failure of the job: each next attempt gets more, up to what
+    the site has. Of a declared size the second kill and later ones are the job's failures."""
+    had, estimated = attempt.given.memory_bytes, job_run.job.memory_bytes is None
+    killed = replace(job_run, memory_kills=job_run.memory_kills + 1)
+    later = killed.memory_kills > 1
+    if later and not estimated:
+        killed = replace(killed, failures=job_run.failures + 1)
+    growth = LATER_GROWTH if later and estimated else GROWTH
+    larger = after_memory_kill(job_run.sizing, had, largest, growth)
+    more = larger.amounts.memory_bytes
+    message = f"ran out of memory at {show_bytes(had)}"
+    if larger is job_run.sizing:
+        return _failed(killed, now, f"{message}; its site has no more")
+    if killed.failures > job_run.job.retries:
+        return _failed(killed, now, message)
+    return _again(
+        replace(killed, sizing=larger), now, 0.0, f"{message}; trying again with {show_bytes(more)}"
+    )
+
+
+def _after_failure(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
+    failed = replace(job_run, failures=job_run.failures + 1)
+    if failed.failures > job_run.job.retries:
+        return _failed(failed, now, _reason(attempt))
+    left = job_run.job.retries - failed.failures + 1
+    what = f"attempt {job_run.attempts} failed: {_reason(attempt)}; {left} more"
+    return _again(failed, now, backoff_seconds(failed.failures), what)
+
+
+def _reason(attempt: Attempt) -> str:
+    if attempt.message:
+        return attempt.message
+    if attempt.exit_code is not None:
+        return f"exit code {attempt.exit_code}"
+    return str(attempt.cause or attempt.state)
+
+
+def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
+    return replace(job_run, state=JobState.FAILED, ended=now, message=message)
+
+
+def _again(job_run: JobRun, now: float, delay_seconds: float, message: str) -> JobRun:
+    later = f" in {show_seconds(delay_seconds)}" if delay_seconds else ""
+    return replace(
+        job_run,
+        state=JobState.WAITING,
+        attempt_id=None,
+        not_before=now + delay_seconds,
+        ready=now + delay_seconds,
+        message=f"{message}; next attempt{later}" if later else message,
+    )
+
+
+def ready(snapshot: Snapshot, candidates: str | Iterable[str]) -> tuple[str, ...]:
+    """BLOCKED jobs whose needs are all done. `candidates` is a run's id or ids of JobRuns."""
+    return tuple(
+        job_run.id
+        for job_run in _blocked(snapshot, candidates)
+        if all(state in DONE_JOBS for state in _states_of_needs(snapshot, job_run))
+    )
+
+
+def skipped(snapshot: Snapshot, candidates: str | Iterable[str], now: float) -> tuple[JobRun, ...]:
+    """BLOCKED jobs that can never run because of how a need ended, as SKIPPED, and all that need them."""
+    changed: dict[str, JobRun] = {}
+    open_jobs = [(job_run, "") for job_run in reversed(_blocked(snapshot, candidates))]
+    while open_jobs:
+        job_run, why = open_jobs.pop()
+        why = why or _bad_needs(snapshot, job_run)
+        if job_run.id in changed or job_run.state is not JobState.BLOCKED or not why:
+            continue
+        changed[job_run.id] = replace(job_run, state=JobState.SKIPPED, message=why, ended=now)
+        why = f"needs `{job_run.job.name}` {JobState.SKIPPED}"
+        open_jobs += [(user, why) for user in reversed(snapshot.dependents_of(job_run.id))]
+    return tuple(changed.values())
+
+
+def _blocked(snapshot: Snapshot, candidates: str | Iterable[str]) -> list[JobRun]:
+    if isinstance(candidates, str):
+        known: Iterable[JobRun] = snapshot.job_runs_of(candidates)
+    else:
+        known = (snapshot.job_runs[key] for key in candidates if key in snapshot.job_runs)
+    return [job_run for job_run in known if job_run.state is JobState.BLOCKED]
+
+
+def _states_of_needs(snapshot: Snapshot, job_run: JobRun) -> list[JobState]:
+    return [snapshot.job_runs[need].state for need in job_run.needs if need in snapshot.job_runs]
+
+
+def _bad_needs(snapshot: Snapshot, job_run: JobRun) -> str:
+    needs = [snapshot.job_runs[need] for need in job_run.needs if need in snapshot.job_runs]
+    bad = [need for need in needs if need.state in FINISHED_JOBS - DONE_JOBS]
+    return f"needs {', '.join(f'`{need.job.name}` {need.state}' for need in bad)}" if bad else ""
+
+
+def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
+    """The state a run with these jobs is in, and a sentence about it.
+
+    It stays as it is until every job has ended; then one failed job makes it FAILED, else one stopped job
+    STOPPED. Jobs that were skipped only because there are no rows yet leave it SUCCEEDED.
+    """
+    states = [job_run.state for job_run in job_runs]
+    if any(state not in FINISHED_JOBS for state in states):
+        return run.state, run.message
+    new = RunState.SUCCEEDED
+    if JobState.FAILED in states:
+        new = RunState.FAILED
+    elif JobState.STOPPED in states:
+        new = RunState.STOPPED
+    check_move(RUN_MOVES, run.state, new, f"run {run.id}")
+    return new, _summary(job_runs)
+
+
+def _summary(job_runs: Sequence[JobRun]) -> str:
+    """`2 failed (load, train), 1 skipped, 4 succeeded`."""
+    parts: list[str] = []
+    for state in (
+        JobState.FAILED,
+        JobState.STOPPED,
+        JobState.SKIPPED,
+        JobState.UNCHANGED,
+        JobState.SUCCEEDED,
+    ):
+        names = [job_run.job.name for job_run in job_runs if job_run.state is state]
+        if names and state in (JobState.FAILED, JobState.STOPPED):
+            parts.append(f"{len(names)} {state} ({', '.join(names[:5])}{', ...' if names[5:] else ''})")
+        elif names:
+            parts.append(f"{len(names)} {state}")
+    return ", ".join(parts)

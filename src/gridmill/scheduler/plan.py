@@ -1,0 +1,282 @@
+"""Snapshot in, plan out: what to start where, what to bring up, release and refuse."""
+
+from collections.abc import Collection, Mapping
+from math import inf, nextafter
+
+from gridmill.domain.plan import Plan
+from gridmill.domain.site import LOCAL
+from gridmill.domain.states import DeploymentState
+from gridmill.scheduler.draft import NONE, Draft, find_lasting
+from gridmill.scheduler.fair_share import FairLine
+from gridmill.scheduler.feasibility import most_memory, most_places, problem_of
+from gridmill.scheduler.gangs import brings_up_gang, start_gang
+from gridmill.scheduler.lane import Lane, Line, find_pod
+from gridmill.scheduler.preemption import interrupt_for, keep_what_is_made, note_over_quota
+from gridmill.scheduler.provisioning import bring_up, can_bring_up
+from gridmill.scheduler.queue import Demand, JobClass, Ticket
+from gridmill.scheduler.reclaim import drain, reclaim
+from gridmill.scheduler.snapshot import Snapshot
+
+
+def plan(
+    snapshot: Snapshot,
+    now: float,
+    *,
+    limit: int | None = None,
+    unwilling: Mapping[str, Collection[str]] = NONE,
+    unfit: Mapping[str, Collection[str]] = NONE,
+) -> Plan:
+    """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
+
+    Jobs go by priority, then their project's share (planning.fair), due time (planning.service), run, and
+    place in the pipeline; no project gets more than its quota at once. Those that fit a
+    pod that is up are started, smaller ones past larger ones, until a larger one has waited too long. For
+    those that fit none, deployments are brought up and, where there is no room, idle ones released; where
+    there are none, running jobs that can resume are interrupted for those that are much shorter, or of a
+    higher priority: also where the project's quota is what has no room, by jobs of the same project. `limit`
+    bounds the decisions; a plan that was cut says so (`complete`). `unwilling` are, by resource, the nodes at
+    which its pods did not come up: these are the last to be tried. Those that are `unfit` lack what they
+    promised: they are not tried as long as others will do.
+    """
+    draft = Draft(snapshot, now, limit, unwilling, unfit)
+    lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
+    for lane in lanes.values():
+        _refuse_too_large(draft, lane)
+    keep_what_is_made(draft, lanes)
+    later = _serve(draft, lanes)
+    _make_room(draft, later)
+    _warm(draft)
+    _expire(draft)
+    _call_off(draft)
+    _look_again(draft)
+    return draft.finish()
+
+
+def _refuse_too_large(draft: Draft, lane: Lane) -> None:
+    """Only the jobs above the bound are looked at."""
+    most = most_memory(draft.snapshot, lane.resource)
+    for group in lane.queue.largest_first() if most else ():
+        if group.demand.memory_bytes <= most or draft.is_full:
+            break
+        _refuse_all(draft, lane, group, lane.smallest._replace(memory_bytes=group.demand.memory_bytes))
+
+
+def _refuse_all(draft: Draft, lane: Lane, group: JobClass, demand: Demand) -> None:
+    for ticket in group.members:
+        if draft.is_full:
+            break
+        _refuse_if_impossible(draft, lane, ticket[4], demand)
+
+
+def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Demand) -> bool:
+    problem = problem_of(draft.snapshot, lane.resource, demand)
+    if problem is not None and job_run_id not in draft.refused:
+        draft.refuse(job_run_id, problem)
+    return problem is not None
+
+
+def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
+    """Start what fits, in order. Returns what found no pod."""
+    line, later = _line(draft, lanes), _line(draft, lanes)
+    for lane in lanes.values():
+        line.join(lane)
+    shares = draft.shares
+    for ticket, lane in line.in_order():
+        if draft.is_full:
+            break
+        standing = None if shares is None else shares[ticket[5].project]
+        if standing is not None and standing.is_closed_to(ticket):
+            if _pass_over(draft, line, lane, ticket):
+                note_over_quota(draft, later, lane, ticket)
+        elif lane.closed:
+            _keep_room_if_starving(draft, lane, ticket)
+            line.leave()
+            later.add(ticket)
+        elif _passes(draft, lane, ticket):
+            line.move_on(lane)
+        elif _is_started(draft, lane, ticket):
+            if standing is not None:
+                standing.start(ticket[5])
+            line.move_on(lane)
+        elif draft.snapshot.places.terms and lane.find(ticket[5].demand) is not None:
+            later.add(ticket)  # there is room, but not for long enough; for those behind it there may be
+            line.move_on(lane)
+        else:
+            _not_served(draft, lane, ticket)
+            line.leave_with_class(lane)
+            later.add(ticket)
+    return later
+
+
+def _line(draft: Draft, lanes: dict[str, Lane]) -> Line:
+    projects = {name for lane in lanes.values() for name in lane.queue.heads}
+    return Line(lanes) if draft.shares is None or len(projects) < 2 else FairLine(lanes, draft.shares)
+
+
+def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> bool:
+    """The quota of its project is used up, for all that ask for the same; False: it is too small ever."""
+    problem = draft.shares.problem(ticket[5]) if draft.shares is not None else None
+    if problem is None:
+        line.leave_with_class(lane)
+        return True
+    if draft.can_start(ticket[4]):
+        draft.refuse(ticket[4], problem)
+    line.move_on(lane)
+    return False
+
+
+def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
+    """Start it where it has room: a gang as a whole."""
+    if ticket[5].demand.workers > 1:
+        return start_gang(draft, lane, ticket)
+    found = find_lasting(draft, lane, ticket)
+    if found is not None:
+        draft.start(lane, ticket, found)
+    return found is not None
+
+
+def _passes(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
+    """Whether the job is not to be placed now: held back, started already, or refused."""
+    job_run_id, demand = ticket[4], ticket[5].demand
+    if not draft.can_start(job_run_id):
+        return True
+    return not lane.is_possible(demand) and _refuse_if_impossible(draft, lane, job_run_id, demand)
+
+
+def _not_served(draft: Draft, lane: Lane, ticket: Ticket) -> None:
+    _keep_room_if_starving(draft, lane, ticket)
+    if lane.find(lane.smallest) is None:
+        lane.closed = True
+
+
+def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
+    """Later jobs do not get the room for which the first of a lane has waited too long."""
+    if lane.reserved or ticket[4] == lane.beneficiary:
+        return
+    if not draft.is_starving(ticket[4]) or _passes(draft, lane, ticket):
+        return
+    demand = ticket[5].demand
+    if _lacks_nodes(draft, lane, demand):
+        return
+    lane.reserved = True
+    pod_id = lane.freest(demand)
+    if demand.workers > 1 and lane.holds(demand):
+        lane.keep(demand)
+    elif pod_id is not None and demand.workers == 1:
+        lane.keep_free(pod_id)
+    elif find_pod(lane.coming, demand) is None and not (
+        bring_up(draft, lane, demand, urgent=True) or reclaim(draft, lane, demand, urgent=True)
+    ):
+        drain(draft, lane, demand)
+
+
+def _lacks_nodes(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    """Whether it is a gang that waits for nodes that are away: room for half of it would be of no use."""
+    return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
+
+
+def _make_room(draft: Draft, line: Line) -> None:
+    """Bring up deployments for what found no pod: in order, counting on those that are coming."""
+    for ticket, lane in line.in_order():
+        if draft.is_full:
+            break
+        standing = draft.standing_of(ticket[5])
+        if standing is not None and standing.is_closed_to(ticket):
+            interrupt_for(draft, lane, ticket)
+            _pass_over(draft, line, lane, ticket)
+        elif lane.stuck:
+            interrupt_for(draft, lane, ticket)
+            line.leave()
+        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[5]):
+            line.move_on(lane)
+        else:
+            _not_fitting(draft, lane, ticket[5].demand)
+            interrupt_for(draft, lane, ticket)
+            line.leave_with_class(lane)
+
+
+def _will_fit(draft: Draft, lane: Lane, group: JobClass) -> bool:
+    fits = _finds_or_brings_up(draft, lane, group.demand)
+    if fits and draft.shares is not None:
+        draft.shares[group.project].start(group)  # no more comes up than the quota allows
+    return fits
+
+
+def _finds_or_brings_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    if demand.workers > 1:
+        return brings_up_gang(draft, lane, demand)
+    found = find_pod(lane.coming, demand)
+    if found is None and bring_up(draft, lane, demand, urgent=not lane.holds(demand)):
+        found = find_pod(lane.coming, demand)
+    if found is not None:
+        lane.coming.take(found, demand.memory_bytes, demand.gpus)
+    return found is not None
+
+
+def _not_fitting(draft: Draft, lane: Lane, demand: Demand) -> None:
+    """Take back what stands idle; a job for which no pod is large enough may take what others still need."""
+    lacking = _lacks_nodes(draft, lane, demand)
+    urgent = not lane.holds(demand) and not lacking
+    if not lane.reclaimed and not lacking:
+        reclaim(draft, lane, demand, urgent=urgent)
+    if urgent:
+        draft.crowded.add(lane.resource.site)
+    lane.stuck = lane.stuck or not can_bring_up(draft, lane, lane.smallest)
+
+
+def _warm(draft: Draft) -> None:
+    """Bring up early what jobs still to come will need, while nothing that is ready wants the room."""
+    for name, queue in sorted(draft.snapshot.lines.blocked.items()):
+        lane, head = draft.lane(name), queue.first
+        if lane is None or head is None or draft.is_full:
+            continue
+        if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:
+            continue
+        if problem_of(draft.snapshot, lane.resource, head[5].demand) is None:
+            bring_up(draft, lane, head[5].demand, urgent=True)
+
+
+def _expire(draft: Draft) -> None:
+    """Release idle ones: broken ones, and those whose keep is over unless jobs of active runs need them."""
+    lines, places = draft.snapshot.lines, draft.snapshot.places
+    for name, entries in sorted(places.idle.items()):
+        needed = sum(len(line[name]) for line in (lines.waiting, lines.blocked) if name in line)
+        idle = [entry for entry in entries if entry[1] not in draft.used | draft.released]
+        for broken in [entry for entry in idle if places.is_broken(places.deployments[entry[1]])]:
+            draft.release(broken[1], "a pod of it is lost")
+            idle.remove(broken)
+        for until, deployment_id in idle[: max(0, len(idle) - needed)]:
+            if until > draft.now:
+                draft.wake_at(until)
+                break
+            draft.release(deployment_id, "idle for its keep")
+
+
+def _call_off(draft: Draft) -> None:
+    for deployment_id in needless(draft.snapshot):
+        if deployment_id not in draft.used | draft.released:
+            draft.release(deployment_id, "no job waits for it any more")
+
+
+def needless(snapshot: Snapshot) -> tuple[str, ...]:
+    """What is only coming up at another site, and for which no job of an active run waits any more: it went
+    elsewhere or was stopped. There it may be in a line for hours, and then hold a place for nobody."""
+    lines, places = snapshot.lines, snapshot.places
+    names = sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys())
+    owners = dict.fromkeys(
+        places.owners[pod_id] for name in names for pod_id, _ in places.coming[name].items()
+    )
+    return tuple(key for key in owners if _only_comes_elsewhere(snapshot, key))
+
+
+def _only_comes_elsewhere(snapshot: Snapshot, deployment_id: str) -> bool:
+    one = snapshot.deployments[deployment_id]
+    comes = one.state is DeploymentState.STARTING and deployment_id not in snapshot.places.on
+    return comes and one.site != LOCAL
+
+
+def _look_again(draft: Draft) -> None:
+    """The end of the next back-off."""
+    held = draft.snapshot.lines.held.first_from((nextafter(draft.now, inf), ""))
+    if held is not None:
+        draft.wake_at(held[0])

@@ -1,0 +1,80 @@
+"""Running jobs that may be interrupted: how long each is expected to go on, and how long it is left alone."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from gridmill.domain.job import JobSize
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.states import AttemptState
+from gridmill.scheduler.forecast import lasted
+from gridmill.scheduler.ordering import alone_seconds, due, expected_left, next_look
+from gridmill.scheduler.sizing import subject_of
+from gridmill.scheduler.snapshot import Snapshot
+
+MOST_LOOKED_AT = 200
+"""Of the running jobs of a resource so many are looked at, those first that have run longest: they are the
+first to make room, and a plan stays quick however many run."""
+
+
+class Running(NamedTuple):
+    """A job that may be interrupted: when its turn would be (`due`), what is expected to be left of it, for
+    how long it is left alone (`alone_until`; `urgent_from`: for a job of a higher priority), when it is worth
+    looking again, and its attempts, one per rank."""
+
+    due: float
+    left_seconds: float
+    priority: int
+    project: str
+    places: int
+    urgent_from: float
+    alone_until: float
+    look_at: float
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def id(self) -> str:
+        """That of the attempt, of rank 0 for a gang."""
+        return self.attempts[0].id
+
+
+def running_on(snapshot: Snapshot, resource: str, now: float) -> Iterator[Running]:
+    """Those of a resource that can resume. Not those in pods that a batch system ends: what starts again
+    there waits in its queue."""
+    for _, key in islice(snapshot.places.resumable.get(resource, ()), MOST_LOOKED_AT):
+        attempt = snapshot.attempts[key]
+        job_run, attempts = (
+            snapshot.job_runs.get(attempt.job_run_id),
+            snapshot.attempts_on(attempt.job_run_id),
+        )
+        if job_run is not None and len(attempts) == (attempt.ranks or 1) and _all_run(snapshot, attempts):
+            yield _running(snapshot, job_run, sorted(attempts, key=lambda one: one.rank), now)
+
+
+def _all_run(snapshot: Snapshot, attempts: Sequence[Attempt]) -> bool:
+    return all(
+        one.state is AttemptState.RUNNING
+        and one.outcome is None
+        and not one.stop_requested
+        and one.pod_id not in snapshot.places.terms
+        for one in attempts
+    )
+
+
+def _running(snapshot: Snapshot, job_run: JobRun, attempts: Sequence[Attempt], now: float) -> Running:
+    begun = max(one.started or one.placed for one in attempts)
+    attained = job_run.served_seconds + now - begun
+    subject, size = subject_of(job_run.job, job_run.pipeline), job_run.size or JobSize()
+    left = expected_left(lasted(job_run.name, subject, size, snapshot.history), attained)
+    places = max(1, job_run.sizing.amounts.gpus) * len(attempts)
+    return Running(
+        due=due(snapshot.runs[job_run.run_id].created, left, places, started=True),
+        left_seconds=left,
+        priority=job_run.priority,
+        project=job_run.project,
+        places=places,
+        urgent_from=begun + alone_seconds(job_run.interruptions, urgent=True),
+        alone_until=begun + alone_seconds(job_run.interruptions),
+        look_at=now + next_look(attained) - attained,
+        attempts=tuple(attempts),
+    )

@@ -1,0 +1,234 @@
+"""Running jobs that can resume make room for one whose turn comes long before theirs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from math import inf
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.plan import Interrupt
+from gridmill.domain.run import Interruption, JobRun
+from gridmill.scheduler.capacity import Slot, places_in
+from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.fair_share import Standing
+from gridmill.scheduler.lane import Lane, Line
+from gridmill.scheduler.ordering import (
+    RESTART_SECONDS,
+    UNKNOWN_SECONDS,
+    Interruptible,
+    may_interrupt,
+    to_interrupt,
+)
+from gridmill.scheduler.preemptible import Running
+from gridmill.scheduler.queue import Demand, JobClass, Ticket
+
+MOST_TRIES = 20
+"""For so many jobs of a resource, the first in line, a plan looks for others to interrupt."""
+
+
+def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
+    """Have running jobs of its resource make room for a job that finds none: the fewest, on one pod or, for a
+    gang, on all; where it is its quota that has no room, those of its own project, on whatever resource. None
+    while others are making room there, or room is coming."""
+    if lane.interrupting or lane.reclaimed or not draft.snapshot.places.resumable:
+        return
+    if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[4]):
+        return
+    lane.tries += 1
+    chosen = _choose(draft, lane, ticket, _interruptible(draft, lane, ticket))
+    lane.interrupting = bool(chosen)
+    for one in chosen:
+        draft.interrupt(_asked(draft, ticket[4], one))
+
+
+def note_over_quota(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> None:
+    """Its turn comes to have others of its project make room in their quota, if any of them can resume."""
+    if draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
+        lane.over_quota += 1
+        line.add(ticket)
+
+
+def keep_what_is_made(draft: Draft, lanes: Mapping[str, Lane]) -> None:
+    """What comes free while jobs make room is for the one they make it for; for nobody else."""
+    places = draft.snapshot.places
+    for resource in sorted(places.yielding):
+        for attempt in (places.attempts[key] for key in sorted(places.yielding[resource])):
+            job_run = draft.snapshot.job_runs.get(attempt.interrupted.job_run if attempt.interrupted else "")
+            lane = lanes.get(job_run.resource) if job_run is not None else None
+            if job_run is not None and lane is not None and draft.can_start(job_run.id):
+                _keep(draft, lane, job_run, attempt.pod_id if resource == lane.name else "")
+
+
+def _keep(draft: Draft, lane: Lane, job_run: JobRun, pod_id: str) -> None:
+    """`pod_id`: where room is made; empty: it is made in the quota alone."""
+    lane.beneficiary, lane.interrupting = job_run.id, True
+    draft.keep_quota(job_run)
+    if not pod_id:
+        return
+    if job_run.job.gang > 1:
+        amounts = job_run.sizing.amounts
+        lane.keep(Demand(amounts.memory_bytes, amounts.gpus, 0.0, 0, job_run.job.kind))
+    else:
+        lane.open.drop(pod_id)
+
+
+def _asked(draft: Draft, job_run_id: str, one: Running) -> Interrupt:
+    left = draft.snapshot.job_runs[job_run_id].sizing.left_seconds
+    shorter = one.left_seconds - (UNKNOWN_SECONDS if left is None else left)
+    return Interrupt(
+        attempt_ids=tuple(attempt.id for attempt in one.attempts),
+        interruption=Interruption(
+            job_run=job_run_id,
+            left_seconds=one.left_seconds,
+            shorter_seconds=shorter if shorter > 2 * RESTART_SECONDS else 0.0,
+        ),
+    )
+
+
+def _interruptible(draft: Draft, lane: Lane, ticket: Ticket) -> list[Running]:
+    """Those that may be interrupted for a job; whose turn is last comes first."""
+    resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[5])
+    over_quota = standing is not None and standing.is_closed_to(ticket)
+    names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
+    found = (one for name in names for one in draft.running_on(name) if _may_be(draft, ticket, one))
+    return sorted((_against(ticket, one) for one in found), key=_latest_first)
+
+
+def _may_be(draft: Draft, ticket: Ticket, one: Running) -> bool:
+    """Not one of a higher priority, or of a project that would have its place back at once; nor one that is
+    left alone."""
+    if one.priority > -ticket[0]:
+        return False
+    project, shares = ticket[5].demand.project, draft.shares
+    if shares is not None and not shares.goes_first(project, one.project, one.places):
+        return False
+    until = one.urgent_from if one.priority < -ticket[0] else one.alone_until
+    draft.wake_at(until if draft.now < until else one.look_at)
+    return draft.now >= until
+
+
+def _against(ticket: Ticket, one: Running) -> Running:
+    """A lower priority comes after whatever has a higher one."""
+    return one._replace(due=inf) if one.priority < -ticket[0] else one
+
+
+def _latest_first(one: Running) -> tuple[float, float, str]:
+    return -one.due, -one.left_seconds, one.id
+
+
+def _choose(draft: Draft, lane: Lane, ticket: Ticket, running: Sequence[Running]) -> list[Running]:
+    demand, terms = ticket[5].demand, draft.snapshot.places.terms
+    if demand.alone or not running:
+        return []
+    slots = {slot.key[2]: slot for slot in lane.slots() if slot.key[2] not in terms}
+    standing = draft.standing_of(ticket[5])
+    if standing is not None and standing.is_closed_to(ticket):
+        own = [one for one in running if one.project == demand.project]
+        return _until_within(standing, slots, ticket, own)
+    if demand.workers > 1:
+        return _least(slots, ticket, running)
+    here = (name for name in sorted(slots) if demand.node in ("", slots[name].whole.node))
+    on = _by_pod(running)
+    ways = (_least({name: slots[name]}, ticket, on[name]) for name in here if name in on)
+    return min((way for way in ways if way), key=_cost, default=[])
+
+
+def _until_within(
+    standing: Standing, slots: Mapping[str, Slot], ticket: Ticket, running: Sequence[Running]
+) -> list[Running]:
+    """Those whose end leaves room in their project's quota and, on whichever pods, for the job. Empty: they
+    are not enough, or the quota is only kept for another."""
+    group, demand = ticket[5], ticket[5].demand
+    if not standing.is_over(group):
+        return []
+    here = {name: slot for name, slot in slots.items() if demand.node in ("", slot.whole.node)}
+    left, free = copy(standing), _places(here, demand, ())
+    chosen: list[Running] = []
+    for one, gained in zip(running, _gains(here, demand, running), strict=True):
+        if not may_interrupt(ticket[1], one.due):
+            return []
+        chosen.append(one)
+        _give_back(left, one)
+        free += gained.amount
+        if free >= demand.workers and not left.is_over(group):
+            return _needed_within(standing, here, group, chosen)
+    return []
+
+
+def _give_back(standing: Standing, one: Running) -> None:
+    for attempt in one.attempts:
+        given = attempt.given
+        standing.give_back(attempt.asked_cpus, given.memory_bytes, given.gpus)
+
+
+def _needed_within(
+    standing: Standing, slots: Mapping[str, Slot], group: JobClass, chosen: list[Running]
+) -> list[Running]:
+    """Without those that would end in vain."""
+    demand = group.demand
+    for one in tuple(chosen):
+        others = [other for other in chosen if other is not one]
+        left = copy(standing)
+        for other in others:
+            _give_back(left, other)
+        if not left.is_over(group) and _places(slots, demand, others) >= demand.workers:
+            chosen = others
+    return chosen
+
+
+def _by_pod(running: Sequence[Running]) -> Mapping[str, list[Running]]:
+    """The same order on each."""
+    on: dict[str, list[Running]] = {}
+    for one in running:
+        for pod_id in {attempt.pod_id for attempt in one.attempts}:
+            on.setdefault(pod_id, []).append(one)
+    return on
+
+
+def _cost(way: Sequence[Running]) -> tuple[int, float, str]:
+    return len(way), -min(one.due for one in way), way[0].id
+
+
+def _least(slots: Mapping[str, Slot], ticket: Ticket, running: Sequence[Running]) -> list[Running]:
+    """Whom `to_interrupt` names, without those whose room is not needed then. Empty: not enough."""
+    demand = ticket[5].demand
+    gains = _gains(slots, demand, running)
+    names = to_interrupt(demand.workers, _places(slots, demand, ()), ticket[1], gains)
+    chosen = [one for one in running if one.id in names]
+    for one in tuple(chosen):
+        others = [other for other in chosen if other is not one]
+        if _places(slots, demand, others) >= demand.workers:
+            chosen = others
+    return chosen
+
+
+def _gains(slots: Mapping[str, Slot], demand: Demand, running: Sequence[Running]) -> Iterator[Interruptible]:
+    """Each with the places that its end gains, after those before it."""
+    freed: dict[str, list[Amounts]] = {}
+    for one in running:
+        here = {attempt.pod_id for attempt in one.attempts if attempt.pod_id in slots}
+        before = sum(_places_in(slots[name], demand, freed.get(name, ())) for name in here)
+        _free(freed, one)
+        after = sum(_places_in(slots[name], demand, freed[name]) for name in here)
+        yield Interruptible(one.due, after - before, one.id)
+
+
+def _places(slots: Mapping[str, Slot], demand: Demand, ended: Sequence[Running]) -> int:
+    """How many like it fit at once when those have ended."""
+    freed: dict[str, list[Amounts]] = {}
+    for one in ended:
+        _free(freed, one)
+    return sum(_places_in(slot, demand, freed.get(name, ())) for name, slot in slots.items())
+
+
+def _free(freed: dict[str, list[Amounts]], one: Running) -> None:
+    for attempt in one.attempts:
+        freed.setdefault(attempt.pod_id, []).append(attempt.given)
+
+
+def _places_in(slot: Slot, demand: Demand, freed: Sequence[Amounts]) -> int:
+    free = Amounts(
+        memory_bytes=slot.free_memory + sum(one.memory_bytes for one in freed),
+        gpus=slot.free_gpus + sum(one.gpus for one in freed),
+    )
+    most = slot.whole.most - slot.jobs + len(freed)
+    return places_in(free, most, demand.memory_bytes, demand.gpus)

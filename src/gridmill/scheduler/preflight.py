@@ -1,0 +1,205 @@
+"""Columns that jobs and alterations of sinks name, held against those that their tables had when last made.
+
+Expressions are SQL, which only the job itself can read: of these nothing is said.
+
+Tables that hold no rows yet, and the jobs that can do nothing without them.
+
+What a preflight is asked of a pipeline, and what its answer means for each job. Pure.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.preflight import Checked, Finding, Question
+from gridmill.domain.sink_overrides import Change
+from gridmill.domain.views import PlannedJob
+from gridmill.errors import InputError, explained
+from gridmill.scheduler.graph import order
+
+Known = Mapping[str, tuple[str, ...]]
+"""The columns of each table, by the name that the declaration gives it; of a dataset its features are enough.
+What is not known is not there."""
+_AGGREGATE = re.compile(r"\s*\w+\s*\(\s*(?:distinct\s+)?([A-Za-z_]\w*)\s*\)\s*", re.IGNORECASE)
+"""A metric that is one aggregate of one column."""
+_CONSTANTS = frozenset({"true", "false", "null"})
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A column that a declaration names: at which field, of which table."""
+
+    field: str
+    table: str
+    column: str
+
+
+def missing(job: Job, known: Known) -> tuple[str, ...]:
+    """What a job names and its tables do not have, as sentences."""
+    found = (one for one in _named(job) if one.table in known and one.column not in known[one.table])
+    return tuple(dict.fromkeys(_told(one, known[one.table]) for one in found))
+
+
+def missing_of(change: Change, sink: str, known: Known) -> tuple[str, ...]:
+    """What is added to a sink names, and neither it nor the sink that it refers to has, as sentences."""
+    found = (one for one in _of_change(change, sink) if one.table in known)
+    wrong = (one for one in found if one.column.lower() not in map(str.lower, known[one.table]))
+    return tuple(dict.fromkeys(_told(one, known[one.table]) for one in wrong))
+
+
+def _of_change(change: Change, sink: str) -> Iterator[Named]:
+    rule, plain = change.constraint, _AGGREGATE.fullmatch(change.text)
+    if rule is not None:
+        yield from (Named(field="constraint", table=sink, column=name) for name in rule.columns)
+        if rule.references:
+            yield from (Named(field="constraint", table=rule.references, column=name) for name in rule.keys)
+    if change.outage is not None:
+        yield Named(field="outage_window.time", table=sink, column=change.outage.time)
+    if plain is not None and plain[1].lower() not in _CONSTANTS:
+        yield Named(field="metric", table=sink, column=plain[1])
+
+
+def _told(one: Named, there: tuple[str, ...]) -> str:
+    near = get_close_matches(one.column.lower(), [name.lower() for name in there], n=1)
+    meant = next((name for name in there if near and name.lower() == near[0]), None)
+    help_ = f"did you mean {meant!r}?" if meant else f"it has {', '.join(dict.fromkeys(there))}"
+    return f"{one.field}: {one.table!r} has no {one.column!r}; {help_}"
+
+
+def _named(job: Job) -> Iterator[Named]:
+    if job.training is not None:
+        for name in job.training.features:
+            yield Named(field="training.features", table=job.training.dataset, column=name)
+    if job.dataset is not None and job.dataset.basis is not None:
+        yield from _of_basis(job.dataset)
+        yield from _of_joins(job.dataset)
+        yield from _of_past(job.dataset)
+        yield from _of_label(job.dataset)
+
+
+def _of_basis(spec: DatasetSpec) -> Iterator[Named]:
+    basis = spec.basis
+    assert basis is not None
+    columns = {"time": (basis.time,), "entity": basis.entity, "columns": basis.columns}
+    yield from _each(basis.table, {f"basis.{name}": named for name, named in columns.items()})
+
+
+def _of_joins(spec: DatasetSpec) -> Iterator[Named]:
+    basis = spec.basis.table if spec.basis else ""
+    joins: list[tuple[str, Join | AsOfJoin]] = [(f"joins[{n}]", one) for n, one in enumerate(spec.joins)]
+    joins += [(f"asof_joins[{n}]", one) for n, one in enumerate(spec.asof_joins)]
+    for field, join in joins:
+        yield from _each(basis, {f"{field}.on": join.on})
+        yield from _each(join.table, {f"{field}.on": join.on, f"{field}.columns": join.columns})
+        yield from _known_at(join.table, field, join.known_at)
+
+
+def _of_past(spec: DatasetSpec) -> Iterator[Named]:
+    basis = spec.basis.table if spec.basis else ""
+    parts: list[tuple[str, Window | Lag]] = [(f"windows[{n}]", one) for n, one in enumerate(spec.windows)]
+    parts += [(f"lags[{n}]", one) for n, one in enumerate(spec.lags)]
+    for field, part in parts:
+        table = part.table or basis
+        yield from _each(basis, {f"{field}.on": part.on})
+        yield from _each(table, {f"{field}.on": part.on})
+        if part.table is not None or spec.label is None or part.column != spec.label.name:
+            yield from _each(table, {f"{field}.column": (part.column,)})
+        yield from _known_at(table, field, part.known_at)
+
+
+def _of_label(spec: DatasetSpec) -> Iterator[Named]:
+    basis, label = spec.basis.table if spec.basis else "", spec.label
+    if label is None:
+        return
+    yield from _each(basis, {"label.on": label.on})
+    yield from _each(label.table or basis, {"label.on": label.on, "label.column": label.sources})
+    if label.table is not None:  # else it may be any column or feature of the row
+        yield from _known_at(label.table, "label", label.known_at)
+
+
+def _known_at(table: str, field: str, text: str | None) -> Iterator[Named]:
+    """Only where it is one word; SQL's own words that are no columns (`now`) are no sense here anyway."""
+    if text is not None and _WORD.fullmatch(text):
+        yield from _each(table, {f"{field}.known_at": (text,)})
+
+
+def _each(table: str, columns: Mapping[str, tuple[str, ...]]) -> Iterator[Named]:
+    for field, names in columns.items():
+        yield from (Named(field=f"dataset.{field}", table=table, column=name) for name in names)
+
+
+def lacking_rows(job: Job, inputs: Iterable[Input]) -> tuple[str, ...]:
+    """The tables that hold no rows, where a dataset cannot have any without them: its basis, or without one
+    all that its `sql` reads. Of other jobs none: what they do about it is theirs."""
+    spec = job.dataset
+    if spec is None:
+        return ()
+    needed = (spec.basis.table,) if spec.basis else spec.references()
+    empty = {one.name for one in inputs if one.artifact.output.rows == 0}
+    return needed if needed and empty.issuperset(needed) else ()
+
+
+_NONE: Mapping[str, Artifact] = MappingProxyType({})
+
+
+def preflight_question(
+    pipeline: Pipeline,
+    *,
+    root: str = "",
+    versions: Mapping[str, Artifact] = _NONE,
+    earlier: Mapping[str, Artifact] = _NONE,
+    unchanged: Collection[str] = (),
+) -> Question | None:
+    """The question; None where there is no job to check. Raises PipelineError for a cycle."""
+    jobs = tuple(pipeline.job(name) for name in order(pipeline))
+    if all(job.kind == JobKind.COMMAND or job.name in unchanged for job in jobs):
+        return None
+    return Question(
+        folder=pipeline.folder,
+        jobs=jobs,
+        root=root,
+        versions=dict(versions),
+        earlier=dict(earlier),
+        unchanged=tuple(sorted(unchanged)),
+        late=written_late(pipeline, unchanged),
+    )
+
+
+def written_late(pipeline: Pipeline, unchanged: Collection[str] = ()) -> Mapping[str, str]:
+    """The sinks whose files a command may write before they are loaded, each with such a command."""
+    late: dict[str, str] = {}
+    for name in order(pipeline):
+        job = pipeline.job(name)
+        if job.command is not None and name not in unchanged:
+            late[name] = name
+        elif before := [late[need] for need in job.all_needs if need in late]:
+            late[name] = before[0]
+    return {name: command for name, command in late.items() if pipeline.job(name).sink is not None}
+
+
+def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: Checked) -> PlannedJob:
+    """The job of a plan with what the preflight found."""
+    found = [one for one in checked.findings if one.job == planned.job]
+    certain = [show_finding(pipeline, one) for one in found if one.certain]
+    doubts = [show_finding(pipeline, one) for one in found if not one.certain]
+    return replace(
+        planned,
+        inferred=checked.inferred.get(planned.job, ()),
+        problem="; ".join(certain) or planned.problem,
+        doubt="; ".join(doubts) or ("" if certain else planned.doubt),
+    )
+
+
+def show_finding(pipeline: Pipeline, finding: Finding) -> str:
+    """The finding with its place in the file, and what to do."""
+    path = f"jobs.{finding.job}.{finding.path}"
+    place = pipeline.lines.place(path) if pipeline.lines is not None else path
+    return explained(InputError(finding.message, hint=finding.hint, place=place))

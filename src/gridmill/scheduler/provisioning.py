@@ -1,0 +1,177 @@
+"""Which deployments to bring up: for jobs that are ready and find no pod, and early for those that come."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+from gridmill.domain.amounts import GIB, Amounts, show_bytes
+from gridmill.domain.plan import BringUp
+from gridmill.domain.resource import Sizing
+from gridmill.scheduler.capacity import most_jobs, slot_of
+from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.feasibility import POD_STEP, cpus_of, gpus_of
+from gridmill.scheduler.lane import Lane
+from gridmill.scheduler.queue import Demand
+from gridmill.scheduler.sizing import size_resource
+
+FLOOR = GIB
+"""The least that a deployment has, so that a somewhat larger job next time fits what is already up,"""
+FLOOR_SHARE = 8
+"""but on small nodes never by more than an eighth of the node."""
+PART_OF_CPU = 1.0
+"""A pod is brought up with at least one CPU, or all of a smaller node's."""
+
+
+def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
+    """Plan a deployment with room for `demand`; False where there is no room for it now.
+
+    `urgent` jobs may have a further pod on a node whose CPUs this resource already keeps busy. It has as many
+    pods as the resource has workers left; where that is open, up to `pods`, or one.
+    """
+    left = pods if lane.workers_left is None else lane.workers_left
+    if demand.node:
+        left = None  # a job for one node has no other choice
+    if left == 0:
+        return False
+    wish = _wish(draft, lane)
+    node = _find_node(draft, lane, demand, wish, urgent=urgent)
+    if node is None:
+        return False
+    amounts = _amounts_on(draft, lane, demand, wish, node)
+    nodes = [node]
+    _claim(draft, lane, amounts, node)
+    while left is not None and len(nodes) < left:
+        further = _find_node(draft, lane, demand, amounts, urgent=True, exactly=True)
+        if further is None:
+            break
+        nodes.append(further)
+        _claim(draft, lane, amounts, further)
+    why = (*_why(lane, amounts), *(f"on {node}" for node in dict.fromkeys(nodes)))
+    sizing = Sizing(amounts=amounts, workers=len(nodes), why=why)
+    draft.bring_up(
+        BringUp(resource=lane.resource, sizing=sizing, nodes=tuple(nodes), pinned=bool(demand.node))
+    )
+    return True
+
+
+def can_bring_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    """Whether `bring_up` of something urgent would find room."""
+    wish = _wish(draft, lane)
+    allowed = lane.workers_left != 0 or bool(demand.node)
+    return allowed and _find_node(draft, lane, demand, wish, urgent=True) is not None
+
+
+def _wish(draft: Draft, lane: Lane) -> Amounts:
+    """What one pod should have where there is room: memory for the jobs expected side by side."""
+    if lane.wish is None:
+        lane.wish = _make_wish(draft, lane)
+    return lane.wish
+
+
+def _make_wish(draft: Draft, lane: Lane) -> Amounts:
+    resource = lane.resource
+    site = draft.snapshot.places.shapes.get(resource.site, ())
+    most_cpus = max((shape.cpus for shape in site), default=1.0)
+    largest = draft.snapshot.largest(resource.site)
+    cpus = cpus_of(resource, replace(largest, cpus=most_cpus))
+    if resource.memory_bytes is not None:
+        return Amounts(cpus=cpus, memory_bytes=resource.memory_bytes, gpus=gpus_of(resource))
+    wanted = _expected(draft, lane, cpus)
+    if resource.size is not None:
+        sized = size_resource(resource, draft.snapshot.history, largest)
+        wanted = max(wanted, sized.amounts.memory_bytes)
+    floor = min(FLOOR, largest.memory_bytes // FLOOR_SHARE)
+    memory = -(-max(wanted, floor) // POD_STEP) * POD_STEP
+    return Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus_of(resource))
+
+
+def _expected(draft: Draft, lane: Lane, cpus: float) -> int:
+    """Memory of the largest jobs, ready or still to come, that can run side by side in one pod."""
+    at_once = most_jobs(cpus)
+    workers = lane.resource.workers or 1
+    blocked = draft.snapshot.lines.blocked.get(lane.name)
+    memories = list(lane.queue.largest_memories(at_once * workers))
+    memories += list(blocked.largest_memories(at_once * workers)) if blocked else []
+    memories = sorted(memories, reverse=True)[: at_once * workers]
+    return max(memories[0], -(-sum(memories) // workers)) if memories else 0
+
+
+def _find_node(
+    draft: Draft, lane: Lane, demand: Demand, wish: Amounts, *, urgent: bool, exactly: bool = False
+) -> str | None:
+    resource, site = lane.resource, lane.resource.site
+    nodes = draft.nodes(site)
+    explicit = exactly or resource.memory_bytes is not None
+    least = wish.memory_bytes if explicit else demand.memory_bytes
+    names = nodes.candidates(wish.memory_bytes, least, wish.gpus)
+    aside = draft.left_aside(lane) if not demand.node else ()
+    for name in _willing_first(names, draft.unwilling.get(lane.name, ())):
+        free = nodes.free(name)
+        if demand.node not in ("", name) or (site, name) in draft.reserved or free.gpus < wish.gpus:
+            continue
+        if name in aside:
+            continue
+        if free.cpus + 1e-9 < (wish.cpus if exactly else _least_cpus(draft, lane, demand, name)):
+            continue
+        if resource.workers is None and not urgent and keeps_busy(draft, lane, name):
+            continue
+        return name
+    return None
+
+
+def _willing_first(names: Iterable[str], unwilling: Collection[str]) -> Iterator[str]:
+    put_off: list[str] = []
+    for name in names:
+        if name in unwilling:
+            put_off.append(name)
+        else:
+            yield name
+    yield from put_off
+
+
+def _least_cpus(draft: Draft, lane: Lane, demand: Demand, node: str) -> float:
+    whole = draft.snapshot.places.capacities[(lane.resource.site, node)].cpus
+    return lane.resource.cpus or max(demand.cpus or 0.0, min(PART_OF_CPU, whole))
+
+
+def keeps_busy(draft: Draft, lane: Lane, node: str) -> bool:
+    """Whether the resource's pods on a node run as many jobs as the node's CPUs are good for."""
+    places, site = draft.snapshot.places, lane.resource.site
+    pods = [*places.claims.get((site, node), ()), *lane.planned.get(node, ())]
+    slots = [pods_.slot(pod) for pod in pods for pods_ in (lane.open, lane.coming) if pod in pods_]
+    return sum(slot.jobs for slot in slots) >= most_jobs(places.capacities[(site, node)].cpus)
+
+
+def _amounts_on(draft: Draft, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
+    """The wish, cut to what is free on the node. CPUs not set by hand are the node's, split among workers; of
+    a node with GPUs as many as go with those that it gets, so that the others do not stand idle."""
+    resource = lane.resource
+    free = draft.nodes(resource.site).free(node)
+    if resource.cpus:
+        cpus = resource.cpus
+    else:
+        site = draft.snapshot.sites[resource.site]
+        capacity = draft.snapshot.places.capacities[(resource.site, node)]
+        whole, per_node = capacity.cpus, -(-(resource.workers or 1) // len(site.nodes))
+        share = min(1 / per_node, wish.gpus / capacity.gpus) if wish.gpus else 1 / per_node
+        cpus = min(max(whole * share, demand.cpus or 0.0, min(PART_OF_CPU, whole)), free.cpus)
+    return Amounts(cpus=cpus, memory_bytes=min(wish.memory_bytes, free.memory_bytes), gpus=wish.gpus)
+
+
+def _claim(draft: Draft, lane: Lane, amounts: Amounts, node: str) -> None:
+    nodes = draft.nodes(lane.resource.site)
+    nodes.set(node, nodes.free(node) - amounts)
+    pod_id = f"+{lane.alive}"
+    lane.planned.setdefault(node, []).append(pod_id)
+    lane.alive += 1
+    lane.coming.set(slot_of(pod_id, amounts, (), "", node))
+
+
+def _why(lane: Lane, amounts: Amounts) -> tuple[str, ...]:
+    resource = lane.resource
+    memory = show_bytes(amounts.memory_bytes)
+    return (
+        f"{memory}: set for {resource.name}"
+        if resource.memory_bytes is not None
+        else f"{memory} for the jobs expected side by side",
+        f"{amounts.cpus:g} CPUs: {'set' if resource.cpus else 'what the node has for it'}",
+    )

@@ -1,0 +1,194 @@
+"""Taking room back: what stands idle in the way of a job, or, for one that waited too long, what is busy."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.states import DeploymentState, PodState
+from gridmill.scheduler.capacity import Whole
+from gridmill.scheduler.capacity_index import expiry
+from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.feasibility import fits_now, gpus_of
+from gridmill.scheduler.lane import Lane
+from gridmill.scheduler.provisioning import PART_OF_CPU, keeps_busy
+from gridmill.scheduler.queue import Demand
+
+
+def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
+    """Release idle deployments where that makes room for `demand`; False where it cannot.
+
+    Room that is already on its way counts: then only the node is kept free for the job. `urgent` jobs may
+    take what jobs of other resources will still need.
+    """
+    if lane.workers_left == 0 and not demand.node:
+        return _replace_worker(draft, lane, demand, busy=False)
+    site, need = lane.resource.site, _need(draft, lane, demand)
+    best: tuple[int, str, list[Deployment]] | None = None
+    own = {whole.deployment_id for whole in _of_use(lane, demand)}
+    for node, there in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
+        idle = [one for one in there if one.id not in own]
+        if demand.node not in ("", node):
+            continue
+        if lane.resource.workers is None and not urgent and keeps_busy(draft, lane, node):
+            continue
+        chosen = _enough(draft, site, node, need, idle)
+        if chosen is not None and (best is None or (_to_release(chosen), node) < best[:2]):
+            best = (_to_release(chosen), node, chosen)
+    if best is None:
+        return False
+    _release_all(draft, lane, best[2])
+    draft.reserved.add((site, best[1]))
+    lane.reclaimed = True
+    return True
+
+
+def _of_use(lane: Lane, demand: Demand) -> list[Whole]:
+    """The lane's pods in which ranks of a gang have a place, where others would be no larger: it needs more
+    beside these, not others instead."""
+    if demand.workers == 1 or lane.resource.memory_bytes is None:
+        return []
+    return [
+        slot.whole
+        for _, slot in lane.open.items()
+        if slot.free_memory >= demand.memory_bytes and slot.free_gpus >= demand.gpus
+    ]
+
+
+def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
+    """Let no later job onto the deployments of one node until `demand` fits there: one node per site."""
+    if lane.workers_left == 0 and not demand.node:
+        _replace_worker(draft, lane, demand, busy=True)
+        return
+    site, need = lane.resource.site, _need(draft, lane, demand)
+    own = {whole.node for whole in _of_use(lane, demand)}
+    node = None if site in draft.draining else _node_to_drain(draft, site, need, demand.node, own)
+    if node is None:
+        return
+    victims = _enough(draft, site, node, need, _by_attempts(draft, site, node)) or []
+    draft.draining.add(site)
+    draft.reserved.add((site, node))
+    lane.reclaimed = True
+    for deployment in victims:
+        if _is_idle(draft, deployment):
+            _release_all(draft, lane, [deployment])
+        elif deployment.state is not DeploymentState.RELEASING:
+            draft.close_pods(deployment.id)
+
+
+def _need(draft: Draft, lane: Lane, demand: Demand) -> Amounts:
+    """The least a pod for that job must have; for a gang, with its share of the ranks."""
+    resource = lane.resource
+    nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
+    return Amounts(
+        cpus=resource.cpus or demand.cpus or 0.0,
+        memory_bytes=resource.memory_bytes or demand.memory_bytes * -(-demand.workers // nodes),
+        gpus=gpus_of(resource),
+    )
+
+
+def _replace_worker(draft: Draft, lane: Lane, demand: Demand, *, busy: bool) -> bool:
+    """All workers are up and each is too small: make place for a larger one."""
+    if lane.holds(demand) or len(lane.coming):
+        return False
+    if not fits_now(draft.snapshot, lane.resource.site, _need(draft, lane, demand)):
+        return False
+    own = {slot.whole.deployment_id for _, slot in lane.open.items()}
+    ordered = sorted(own, key=lambda key: (len(draft.snapshot.places.on.get(key, ())), key))
+    for deployment in (draft.snapshot.deployments[key] for key in ordered[:1]):
+        if _is_idle(draft, deployment):
+            _release_all(draft, lane, [deployment])
+            return True
+        if busy:
+            draft.close_pods(deployment.id)
+    return False
+
+
+def _release_all(draft: Draft, lane: Lane, deployments: list[Deployment]) -> None:
+    for deployment in deployments:
+        if deployment.state is not DeploymentState.RELEASING and deployment.id not in draft.released:
+            draft.release(deployment.id, f"its room is needed by `{lane.name}`")
+
+
+def _is_idle(draft: Draft, deployment: Deployment) -> bool:
+    return (
+        deployment.state is DeploymentState.UP
+        and deployment.id not in draft.snapshot.places.on
+        and deployment.id not in draft.used
+    )
+
+
+def _to_release(deployments: list[Deployment]) -> int:
+    return sum(deployment.state is not DeploymentState.RELEASING for deployment in deployments)
+
+
+def _idle_by_node(draft: Draft, site: str, *, urgent: bool) -> dict[str, list[Deployment]]:
+    """Deployments that are leaving, then idle ones: those nobody will need first, then the longest idle."""
+    places = draft.snapshot.places
+    found = [(-1, 0.0, key) for key in places.leaving]
+    for name, entries in places.idle.items():
+        needed = name in draft.snapshot.lines.waiting or name in draft.snapshot.lines.blocked
+        if urgent or not needed:
+            found += [(int(needed), until, key) for until, key in entries if key not in draft.used]
+    by_node: dict[str, list[Deployment]] = {}
+    for _, _, key in sorted(found):
+        deployment = draft.snapshot.deployments[key]
+        if deployment.site == site:
+            for node in {pod.node for pod in deployment.pods}:
+                by_node.setdefault(node, []).append(deployment)
+    return by_node
+
+
+def _enough(
+    draft: Draft, site: str, node: str, need: Amounts, deployments: list[Deployment]
+) -> list[Deployment] | None:
+    """The first of the deployments, as many as it takes; None when all of them are not enough."""
+    whole = draft.snapshot.places.capacities.get((site, node))
+    if whole is None or (site, node) in draft.reserved or not need.fits_in(whole):
+        return None
+    need = replace(need, cpus=need.cpus or min(PART_OF_CPU, whole.cpus))
+    free, chosen = draft.nodes(site).free(node), list[Deployment]()
+    for deployment in deployments:
+        if need.fits_in(free):
+            break
+        chosen.append(deployment)
+        for claim in _claims(deployment, node):
+            free = free + claim
+    return chosen if need.fits_in(free) else None
+
+
+def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
+    return (pod.capacity for pod in deployment.pods if pod.node == node and pod.state is not PodState.GONE)
+
+
+def _node_to_drain(
+    draft: Draft, site: str, need: Amounts, only: str, but: Collection[str] = ()
+) -> str | None:
+    """The large enough node with the most free: while it is kept free, the most free never shrinks. `only`
+    that one, where it is given; none of `but`."""
+    capacities = draft.snapshot.places.capacities
+    large = [
+        (free.gpus if need.gpus else 0, free.memory_bytes, name)
+        for name, free in draft.snapshot.places.nodes[site].items()
+        if only in ("", name)
+        and name not in but
+        and (site, name) not in draft.reserved
+        and need.fits_in(capacities[(site, name)])
+    ]
+    return max(large)[2] if large else None
+
+
+def _by_attempts(draft: Draft, site: str, node: str) -> list[Deployment]:
+    """The node's deployments, those that will be empty soonest first."""
+    places = draft.snapshot.places
+    owners = {places.owners[pod] for pod in places.claims.get((site, node), ())}
+    order = sorted(
+        owners,
+        key=lambda key: (
+            draft.snapshot.deployments[key].state is not DeploymentState.RELEASING,
+            len(places.on.get(key, ())),
+            expiry(draft.snapshot.deployments[key]),
+            key,
+        ),
+    )
+    return [draft.snapshot.deployments[key] for key in order]

@@ -1,0 +1,269 @@
+"""Whose turn it is among jobs that make the same artifact: at most one of them runs at a time.
+
+Runs and their jobs, and the lines in which jobs stand: waiting for a place, or blocked by needs.
+"""
+
+from bisect import insort
+from collections.abc import Collection
+from typing import NamedTuple
+
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.states import FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
+from gridmill.scheduler.queue import Demand, Queue, Rank, Ticket, demand_of, rank_of, turn_rank_of
+from gridmill.scheduler.sorted_tuples import Ordered
+
+
+class Turns:
+    """Jobs by the name of what they make: those that run, and those that wait in order of rank."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Rank]] = {}
+        self._running: dict[str, set[str]] = {}
+        self._known: dict[str, tuple[str, Rank | None]] = {}
+
+    def wait(self, name: str, job_run_id: str, rank: Rank) -> None:
+        """The job waits for its turn."""
+        if self._known.get(job_run_id) != (name, rank):
+            self.leave(job_run_id)
+            self._known[job_run_id] = (name, rank)
+            insort(self._waiting.setdefault(name, []), rank)
+
+    def run(self, name: str, job_run_id: str) -> None:
+        """The job runs: nobody else's turn."""
+        self.leave(job_run_id)
+        self._known[job_run_id] = (name, None)
+        self._running.setdefault(name, set()).add(job_run_id)
+
+    def leave(self, job_run_id: str) -> None:
+        """The job neither waits nor runs."""
+        known = self._known.pop(job_run_id, None)
+        if known is None:
+            return
+        name, rank = known
+        if rank is None:
+            self._running[name].discard(job_run_id)
+            if not self._running[name]:
+                del self._running[name]
+        else:
+            self._waiting[name].remove(rank)
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    def next(self, name: str) -> str | None:
+        """The job that may start; None while one runs, or none waits."""
+        if name in self._running or name not in self._waiting:
+            return None
+        return self._waiting[name][0][4]
+
+    def before(self, name: str, job_run_id: str) -> str | None:
+        """The job that this one lets pass: one that runs, else the first that waits. None: it is next."""
+        running = self._running.get(name)
+        if running:
+            return min(running)
+        first = self.next(name)
+        return None if first == job_run_id else first
+
+    def behind(self, name: str) -> tuple[str, ...]:
+        """The jobs that wait, in order."""
+        return tuple(rank[4] for rank in self._waiting.get(name, ()))
+
+
+class _Line(NamedTuple):
+    """Where a job stands, so that it can be taken out again."""
+
+    waiting: bool
+    not_before: float
+    ticket: Ticket
+
+    def stands(self, waiting: bool, job_run: JobRun, rank: Rank, demand: Demand) -> bool:
+        """Whether the job stands there already."""
+        *known, group = self.ticket
+        return (
+            self.waiting is waiting
+            and self.not_before == job_run.not_before
+            and (*known,) == rank
+            and group.demand == demand
+            and group.resource == job_run.resource
+        )
+
+
+class Lines:
+    """Jobs of active runs by resource: `waiting` are ready, `blocked` have unmet needs.
+
+    Of the ready jobs that make the same artifact (the same job of several runs: see `turn_of`) only the one
+    whose turn it is stands in line, and none while one runs: versions have one order, and nobody writes into
+    a table that another writes into.
+
+    `held` and `held_until` tell the waiting jobs that were given a `not_before`. A job whose run is not known
+    yet stands in no line until the run is put.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.job_runs: dict[str, JobRun] = {}
+        self.waiting: dict[str, Queue] = {}
+        self.blocked: dict[str, Queue] = {}
+        self.held: Ordered[tuple[float, str]] = Ordered()
+        self.held_until: dict[str, float] = {}
+        self.turns = Turns()
+        self._lines: dict[str, _Line] = {}
+        self._jobs_of: dict[str, dict[str, None]] = {}
+        self._unfinished: dict[str, dict[str, None]] = {}
+        self._dependents: dict[str, dict[str, None]] = {}
+
+    def jobs_of(self, run_id: str) -> tuple[JobRun, ...]:
+        """The jobs of a run, in declaration order."""
+        return self._ordered(self._jobs_of.get(run_id, {}))
+
+    def unfinished_of(self, run_id: str) -> Collection[str]:
+        """Ids of the jobs of a run that are not finished, in no order."""
+        return self._unfinished.get(run_id, ())
+
+    def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
+        """The jobs that need it directly, in declaration order."""
+        return self._ordered(self._dependents.get(job_run_id, {}))
+
+    def _ordered(self, keys: dict[str, None]) -> tuple[JobRun, ...]:
+        jobs = (self.job_runs[key] for key in keys)
+        return tuple(sorted(jobs, key=lambda job_run: (job_run.order, job_run.id)))
+
+    def put_run(self, run: Run) -> None:
+        """Insert or replace; a finished run leaves with its jobs."""
+        if run.state in FINISHED_RUNS:
+            self.drop_run(run.id)
+            return
+        old = self.runs.get(run.id)
+        self.runs[run.id] = run
+        if old is None or (old.state, old.order) != (run.state, run.order):
+            for key in self._jobs_of.get(run.id, ()):
+                self._line_up(self.job_runs[key])
+
+    def drop_run(self, run_id: str) -> None:
+        """Take a run and its jobs out."""
+        for key in list(self._jobs_of.get(run_id, ())):
+            self.drop_job_run(key)
+        self.runs.pop(run_id, None)
+
+    def put_job_run(self, job_run: JobRun) -> None:
+        """Insert or replace."""
+        old = self.job_runs.get(job_run.id)
+        self.job_runs[job_run.id] = job_run
+        if old is None:
+            self._jobs_of.setdefault(job_run.run_id, {})[job_run.id] = None
+        elif old.needs != job_run.needs:
+            self._forget_needs(old)
+        if job_run.state in FINISHED_JOBS:
+            forget(self._unfinished, job_run.run_id, job_run.id)
+        else:
+            self._unfinished.setdefault(job_run.run_id, {})[job_run.id] = None
+        if old is None or old.needs != job_run.needs:
+            for need in job_run.needs:
+                self._dependents.setdefault(need, {})[job_run.id] = None
+        self._line_up(job_run)
+
+    def drop_job_run(self, key: str) -> None:
+        """Take a job out."""
+        old = self.job_runs.pop(key, None)
+        if old is not None:
+            self._leave_line(key)
+            self._forget_needs(old)
+            forget(self._jobs_of, old.run_id, key)
+            forget(self._unfinished, old.run_id, key)
+            self.turns.leave(key)
+            self._let_next(self.turn_of(old))
+
+    def _forget_needs(self, job_run: JobRun) -> None:
+        for need in job_run.needs:
+            forget(self._dependents, need, job_run.id)
+
+    def _line_up(self, job_run: JobRun) -> None:
+        run = self.runs.get(job_run.run_id)
+        turn = _turn(job_run, run)
+        before = self.turns.next(turn)
+        self._take_turn(job_run, run, turn)
+        following = self.turns.next(turn)
+        self._place(job_run, run, following)
+        for other in {before, following}:
+            if other is not None and other != job_run.id:
+                self._place_again(other, following)
+
+    def turn_of(self, job_run: JobRun) -> str:
+        """Which jobs it takes turns with: those that load the same sink or work on the same nodes; those of
+        one name where runs have no parameters; else those of one name that make the same from the same. What
+        differs by a parameter does not wait for each other."""
+        return _turn(job_run, self.runs.get(job_run.run_id))
+
+    def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
+        gathering = job_run.parts and job_run.state is JobState.WAITING  # its parts were its turn already
+        if job_run.state is JobState.RUNNING or gathering:
+            self.turns.run(turn, job_run.id)
+        elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:
+            self.turns.wait(turn, job_run.id, turn_rank_of(job_run, run))
+        else:
+            self.turns.leave(job_run.id)
+
+    def _let_next(self, turn: str) -> None:
+        following = self.turns.next(turn)
+        if following is not None:
+            self._place_again(following, following)
+
+    def _place_again(self, key: str, following: str | None) -> None:
+        job_run = self.job_runs[key]
+        self._place(job_run, self.runs.get(job_run.run_id), following)
+
+    def _place(self, job_run: JobRun, run: Run | None, following: str | None) -> None:
+        """Put it in its line. `following` has the turn among the jobs that it takes turns with."""
+        waiting = job_run.state is JobState.WAITING
+        if (
+            run is None
+            or run.state is not RunState.ACTIVE
+            or not (waiting or job_run.state is JobState.BLOCKED)
+            or (waiting and following != job_run.id and not job_run.parts)
+        ):
+            self._leave_line(job_run.id)
+            return
+        rank, demand = rank_of(job_run, run), demand_of(job_run)
+        known = self._lines.get(job_run.id)
+        if known is not None:
+            if known.stands(waiting, job_run, rank, demand):
+                return
+            self._leave_line(job_run.id)
+        queues = self.waiting if waiting else self.blocked
+        queue = queues.get(job_run.resource)
+        if queue is None:
+            queue = queues[job_run.resource] = Queue(job_run.resource)
+        self._lines[job_run.id] = _Line(waiting, job_run.not_before, queue.add(rank, demand))
+        if waiting and job_run.not_before > 0:
+            self.held.add((job_run.not_before, job_run.id))
+            self.held_until[job_run.id] = job_run.not_before
+
+    def _leave_line(self, key: str) -> None:
+        line = self._lines.pop(key, None)
+        if line is None:
+            return
+        resource = line.ticket[5].resource
+        queues = self.waiting if line.waiting else self.blocked
+        queues[resource].discard(line.ticket)
+        if not len(queues[resource]):
+            del queues[resource]
+        if line.waiting and line.not_before > 0:
+            self.held.discard((line.not_before, key))
+            del self.held_until[key]
+
+
+def _turn(job_run: JobRun, run: Run | None) -> str:
+    job = job_run.job
+    if job_run.part is not None:
+        return job_run.id
+    if job.sink is not None or job.each is not None or run is None or not run.parameters:
+        return job_run.name
+    return f"{job_run.name} {job_run.fingerprint}"
+
+
+def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:
+    """Take a member out of an index of sets; an empty set leaves too."""
+    members = index.get(key)
+    if members is not None:
+        members.pop(member, None)
+        if not members:
+            del index[key]

@@ -1,0 +1,361 @@
+"""Amdahl's law and the Universal Scalability Law, fitted to the work that so many workers needed.
+
+With n workers the shards of a job take W(n) worker-seconds, and at best W(n)/n seconds. If workers did not
+touch each other W were the same for every n. What they cost each other is one of two things:
+
+    W(n) = a + q (n - 1) + d n (n - 1)
+
+q: they queue for something that one has at a time. This is Amdahl's law (G. M. Amdahl, Validity of the single
+processor approach to achieving large scale computing capabilities, AFIPS 1967): q/a is a serial share.
+d: each pair of them has something to settle. With it W(n)/a is the denominator of the Universal Scalability
+Law (N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
+Capacity Planning, Springer 2007): contention q/a, coherence d/a.
+
+The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a (who stands in line
+for all there is to do is as fast as one alone, not slower). d is taken up only where three numbers of
+workers were measured and an F-test says that it explains more than noise; of two only where more of them
+were slower than any line makes them: all their work is then taken to be done in line.
+
+How long a job takes with so many workers, and how sure that is.
+"""
+
+from collections.abc import Sequence
+from math import exp, log
+from statistics import NormalDist
+
+from gridmill.domain.advice import Forecast
+from gridmill.domain.frozen import dataclass
+from gridmill.scheduler.footprint import stretch
+
+NOISE = 0.03
+"""How far attempts of one job lie apart (standard deviation as a share), before any were compared."""
+NOISE_FREEDOM = 4
+"""How many degrees of freedom that is worth."""
+LEVEL = 0.90
+"""Of the intervals."""
+_KEEP_CONTENTION = 1.5
+"""Standard errors that contention must be above nothing; less is noise, which grows when it is carried on."""
+_COHERENCE_LEVEL = 0.95
+
+_LEAST_SECONDS = 1e-6
+
+Matrix = list[list[float]]
+Direction = tuple[float, float, float]
+"""One of the parameters, or several that grow together."""
+_ALONE: Direction = (1.0, 0.0, 0.0)
+_QUEUE: Direction = (0.0, 1.0, 0.0)
+_PAIRS: Direction = (0.0, 0.0, 1.0)
+_IN_LINE: Direction = (1.0, 1.0, 0.0)  # q = a: one at a time does all there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Worker-seconds that `workers` needed for all of the data. `variance` is that of the relative error it
+    has beside the noise: that a part of the data stands for all."""
+
+    workers: int
+    work_seconds: float
+    variance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLaw:
+    """W(n) = `alone` + `contention` (n - 1) + `coherence` n (n - 1), in worker-seconds.
+
+    `covariance` is that of the three; `noise` the standard deviation of one attempt's relative error, known
+    to `freedom` degrees. `coherent`: coherence was found. `numbers` are the numbers of workers measured.
+    """
+
+    alone: float
+    contention: float
+    coherence: float
+    covariance: tuple[tuple[float, ...], ...]
+    noise: float
+    freedom: int
+    coherent: bool
+    numbers: tuple[int, ...]
+
+    def work(self, workers: float) -> float:
+        """Worker-seconds with so many workers."""
+        return sum(x * y for x, y in zip(terms(workers), self.parameters, strict=True))
+
+    @property
+    def parameters(self) -> tuple[float, float, float]:
+        """The three, in order."""
+        return self.alone, self.contention, self.coherence
+
+    @property
+    def quantile(self) -> float:
+        """How many standard deviations the intervals reach to either side."""
+        return student((1 + LEVEL) / 2, self.freedom)
+
+
+def terms(workers: float) -> tuple[float, float, float]:
+    """What the three parameters are multiplied with."""
+    return 1.0, workers - 1, workers * (workers - 1)
+
+
+def fit(trials: Sequence[Trial]) -> WorkLaw:
+    """The law of these trials (one at least, with positive work)."""
+    numbers = tuple(sorted({trial.workers for trial in trials}))
+    amdahl = _fitted(trials, (_ALONE, _QUEUE) if len(numbers) > 1 else (_ALONE,))
+    usl = _usl(trials, len(numbers), amdahl)
+    if usl is not None:
+        noise, freedom = _noise(usl.error, len(trials) - len(usl.free))
+        if amdahl.error - usl.error > (student(_COHERENCE_LEVEL, freedom) * noise) ** 2 / NOISE**2:
+            return _law(usl, trials, numbers, coherent=True)
+    return _law(_without_noise(amdahl, trials), trials, numbers, coherent=False)
+
+
+def _usl(trials: Sequence[Trial], numbers: int, amdahl: "_Fitted") -> "_Fitted | None":
+    """None where these trials cannot tell of pairs."""
+    if numbers > 2:
+        return _fitted(trials, (_ALONE, _QUEUE, _PAIRS))
+    alone, contention, _ = amdahl.parameters
+    return _fitted(trials, (_IN_LINE, _PAIRS)) if numbers == 2 and contention >= alone else None
+
+
+def fit_coherent(trials: Sequence[Trial]) -> WorkLaw:
+    """As if all that was seen to grow were coherence: the law that says the least of many workers."""
+    numbers = tuple(sorted({trial.workers for trial in trials}))
+    return _law(_fitted(trials, (_ALONE, _PAIRS)), trials, numbers, coherent=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitted:
+    """Parameters (0 for those left out), what was free to grow, and the sum of squares in units of NOISE."""
+
+    parameters: tuple[float, float, float]
+    free: tuple[Direction, ...]
+    error: float
+
+
+def _fitted(trials: Sequence[Trial], free: tuple[Direction, ...]) -> _Fitted:
+    """Least squares with no parameter below 0 and contention within the work: the best of those solutions,
+    with some of them at their bounds, that are so."""
+    found: list[_Fitted] = []
+    for some in _bounded(free):
+        solved = _least_squares(trials, some)
+        if solved is None or min(solved) < 0:
+            continue
+        alone, queue, pairs = (
+            sum(value * way[at] for value, way in zip(solved, some, strict=True)) for at in range(3)
+        )
+        if queue <= alone:
+            parameters = (alone, queue, pairs)
+            found.append(_Fitted(parameters=parameters, free=free, error=_error(trials, parameters)))
+    return min(found, key=lambda one: one.error)
+
+
+def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
+    """What is free with some of it at a bound: contention at none or all, coherence at none."""
+    lines = [(_ALONE,), (_ALONE, _QUEUE), (_IN_LINE,)] if _QUEUE in free else [(free[0],)]
+    pairs = [(), (_PAIRS,)] if _PAIRS in free else [()]
+    return [(*line, *pair) for line in lines for pair in pairs]
+
+
+def _grows(trial: Trial, way: Direction) -> float:
+    return sum(x * y for x, y in zip(terms(trial.workers), way, strict=True))
+
+
+def _weight(trial: Trial) -> float:
+    """One over the variance of its work, in units of NOISE."""
+    return 1.0 / ((1.0 + trial.variance / NOISE**2) * trial.work_seconds**2)
+
+
+def _error(trials: Sequence[Trial], parameters: tuple[float, float, float]) -> float:
+    return sum(
+        _weight(trial)
+        * (trial.work_seconds - sum(x * y for x, y in zip(terms(trial.workers), parameters, strict=True)))
+        ** 2
+        for trial in trials
+    ) / (NOISE**2)
+
+
+def _normal(trials: Sequence[Trial], ways: Sequence[Direction]) -> Matrix:
+    return [
+        [sum(_weight(t) * _grows(t, row) * _grows(t, column) for t in trials) for column in ways]
+        for row in ways
+    ]
+
+
+def _least_squares(trials: Sequence[Trial], ways: Sequence[Direction]) -> list[float] | None:
+    right = [sum(_weight(t) * _grows(t, way) * t.work_seconds for t in trials) for way in ways]
+    inverse = invert(_normal(trials, ways))
+    if inverse is None:
+        return None
+    return [sum(x * y for x, y in zip(row, right, strict=True)) for row in inverse]
+
+
+def _noise(error: float, freedom: int) -> tuple[float, int]:
+    """The noise that the trials show, and what is known of it beforehand, weighed by degrees of freedom."""
+    freedom = max(0, freedom)
+    shown = error * NOISE**2 if freedom else 0.0
+    total = NOISE_FREEDOM + freedom
+    return ((NOISE_FREEDOM * NOISE**2 + shown) / total) ** 0.5, total
+
+
+def _without_noise(fitted: _Fitted, trials: Sequence[Trial]) -> _Fitted:
+    """Contention that may as well be noise is none."""
+    if not fitted.parameters[1]:
+        return fitted
+    law = _law(fitted, trials, (), coherent=False)
+    if fitted.parameters[1] >= _KEEP_CONTENTION * max(0.0, law.covariance[1][1]) ** 0.5:
+        return fitted
+    alone = _fitted(trials, (_ALONE,))
+    return _Fitted(parameters=alone.parameters, free=fitted.free, error=alone.error)
+
+
+def _law(fitted: _Fitted, trials: Sequence[Trial], numbers: tuple[int, ...], *, coherent: bool) -> WorkLaw:
+    noise, freedom = _noise(fitted.error, len(trials) - len(fitted.free))
+    alone, contention, coherence = fitted.parameters
+    return WorkLaw(
+        alone=max(_LEAST_SECONDS, alone),
+        contention=contention,
+        coherence=coherence,
+        covariance=_covariance(fitted.free, trials, noise),
+        noise=noise,
+        freedom=freedom,
+        coherent=coherent,
+        numbers=numbers,
+    )
+
+
+def _covariance(
+    free: tuple[Direction, ...], trials: Sequence[Trial], noise: float
+) -> tuple[tuple[float, ...], ...]:
+    """Of the three parameters."""
+    inverse = invert(_normal(trials, free)) or [[0.0] * len(free)] * len(free)
+    pairs = [
+        (one, other, inverse[i][j] * noise**2) for i, one in enumerate(free) for j, other in enumerate(free)
+    ]
+    return tuple(
+        tuple(sum(one[row] * other[column] * value for one, other, value in pairs) for column in range(3))
+        for row in range(3)
+    )
+
+
+def invert(matrix: Matrix) -> Matrix | None:
+    """The inverse of a small symmetric matrix, by Gauss and Jordan; None where there is none."""
+    size = len(matrix)
+    scale = [row[index] ** 0.5 for index, row in enumerate(matrix)]  # columns of very different size
+    if not all(scale):
+        return None
+    rows = [
+        [matrix[i][j] / (scale[i] * scale[j]) for j in range(size)] + [float(i == j) for j in range(size)]
+        for i in range(size)
+    ]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
+        if abs(rows[pivot][column]) < 1e-10:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        head = [value / rows[column][column] for value in rows[column]]
+        rows = [
+            head
+            if number == column
+            else [value - row[column] * of for value, of in zip(row, head, strict=True)]
+            for number, row in enumerate(rows)
+        ]
+    return [[rows[i][size + j] / (scale[i] * scale[j]) for j in range(size)] for i in range(size)]
+
+
+def student(level: float, freedom: int) -> float:
+    """The quantile of Student's t distribution, by Cornish and Fisher's series: to 1 % from 4 degrees on."""
+    z = NormalDist().inv_cdf(level)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+_FARTHEST = log(1000.0)
+"""How far an interval reaches to either side: attempts that contradict each other wildly say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """T(n) = serial + opening(n) + the longer of W(n)/n, in whole rounds of shards, and the CPU time over the
+    CPUs there are.
+
+    The second bound is that of operational analysis (P. J. Denning, J. P. Buzen, The Operational Analysis of
+    Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster than the CPUs.
+    `cpu_share` is CPU seconds per worker-second at the shards; `wanted` the declared number of shards.
+    `even`: each worker has one, as large as the others'.
+    """
+
+    law: WorkLaw
+    serial_seconds: float
+    opening_wait_seconds: float
+    opening_load_seconds: float
+    cpus: float
+    cpu_share: float
+    rows: int
+    wanted: int | None = None
+    even: bool = False
+
+    def seconds(self, workers: int) -> float:
+        """Wall seconds of an attempt."""
+        return self.serial_seconds + self.opening(workers) + self.stage(workers)
+
+    def opening(self, workers: int) -> float:
+        """Until a worker can begin: they all load at the same time, on the CPUs there are."""
+        crowd = max(1.0, workers / self.cpus) if self.cpus else 1.0
+        return self.opening_wait_seconds + self.opening_load_seconds * crowd
+
+    def stage(self, workers: int) -> float:
+        """The shards."""
+        free = self.law.work(workers) * self._stretch(workers) / workers
+        return max(free, self._least)
+
+    def _stretch(self, workers: int) -> float:
+        return 1.0 if self.even else stretch(self.rows, workers, self.wanted)
+
+    @property
+    def _least(self) -> float:
+        return self.law.alone * self.cpu_share / self.cpus if self.cpus else 0.0
+
+    def most_busy(self) -> float:
+        """Workers that keep all CPUs busy: more of them compute no faster."""
+        return self.cpus / self.cpu_share if self.cpu_share and self.cpus else float("inf")
+
+    def speedup(self, workers: int) -> float:
+        """Against one worker."""
+        return self.seconds(1) / self.seconds(workers)
+
+    def forecast(self, workers: int) -> Forecast:
+        """With the interval in which an attempt's speed-up lies nine times of ten, by the delta method."""
+        seconds, speedup = self.seconds(workers), self.speedup(workers)
+        reach = min(_FARTHEST, self.law.quantile * self._deviation(workers))
+        return Forecast(
+            workers=workers,
+            seconds=seconds,
+            speedup=speedup,
+            low=exp(log(speedup) - reach),
+            high=exp(log(speedup) + reach),
+            cost=workers / speedup,
+        )
+
+    def _deviation(self, workers: int) -> float:
+        """Standard deviation of the logarithm of a measured speed-up: of the law, and of two attempts."""
+        if workers == 1:
+            return 0.0
+        slope = [
+            x / self.seconds(1) - y / self.seconds(workers)
+            for x, y in zip(self._slope(1), self._slope(workers), strict=True)
+        ]
+        known = sum(
+            slope[row] * slope[column] * self.law.covariance[row][column]
+            for row in range(3)
+            for column in range(3)
+        )
+        serial = (slope[3] * self.serial_seconds * self.law.noise) ** 2
+        return float((max(0.0, known) + serial + 2 * self.law.noise**2) ** 0.5)
+
+    def _slope(self, workers: int) -> tuple[float, float, float, float]:
+        """How T(n) changes with the law's parameters and the serial seconds."""
+        if self.stage(workers) == self._least:
+            return self.cpu_share / self.cpus, 0.0, 0.0, 1.0
+        factor = self._stretch(workers) / workers
+        alone, contention, coherence = (term * factor for term in terms(workers))
+        return alone, contention, coherence, 1.0

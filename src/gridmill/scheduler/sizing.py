@@ -1,0 +1,391 @@
+"""How much a job or a resource gets, and why, in sentences: a model per kind, corrected by measurements."""
+
+from dataclasses import replace
+from math import inf
+
+from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.resource import Measurement, Resource, Sizing
+from gridmill.domain.usage import Parallel
+from gridmill.scheduler.advice import Known, advised_workers, most_of, pace_of
+from gridmill.scheduler.bottleneck import has_workers, leaves_workers_open
+from gridmill.scheduler.feasibility import cpus_of, gpus_of, leave_room
+from gridmill.scheduler.footprint import (
+    KINDS,
+    cells_of,
+    data_bytes,
+    footprint_of,
+    is_plain,
+    leaves_trials_open,
+    memory_of,
+    model_name,
+    swarm_bytes,
+    workers_of,
+)
+from gridmill.scheduler.forecast import expected_seconds, lasted
+from gridmill.scheduler.history import History
+from gridmill.scheduler.ordering import expected_left
+
+STEP = 16 * MIB
+"""Sizes are whole steps: jobs that need about the same become one class for the planner."""
+MODEL_MARGIN = 1.5
+"""On an estimate that nothing measured supports."""
+MARGINS = {1: 1.5, 2: 1.4}
+"""On the largest peak of a job measured once or twice: the fewer, the less is known of the spread."""
+MARGIN = 1.3
+"""... of a job measured more often: above the largest of three, 30 % is exceeded in under 1 % of runs."""
+SPILLING_MARGIN = 1.5
+"""... of what spills, however often measured: its engine has a share of the memory, and gives up where that
+is full. It took 605 MiB of 928; of 896 it gave up at 590."""
+NEAR = 1.5
+"""Sizes within this factor of each other are about the same."""
+SPILLED = 0.5
+"""What spills grows with this power of its rows: a quarter more rows were seen to take 0 to 12 % more."""
+ENOUGH = 1.25
+"""What had over this much more than others got by with took more because it had more."""
+GROWTH, LATER_GROWTH = 2, 4
+"""What a job killed for memory is given next, times what it had: after the first kill, and after later ones
+of a job whose size was an estimate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Estimate:
+    """Bytes with margin, and where they come from."""
+
+    memory_bytes: int
+    why: str
+
+
+def subject_of(job: Job, pipeline: str) -> str:
+    """What measurements of this job are filed under: kind and variant (`training/lstm`, `sink/csv`)."""
+    if job.training and job.runs_code:
+        return f"training/custom/{pipeline}/{job.name}"
+    if job.training:
+        return f"training/{job.training.model}"
+    if job.sink:
+        source = job.sink.source
+        kind = "sql" if source.sql else "jsonl" if source.stream else source.format
+        return f"sink/{kind or _suffix(source.path)}"
+    if job.dataset:
+        return "dataset/sql" if job.dataset.sql else "dataset/features"
+    if job.command:
+        return f"command/{pipeline}/{job.name}"
+    return str(job.kind)
+
+
+def _suffix(path: str | tuple[str, ...]) -> str:
+    first = path if isinstance(path, str) else next(iter(path), "")
+    for part in reversed(first.lower().split(".")[1:]):
+        if part in ("csv", "parquet", "jsonl", "json", "tsv"):
+            return {"json": "jsonl", "tsv": "csv"}.get(part, part)
+    return "csv"
+
+
+def size_job(
+    job: Job,
+    size: JobSize,
+    history: History,
+    *,
+    pipeline: str,
+    resource: Resource,
+    largest: Amounts,
+    nodes: int,
+    parts: int = 1,
+    pods: int = 1,
+) -> Sizing:
+    """The size of one attempt, of one of so many `parts` where the job is done in parts. `largest` is the
+    most that one pod could get at the resource's site, which has so many `nodes`; `pods` is on how many its
+    workers may be.
+
+    Memory is what the job declares; else what measurements of the same job say, scaled by its size; else the
+    model of its kind, corrected by measurements of its subject. An estimate is cut at `largest` and at the
+    resource's own memory, and says so; a declared amount is not (the planner refuses it). What spills leaves
+    room for the other pods that its resource is set to have: alone with all the memory it is no faster.
+    """
+    size = _whole(job, size, resource)
+    known = _known(job, history, pipeline, resource, largest, pods)
+    advised = advised_workers(known) if known and leaves_workers_open(job) else None
+    workers = advised or workers_of(job, size, (job.cpus or cpus_of(resource, largest)) * pods)
+    estimate = _declared(job) or _estimate(job, size, history, pipeline, workers, parts)
+    memory, why = estimate.memory_bytes, [estimate.why]
+    if job.memory_bytes is None:
+        memory, cut = _cut(memory, resource, largest)
+        if _gets_by_with_less(job, history, pipeline):
+            memory, beside = leave_room(memory, resource, largest, nodes)
+            cut += beside
+        why += cut
+        if cut and leaves_trials_open(job):
+            workers = max(1, int(workers * memory / estimate.memory_bytes))
+            why.append(f"as many trials side by side as that is enough for: {workers}")
+    if workers > 1:
+        why.append(f"{workers} workers share it")
+    if job.gang:
+        why.append(f"each of {job.gang} ranks gets so much")
+    if advised:
+        why.append(
+            f"{show_count(workers, 'worker')}: the number worth paying for, by what earlier attempts measured"
+        )
+    return Sizing(
+        amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=gpus_of(resource)),
+        workers=job.gang or workers,
+        why=tuple(why),
+        expected_seconds=expected_seconds(
+            f"{pipeline}/{job.name}",
+            subject_of(job, pipeline),
+            size,
+            history,
+            pace_of(known, workers) if known else None,
+            resource,
+        ),
+        left_seconds=_left(f"{pipeline}/{job.name}", subject_of(job, pipeline), size, history),
+    )
+
+
+def _left(name: str, subject: str, size: JobSize, history: History) -> float | None:
+    """What decides its place in line; None where nothing was measured."""
+    known = lasted(name, subject, size, history)
+    return expected_left(known, 0.0) if known else None
+
+
+def _known(
+    job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts, pods: int
+) -> Known | None:
+    """What attempts of a job with workers measured."""
+    if not has_workers(job):
+        return None
+    name = f"{pipeline}/{job.name}"
+    measured = history.of_workers(name, subject_of(job, pipeline))
+    return Known(name=name, job=job, measured=measured, most=most_of(resource, largest), pods=pods)
+
+
+def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
+    """What the user declared goes before what was read; the resource's size fills what nobody knows."""
+    declared = resource.size or JobSize()
+    return JobSize(
+        rows=_first(job.rows, size.rows, declared.rows),
+        columns=_first(size.columns, declared.columns),
+        input_bytes=_first(size.input_bytes, declared.input_bytes),
+    )
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _declared(job: Job) -> _Estimate | None:
+    if job.memory_bytes is None:
+        return None
+    return _Estimate(
+        memory_bytes=job.memory_bytes, why=f"{show_bytes(job.memory_bytes)}: declared by the job"
+    )
+
+
+def _estimate(
+    job: Job, size: JobSize, history: History, pipeline: str, workers: int, parts: int
+) -> _Estimate:
+    subject = subject_of(job, pipeline)
+    same_job = history.of_job(f"{pipeline}/{job.name}", subject)
+    if same_job:
+        return _by_job(job, size, same_job, workers, parts)
+    same_subject = () if is_plain(job) else history.of_subject(subject)
+    return _by_model(job, size, workers, same_subject)
+
+
+def _by_job(
+    job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int, parts: int
+) -> _Estimate:
+    """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
+    newest = max(measured, key=lambda known: known.ended)
+    near = _alike(size, _crewed(measured, workers))
+    measured = _frugal(job, size, near, parts)
+    peak = max(_scaled_peak(job, size, known, workers, parts) for known in measured)
+    margin, leap = _margin(job, len(near)), _leap(job, size, measured, workers)
+    if leap > peak:
+        peak, margin = leap, MODEL_MARGIN
+    memory = _at_least_floor(peak * margin, job)
+    largest = max(_needed(known) for known in measured)
+    times = "attempt" if len(measured) == 1 else "attempts"
+    scaled = "" if peak == largest else f" ({show_bytes(peak)} at this size)"
+    least = footprint_of(job).floor_bytes
+    floor = f", and never under {show_bytes(least)}" if peak * margin < least else ""
+    why = (
+        f"peak {show_bytes(largest)} in {len(measured)} earlier {times}{scaled}, "
+        f"plus {margin - 1:.0%}{floor}: {show_bytes(memory)}"
+    )
+    if newest.memory_killed and memory < (twice := GROWTH * newest.given.memory_bytes):
+        memory, why = twice, f"{why}; {show_bytes(twice)}, twice what the last attempt was killed at"
+    return _Estimate(memory_bytes=memory, why=why)
+
+
+def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    """Those of about this size, where there are enough: what is scaled little is wrong by little."""
+    alike = tuple(known for known in measured if 1 / NEAR <= _growth(size, known.size) <= NEAR)
+    return alike if len(alike) >= len(MARGINS) + 1 else measured
+
+
+def _frugal(
+    job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
+) -> tuple[Measurement, ...]:
+    """Of a kind that takes more where it is given more: without those that had far more than others got by
+    with."""
+    if not footprint_of(job).spills:
+        return measured
+    had = [_grown(job, known.given.memory_bytes, _ratio(size, known, parts)) for known in measured]
+    pairs = tuple(zip(had, measured, strict=True))
+    enough = min((one for one, known in pairs if not known.memory_killed), default=inf)
+    return tuple(known for one, known in pairs if known.memory_killed or one <= ENOUGH * enough)
+
+
+def _margin(job: Job, attempts: int) -> float:
+    learned = MARGINS.get(attempts, MARGIN)
+    return max(learned, SPILLING_MARGIN) if footprint_of(job).spills else learned
+
+
+def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> int:
+    """Where there is far more to do than ever before: of little data a peak is nearly all base, and does not
+    tell what a row takes. At most as much more as there is more to do, and as the model says; else 0."""
+    if any(_growth(size, known.size) <= NEAR for known in measured):
+        return 0
+    most = max(_needed(known) * _growth(size, known.size) for known in measured)
+    return min(int(most), memory_of(job, size, workers))
+
+
+def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int, parts: int) -> int:
+    """More workers than were measured may each take as much as those did; fewer make it no smaller."""
+    peak = _needed(known)
+    crowd = workers / _crew(known.parallel) if known.parallel else 1.0
+    return int(max(_grown(job, peak, _ratio(size, known, parts)), peak * crowd if crowd > 1 else 0))
+
+
+def _ratio(size: JobSize, known: Measurement, parts: int) -> float:
+    """How much larger a part is now. More parts than were measured make it no smaller: they may be uneven."""
+    told = known.parallel
+    fewer = told.pods / parts if told is not None and told.pods > parts else 1.0
+    return _growth(size, known.size) * fewer
+
+
+def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
+    """The base stays, the rest grows with the cells (or the bytes read); slower where it may spill."""
+    footprint = footprint_of(job)
+    fixed = min(footprint.base_bytes, memory_bytes)
+    return fixed + (memory_bytes - fixed) * (ratio**SPILLED if footprint.spills else ratio)
+
+
+def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
+    """Those with as many workers, else with the next more, else with the most: a guess from fewer is the
+    wilder one."""
+    crews = sorted({_crew(known.parallel) for known in measured if known.parallel})
+    nearest = next((crew for crew in crews if crew >= workers), max(crews, default=0))
+    return tuple(known for known in measured if not known.parallel or _crew(known.parallel) == nearest)
+
+
+def _crew(told: Parallel) -> int:
+    """Workers of one pod."""
+    return max(1, told.workers // told.pods)
+
+
+def _growth(size: JobSize, before: JobSize) -> float:
+    for now, then in ((cells_of(size), cells_of(before)), (size.input_bytes, before.input_bytes)):
+        if now is not None and then:
+            return now / then
+    return 1.0
+
+
+def _needed(known: Measurement) -> int:
+    """A killed attempt needed more than it had; how much more is not known, so it counts as given."""
+    peak = known.use.peak_memory_bytes
+    return max(peak, known.given.memory_bytes) if known.memory_killed else peak
+
+
+def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement, ...]) -> _Estimate:
+    model = memory_of(job, size, workers)
+    factors = [_needed(known) / memory_of(job, known.size, workers) for known in measured]
+    factor = max([1.0, *factors])  # another job that needed less tells little: only its own runs make it less
+    margin = MARGIN if len(factors) > 2 else MODEL_MARGIN
+    memory = _at_least_floor(model * factor * margin, job)
+    why = f"{_size_text(size)}{show_bytes(memory)} by the model for {model_name(job)}"
+    if factors:
+        why += f", corrected by {show_count(len(factors), 'attempt')} of other such jobs (x {factor:.2g})"
+    return _Estimate(memory_bytes=memory, why=why)
+
+
+def _size_text(size: JobSize) -> str:
+    if size.rows is not None and size.columns is not None:
+        return f"{size.rows:,} rows x {size.columns:,} columns: "
+    if size.rows is not None:
+        return f"{size.rows:,} rows: "
+    if size.input_bytes is not None:
+        return f"{show_bytes(size.input_bytes)} of input: "
+    return "size unknown: "
+
+
+def _at_least_floor(memory: float, job: Job) -> int:
+    return _in_steps(max(memory, footprint_of(job).floor_bytes))
+
+
+def _in_steps(memory: float) -> int:
+    return -int(-memory // STEP) * STEP
+
+
+def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[str]]:
+    """An estimate is no reason to refuse a job: it gets what there is."""
+    bounds = [
+        (resource.memory_bytes, f"what resource {resource.name} has"),
+        (largest.memory_bytes or None, f"the largest node of site {resource.site}"),
+    ]
+    why: list[str] = []
+    for bound, what in bounds:
+        if bound is not None and memory > bound:
+            why.append(f"cut to {show_bytes(bound)}, {what}")
+            memory = bound
+    return memory, why
+
+
+def _gets_by_with_less(job: Job, history: History, pipeline: str) -> bool:
+    """It spills, and was never killed for memory."""
+    known = history.of_job(f"{pipeline}/{job.name}", subject_of(job, pipeline))
+    return footprint_of(job).spills and not any(measured.memory_killed for measured in known)
+
+
+def size_resource(resource: Resource, history: History, largest: Amounts) -> Sizing:
+    """What one worker of a resource gets when it serves one job of the resource's size.
+
+    Explicit amounts go before; `largest` (one pod's most at the site) bounds what is estimated.
+    """
+    memory, why = _resource_memory(resource, history, largest)
+    gpus = gpus_of(resource)
+    cpus = cpus_of(resource, largest)
+    usual = "all of a node; jobs share them" if cpus == largest.cpus else "what goes with the GPUs"
+    source = "set" if resource.cpus else usual
+    why.append(f"{cpus:g} CPUs: {source}")
+    if resource.gpus and not resource.default:
+        why.append(f"{resource.gpus} GPUs: set")
+    return Sizing(
+        amounts=Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus),
+        workers=resource.workers or 1,
+        why=tuple(why),
+    )
+
+
+def _resource_memory(resource: Resource, history: History, largest: Amounts) -> tuple[int, list[str]]:
+    if resource.memory_bytes is not None:
+        return resource.memory_bytes, [f"{show_bytes(resource.memory_bytes)} memory: set"]
+    footprint, size = KINDS[resource.type], resource.size or JobSize()
+    swarm = resource.type == JobKind.PREDICTION
+    data = swarm_bytes(size, max(1, int(largest.cpus))) if swarm else data_bytes(footprint, size)
+    model = footprint.base_bytes + data
+    memory = _in_steps(max(model * MODEL_MARGIN, footprint.floor_bytes))
+    why = [f"{_size_text(size)}{show_bytes(memory)} by the model for {resource.type}"]
+    memory, cut = _cut(memory, resource, largest)
+    return memory, why + cut
+
+
+def after_memory_kill(sizing: Sizing, killed_at_bytes: int, largest: int, growth: int = GROWTH) -> Sizing:
+    """`growth` times what the attempt was killed at, at most `largest` bytes. Unchanged when there is no
+    more."""
+    memory = min(growth * killed_at_bytes, largest)
+    if memory <= killed_at_bytes:
+        return sizing
+    why = f"ran out of memory at {show_bytes(killed_at_bytes)}: {show_bytes(memory)} for the next attempt"
+    return replace(sizing, amounts=replace(sizing.amounts, memory_bytes=memory), why=(*sizing.why, why))

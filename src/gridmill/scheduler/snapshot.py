@@ -1,0 +1,138 @@
+"""The picture the planner decides on: everything live, with indices kept up on every change."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.backfill import Backfill, Chunk
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.job import JobKind
+from gridmill.domain.project import Project
+from gridmill.domain.resource import Measurement, Resource, default_resource
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.site import Site
+from gridmill.scheduler.capacity_index import Places
+from gridmill.scheduler.history import History
+from gridmill.scheduler.run_index import Lines
+
+
+class Snapshot:
+    """Live nouns and their indices. `put` and `remove` change it; the planner only reads it.
+
+    What is finished drops out by itself: a finished run with its jobs, a final attempt, a gone deployment,
+    a chunk of a backfill once a run was started for it.
+    The indices depend on what is in it alone, not on the order in which it came. Not for several threads.
+    """
+
+    def __init__(self, nouns: Iterable[object] = ()) -> None:
+        self.lines = Lines()
+        self.places = Places()
+        self.history = History()
+        self.resources: dict[str, Resource] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.backfills: dict[str, Backfill] = {}
+        self.chunks: dict[str, Chunk] = {}
+        self.projects: dict[str, Project] = {}
+        self.sites = self.places.sites
+        self.deployments = self.places.deployments
+        self.attempts = self.places.attempts
+        self.runs = self.lines.runs
+        self.job_runs = self.lines.job_runs
+        self._tables: Mapping[type[Any], dict[str, Any]] = {
+            JobRun: self.job_runs,
+            Attempt: self.attempts,
+            Deployment: self.deployments,
+            Run: self.runs,
+            Site: self.sites,
+            Resource: self.resources,
+            Project: self.projects,
+            Schedule: self.schedules,
+            Backfill: self.backfills,
+            Chunk: self.chunks,
+        }
+        for noun in nouns:
+            self.put(noun)
+
+    def put(self, noun: object) -> None:
+        """Insert or replace a noun. Kinds that planning does not need are left aside."""
+        match noun:
+            case JobRun():
+                self.lines.put_job_run(noun)
+            case Attempt():
+                self.places.put_attempt(noun)
+            case Deployment():
+                self.places.put_deployment(noun)
+            case Run():
+                self.lines.put_run(noun)
+            case Site():
+                self.places.put_site(noun)
+            case Resource():
+                self.resources[noun.name] = noun
+            case Project():
+                self.projects[noun.name] = noun
+            case Schedule():
+                self.schedules[noun.name] = noun
+            case Backfill():
+                self.backfills[noun.name] = noun
+            case Chunk(left=True):
+                self.chunks[noun.id] = noun
+            case Chunk():
+                self.chunks.pop(noun.id, None)
+            case Measurement():
+                self.history.add(noun)
+
+    def remove(self, kind: type[Any], key: str) -> None:
+        """Take a noun out, if it is there."""
+        if kind is JobRun:
+            self.lines.drop_job_run(key)
+        elif kind is Attempt:
+            self.places.drop_attempt(key)
+        elif kind is Deployment:
+            self.places.drop_deployment(key)
+        elif kind is Run:
+            self.lines.drop_run(key)
+        elif kind is Site:
+            self.places.drop_site(key)
+        elif kind is Resource:
+            self.resources.pop(key, None)
+        elif kind is Project:
+            self.projects.pop(key, None)
+        elif kind is Schedule:
+            self.schedules.pop(key, None)
+        elif kind is Backfill:
+            self.backfills.pop(key, None)
+        elif kind is Chunk:
+            self.chunks.pop(key, None)
+
+    def find(self, kind: type[Any], key: str) -> object | None:
+        """The noun of that class and key, if it is live."""
+        return self._tables.get(kind, {}).get(key)
+
+    def job_runs_of(self, run_id: str) -> tuple[JobRun, ...]:
+        """The jobs of a run, in declaration order."""
+        return self.lines.jobs_of(run_id)
+
+    def unfinished_of(self, run_id: str) -> Collection[str]:
+        """Ids of the jobs of a run that are not finished, in no order."""
+        return self.lines.unfinished_of(run_id)
+
+    def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
+        """The jobs that need it directly, in declaration order."""
+        return self.lines.dependents_of(job_run_id)
+
+    def attempts_on(self, where: str) -> tuple[Attempt, ...]:
+        """Live attempts on a pod or on a whole deployment, by id."""
+        return tuple(self.attempts[key] for key in sorted(self.places.on.get(where, ())))
+
+    def resource_of(self, name: str, kind: JobKind) -> Resource | None:
+        """The resource of that name; the default one of a kind exists without having been put."""
+        known = self.resources.get(name)
+        if known is None and name == f"default-{kind}":
+            return default_resource(kind)
+        return known
+
+    def largest(self, site: str) -> Amounts:
+        """The node with the most memory at a site; nothing when none is known."""
+        shapes = self.places.shapes.get(site)
+        return shapes[0] if shapes else Amounts()

@@ -1,0 +1,110 @@
+"""Into how many parts a job is cut whose work can be done on several machines, and what each part gets."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gridmill.domain.amounts import MIB, Amounts, show_count
+from gridmill.domain.dataset import BUCKET_ROWS, DatasetSpec
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.resource import Resource, Sizing
+from gridmill.domain.sink import SinkSpec
+from gridmill.domain.site import Site
+from gridmill.scheduler.bottleneck import entity_of
+from gridmill.scheduler.feasibility import gpus_of
+
+Size = Callable[..., Sizing]
+"""The size of one attempt of a job: of a part, where it is given in how many (`parts`)."""
+PART_BYTES = 256 * MIB
+"""Files of a sink's source that make a further part, where it is not declared how many there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """So many parts, each of that size; `whole` is the size of the attempt that puts them together."""
+
+    count: int
+    part: Sizing
+    whole: Sizing
+
+
+def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> Cut | None:
+    """None: it is done in one. The same job is cut alike wherever it has as many machines."""
+    pods = pods_of(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
+    if pods < 2:
+        return None
+    if job.dataset is not None:
+        return _cut_dataset(job, job.dataset, known.rows, pods, size)
+    if job.sink is not None:
+        return _cut_sink(job, job.sink, known.input_bytes, pods, size)
+    if job.kind != JobKind.PREDICTION:
+        return None
+    return _cut_swarm(job, pods, replace(site.largest, cpus=_cpus(resource, site, pods)), size)
+
+
+def parts_line(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> str:
+    """In how many parts a job is done, as a sentence; empty where in one."""
+    if job.each is not None:
+        there = sum(map(job.each.matches, site.nodes))
+        if not there:
+            return f"no node of site {site.name} is one that `each` asks for"
+        return f"once on each of {show_count(there, 'node')} of site {site.name}"
+    found = cut_job(job, known, resource, site, size)
+    return found.whole.why[-1] if found is not None else ""
+
+
+def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
+    """How many pods the resource may have, for a job that takes so much memory in each: as set, else one on
+    every node that is large enough."""
+    if resource.workers is not None:
+        return resource.workers
+    asked = Amounts(
+        cpus=resource.cpus or 0.0,
+        memory_bytes=resource.memory_bytes or memory_bytes,
+        gpus=gpus_of(resource),
+    )
+    return sum(asked.fits_in(node.capacity) for node in site.nodes)
+
+
+def _cpus(resource: Resource, site: Site, pods: int) -> float:
+    """Of one pod."""
+    per_node = -(-pods // max(1, len(site.nodes)))
+    return max(1.0, resource.cpus or site.largest.cpus // per_node)
+
+
+def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size: Size) -> Cut | None:
+    """By its buckets: the rows of an entity lie in one of them."""
+    buckets = (spec.buckets or -(-(rows or 0) // BUCKET_ROWS)) if entity_of(spec) else 1
+    count = min(pods, buckets)
+    if count < 2:
+        return None
+    whole = size(job, parts=count)
+    why = f"in {show_count(count, 'part')}, each on a pod of its own with some of {buckets} buckets"
+    return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
+
+
+def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size: Size) -> Cut | None:
+    """By its source files. Only the job can tell which of them are new: a part may find nothing to do."""
+    if not spec.source.splits:
+        return None
+    count = min(pods, spec.parts or -(-(input_bytes or 0) // PART_BYTES))
+    if count < 2:
+        return None
+    whole = size(job, parts=count)
+    why = f"in {show_count(count, 'part')}, each on a pod of its own with some of the files"
+    return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
+
+
+def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> Cut | None:
+    """As many workers in each part as its `pod` has CPUs; no more parts than that takes."""
+    spec = job.prediction
+    assert spec is not None
+    swarm = size(job, largest=pod, pods=pods)
+    count = min(pods, -(-swarm.workers // int(pod.cpus)), spec.shards or swarm.workers)
+    if count < 2:
+        return None
+    each = -(-swarm.workers // count)
+    sizings = (size(replace(job, prediction=replace(spec, workers=n)), parts=count) for n in (each, 1))
+    part, whole = (replace(sizing, expected_seconds=swarm.expected_seconds) for sizing in sizings)
+    why = f"in {show_count(count, 'part')}, each on a pod of its own with {show_count(each, 'worker')}"
+    return Cut(count=count, part=replace(part, workers=each), whole=replace(whole, why=(*whole.why, why)))

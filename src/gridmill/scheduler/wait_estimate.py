@@ -1,0 +1,300 @@
+"""Serving the jobs of a resource in order, tried out in advance: when each would start.
+
+About how long a waiting job still waits: told from how long the jobs took that were measured before.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from heapq import heapify, heappop, heappush, merge
+from itertools import count, islice
+from math import inf
+from typing import NamedTuple
+
+from gridmill.domain.amounts import show_seconds
+from gridmill.domain.job import JobSize
+from gridmill.domain.project import Project
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.scheduler.capacity import Pods
+from gridmill.scheduler.capacity_index import Tally
+from gridmill.scheduler.fair_share import Standing
+from gridmill.scheduler.forecast import lasted
+from gridmill.scheduler.lane import find_pod
+from gridmill.scheduler.ordering import remaining
+from gridmill.scheduler.queue import Claim, Demand, JobClass, Queue, Ticket, demand_of
+from gridmill.scheduler.sizing import subject_of
+from gridmill.scheduler.snapshot import Snapshot
+
+
+class Stay(NamedTuple):
+    """A place that an attempt holds until a time, in seconds from now (infinite: nobody knows when)."""
+
+    ends: float
+    claim: Claim
+
+
+class Rehearsal:
+    """`places`: how many jobs run at once; `here`: what runs there now, until known times; `elsewhere`: what
+    counts for the projects beside; `standings`: how these stand now, and then change.
+
+    Of several projects the one that used less goes first, as in a plan (gridmill.scheduler.fair_share); one at its
+    quota lets others pass until enough of its jobs have ended.
+    """
+
+    def __init__(
+        self, places: int, here: Sequence[Stay], elsewhere: Sequence[Stay], standings: Mapping[str, Standing]
+    ) -> None:
+        self._now = 0.0
+        self._free = [0.0] * max(0, places - len(here))  # when each place is free
+        self._free += (stay.ends for stay in here)
+        self._numbers = count()
+        self._ends = [(ends, next(self._numbers), claim) for ends, claim in (*here, *elsewhere)]
+        self._standings = standings
+        heapify(self._free)
+        heapify(self._ends)
+
+    def starts(
+        self, lines: Mapping[str, Iterator[Ticket]], lasts: Callable[[Ticket], float | None]
+    ) -> Iterator[tuple[Ticket, float]]:
+        """Jobs in the order in which they start, and when, in seconds from now. `lines`: those that wait, by
+        project; `lasts`: for how many seconds one runs. Ends behind the first for which that is not known."""
+        heads = {name: head for name, line in lines.items() if (head := next(line, None)) is not None}
+        while (first := self._first(heads.values())) is not None:
+            demand = first[5].demand
+            freed = [heappop(self._free) for _ in range(min(demand.workers, len(self._free)))]
+            began, seconds = max(self._now, *freed), lasts(first)
+            yield first, began
+            if seconds is None:
+                return
+            self._hold(first[5], len(freed), began + seconds)
+            following = next(lines[demand.project], None)
+            if following is None:
+                del heads[demand.project]
+            else:
+                heads[demand.project] = following
+
+    def _first(self, heads: Iterable[Ticket]) -> Ticket | None:
+        """Whose turn it is when a place is free next, and a quota has room; None: nobody's ever."""
+        self._go_on(self._free[0])
+        while heads:
+            ready = [head for head in heads if not self._standing(head).is_over(head[5])]
+            if ready:
+                return min(ready, key=lambda head: (head[0], self._standing(head).score, head))
+            if not self._ends or self._ends[0][0] == inf:
+                break
+            self._go_on(self._ends[0][0])
+        return None
+
+    def _standing(self, head: Ticket) -> Standing:
+        return self._standings[head[5].demand.project]
+
+    def _go_on(self, until: float) -> None:
+        """Until then, and all that ends by then gives up what it holds."""
+        while self._ends and self._ends[0][0] <= until:
+            ended, _, claim = heappop(self._ends)
+            self._lapse(ended)
+            self._standings[claim.project].end(claim)
+        self._lapse(until)
+
+    def _lapse(self, until: float) -> None:
+        for standing in self._standings.values():
+            standing.lapse(max(0.0, until - self._now))
+        self._now = max(self._now, until)
+
+    def _hold(self, claim: Claim, places: int, ends: float) -> None:
+        self._standings[claim.project].start(claim)
+        heappush(self._ends, (ends, next(self._numbers), claim))
+        for _ in range(places):
+            heappush(self._free, ends)
+
+
+LOW, LIKELY, HIGH = 0.2, 0.5, 0.8
+"""The shares of measured jobs that were as quick, from which the range is told."""
+_LAST = ""
+"""The id of a job that does not stand in line yet."""
+MOST_BEFORE = 500
+"""Behind more jobs than these nothing is told: errors would add up."""
+
+
+class Wait(NamedTuple):
+    """Seconds from now: most likely, and where most waits will lie."""
+
+    likely: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """`about 12 min (8 min - 20 min)`."""
+        around = f" ({show_seconds(self.low)} - {show_seconds(self.high)})" if self.high > self.low else ""
+        return f"about {show_seconds(self.likely)}{around}"
+
+
+class _Held(NamedTuple):
+    """An attempt that runs: how long it has, and how long jobs like it took."""
+
+    claim: Claim
+    attained: float
+    lasted: Sequence[float]
+
+    def stay(self, share: float) -> Stay:
+        """If it takes as long as that share of the jobs like it at the most."""
+        return Stay(remaining(self.lasted, self.attained, share) if self.lasted else inf, self.claim)
+
+
+class Waits:
+    """Forecasts for the waiting jobs of a snapshot; those of a resource are worked out together.
+
+    Jobs are taken to go in order, each as soon as places come free; places are the pods' for jobs of its
+    size.
+    """
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        self._snapshot = snapshot
+        self._now = now
+        self._told: dict[tuple[str, int], Mapping[str, Wait]] = {}
+        self._behind: dict[tuple[str, int, Demand], float | None] = {}
+        self._stays: dict[float, Mapping[str, Sequence[Stay]]] = {}
+        self._lasted: dict[str, Sequence[float]] = {}
+
+    def of(self, job_run_id: str) -> Wait | None:
+        """None where it cannot be told: no pod is up, or some end at a certain time, it could start now, or
+        of a job that runs or goes before it nothing was measured."""
+        job_run = self._snapshot.job_runs[job_run_id]
+        demand = demand_of(job_run)
+        asked = (job_run.resource, self._places(job_run.resource, demand))
+        if asked not in self._told:
+            self._told[asked] = self._tell(*asked)
+        wait = self._told[asked].get(job_run_id)
+        return wait if wait is not None and wait.likely and not self._could_start(job_run, demand) else None
+
+    def behind(self, resource: str, demand: Demand) -> float | None:
+        """When one more job would start, in seconds from now, behind all that stand in line; None where that
+        cannot be told."""
+        most = self._places(resource, demand) + self._places(resource, demand, coming=True)
+        asked = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
+        if asked not in self._behind:  # memory counts for the places, and for a quota
+            self._behind[asked] = self._rehearse_behind(resource, most, demand)
+        return self._behind[asked]
+
+    def _rehearse_behind(self, resource: str, most: int, demand: Demand) -> float | None:
+        if demand.workers > most or not self._knows_what_runs(resource):
+            return None
+        last: Ticket = (-demand.priority, inf, 0, 0, _LAST, JobClass(resource, demand))
+        starts = self._rehearsed(resource, most, LIKELY, last)
+        return next((began for ticket, began in starts if ticket is last), None)
+
+    def _places(self, resource: str, demand: Demand, *, coming: bool = False) -> int:
+        """How many such jobs its pods, up or coming, would run at once if they were empty."""
+        places = self._snapshot.places
+        pods = (places.coming if coming else places.open).get(resource, Pods())
+        return pods.places(demand.memory_bytes, demand.gpus, empty=True)
+
+    def _queue(self, resource: str) -> Queue:
+        return self._snapshot.lines.waiting.get(resource) or Queue(resource)
+
+    def _could_start(self, job_run: JobRun, demand: Demand) -> bool:
+        pods = self._snapshot.places.open[job_run.resource]
+        there_is_room = demand.workers == 1 and find_pod(pods, demand) is not None
+        return there_is_room and not self._standing(job_run.project).is_over(Claim(demand))
+
+    def _tell(self, resource: str, most: int) -> Mapping[str, Wait]:
+        places = self._snapshot.places
+        pods, queue = places.open.get(resource, Pods()), self._snapshot.lines.waiting.get(resource)
+        lasting = not any(pod_id in places.terms for pod_id, _ in pods.items())
+        if queue is None or not most or not lasting or not self._knows_what_runs(resource):
+            return {}
+        low, likely, high = (self._starts(resource, most, share) for share in (LOW, LIKELY, HIGH))
+        return {
+            key: Wait(likely=at, low=min(low[key], at), high=max(high[key], at))
+            for key, at in likely.items()
+            if key in low and key in high
+        }
+
+    def _starts(self, resource: str, places: int, share: float) -> Mapping[str, float]:
+        """When each starts, if all take as long as that share of the jobs like them at the most."""
+        return {
+            ticket[4]: began
+            for ticket, began in self._rehearsed(resource, places, share)
+            if ticket[5].demand.workers <= places
+        }
+
+    def _rehearsed(
+        self, resource: str, places: int, share: float, last: Ticket | None = None
+    ) -> Iterator[tuple[Ticket, float]]:
+        """With one more job at the end, where there is a `last`."""
+        lines = dict(_lines(self._queue(resource)))
+        if last is not None:
+            project = last[5].project
+            lines[project] = merge(lines.get(project, iter(())), iter((last,)))
+        stays = self._stays_for(share)
+        here, elsewhere = stays.get(resource, ()), list(self._elsewhere(resource, lines, stays))
+        names = {*lines, *(stay.claim.project for stay in here)}
+        rehearsal = Rehearsal(places, here, elsewhere, {name: self._standing(name) for name in names})
+        found = rehearsal.starts(lines, lambda ticket: self._lasts(ticket, share))
+        return islice(found, MOST_BEFORE + 1)
+
+    def _elsewhere(
+        self, resource: str, projects: Collection[str], stays: Mapping[str, Sequence[Stay]]
+    ) -> Iterator[Stay]:
+        """What runs at other resources, of projects that wait here: where several do, it counts for their
+        turns, else for a quota alone."""
+        counted = {name for name in projects if len(projects) > 1 or self._standing(name).bounded}
+        for other, some in stays.items() if counted else ():
+            if other != resource:
+                yield from (stay for stay in some if stay.claim.project in counted)
+
+    def _standing(self, project: str) -> Standing:
+        known = self._snapshot.projects.get(project) or Project(name=project)
+        return Standing(known, self._snapshot.places.tallies.get(project, Tally()), self._now)
+
+    def _lasts(self, ticket: Ticket, share: float) -> float | None:
+        if ticket[4] == _LAST:
+            return 0.0
+        known = self._lasted_of(ticket[4])
+        return remaining(known, 0.0, share) if known else None
+
+    def _knows_what_runs(self, resource: str) -> bool:
+        return all(one.lasted for one in self._held.get(resource, ()))
+
+    def _stays_for(self, share: float) -> Mapping[str, Sequence[Stay]]:
+        if share not in self._stays:
+            self._stays[share] = {
+                name: [one.stay(share) for one in held] for name, held in self._held.items()
+            }
+        return self._stays[share]
+
+    @cached_property
+    def _held(self) -> Mapping[str, Sequence[_Held]]:
+        """What runs, by resource; each rank of a gang has an attempt of its own."""
+        held: dict[str, list[_Held]] = {}
+        for attempt in self._snapshot.attempts.values():
+            job_run = self._snapshot.job_runs.get(attempt.job_run_id)
+            if job_run is not None:
+                attained = job_run.served_seconds + max(0.0, self._now - (attempt.started or attempt.placed))
+                one = _Held(_claim(attempt, job_run), attained, self._lasted_of(job_run.id))
+                held.setdefault(job_run.resource, []).append(one)
+        return held
+
+    def _lasted_of(self, job_run_id: str) -> Sequence[float]:
+        if job_run_id not in self._lasted:
+            self._lasted[job_run_id] = _lasted(self._snapshot, self._snapshot.job_runs[job_run_id])
+        return self._lasted[job_run_id]
+
+
+def _lines(queue: Queue) -> Mapping[str, Iterator[Ticket]]:
+    """Those that wait, in order, by project."""
+    groups: dict[str, list[Iterator[Ticket]]] = {}
+    for group in queue.classes.values():
+        groups.setdefault(group.demand.project, []).append(iter(group.members))
+    return {project: merge(*some) for project, some in groups.items()}
+
+
+def _claim(attempt: Attempt, job_run: JobRun) -> Claim:
+    """What it counts against a quota."""
+    given, cpus = attempt.given, attempt.asked_cpus
+    kind, project = job_run.job.kind, attempt.project
+    return Claim(Demand(given.memory_bytes, given.gpus, cpus, 0, kind, project=project))
+
+
+def _lasted(snapshot: Snapshot, job_run: JobRun) -> Sequence[float]:
+    subject, size = subject_of(job_run.job, job_run.pipeline), job_run.size or JobSize()
+    return lasted(job_run.name, subject, size, snapshot.history)

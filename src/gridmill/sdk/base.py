@@ -1,0 +1,184 @@
+"""What every verb stands on: a control node that was dialled, and the next one when it has gone."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from gridmill.domain.views import RunView
+from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError, UnreachedError
+from gridmill.ports.grid import Grid
+from gridmill.sdk.arguments import check_methods
+from gridmill.sdk.discovery import Dialled
+from gridmill.settings import Settings
+
+T = TypeVar("T")
+
+_TAKE_OVER_SECONDS = 15.0
+"""How long a client looks for the control node that takes over from one that has ended."""
+
+_STORE_SECONDS = 60.0
+"""How long a client waits for a database server: as long as one takes to start, or another to take over."""
+_AGAIN_SECONDS = 0.2
+
+
+class _Reached:
+    """The use cases of whichever control node is up: a call that found none, because the one that was dialled
+    has just ended, is asked of the next one."""
+
+    def __init__(self, ask: Callable[[Callable[[Grid], Any]], Any]) -> None:
+        self._ask = ask
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
+            return self._ask(lambda grid: getattr(grid, name)(*given, **named))
+
+        return call
+
+
+class Connected:
+    """A connection to a control node. Use as a context manager, or `close()`."""
+
+    def __init_subclass__(cls) -> None:
+        """Each family of verbs has its arguments checked."""
+        check_methods(cls)
+
+    def __init__(
+        self, settings: Settings, *, dial: Callable[[], Dialled], attends: set[str] | None = None
+    ) -> None:
+        self.settings = settings
+        self._dial = dial
+        self._attends: set[str] = set() if attends is None else attends
+        self._noticed = set[str]()
+        self._dialled = self._dial_and_tell()
+        self._turn = threading.RLock()  # the control node is changed by one thread at a time
+
+    @property
+    def grid(self) -> Grid:
+        """The use cases, as the control node offers them."""
+        return cast(Grid, _Reached(self._ask_once))
+
+    @property
+    def reading(self) -> bool:
+        """True where there is no control node, and its records are read in this process."""
+        return self._dialled.reading
+
+    def close(self) -> None:
+        """Let go; a control node that was started for its clients ends with the last one. May be repeated."""
+        self._dialled.close()
+
+    def release(self) -> None:
+        """No more work comes from this client: a control node that ends with it lets its idle pods end while
+        the client is still used to read. May be left out."""
+        self._dialled.release()
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether the control node ends within that time."""
+        return self._dialled.wait_for_end(seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def attend(self, question: Callable[[Grid], RunView]) -> RunView:
+        """Start a run, or continue one, that is stopped when this client goes without having seen its end."""
+        view = self._start(question, attend=True)
+        self._attends.add(view.run.id)
+        return view
+
+    def _start(self, question: Callable[[Grid], RunView], *, attend: bool = False) -> RunView:
+        """Ask for a run, once: when the control node ends before it answers, the next one is told that it was
+        asked for, and looks whether it was started."""
+        until, again, key = time.monotonic() + _STORE_SECONDS, False, os.urandom(16).hex()
+        while True:
+            asked = self._dialled
+            if asked.starting is None:
+                return self._ask_once(question)
+            try:
+                return question(asked.starting(attend, key, again))
+            except UnreachedError:
+                if time.monotonic() > until:
+                    raise
+            except UnavailableError:
+                again = True
+                if not asked.is_gone() or time.monotonic() > until:
+                    raise
+            self._replace(asked)
+
+    def _has_ended(self, run: str) -> None:
+        """This client has seen the run's end."""
+        self._attends.discard(run)
+
+    def _ask(self, question: Callable[[Grid], T]) -> T:
+        """Ask; when the control node has gone meanwhile, ask the one that takes over; when it has lost its
+        store's server, ask again until that is back."""
+        until, lost = time.monotonic() + _STORE_SECONDS, 0
+        while True:
+            asked = self._dialled
+            try:
+                return question(asked.grid)
+            except UnavailableError as error:
+                lost += 1
+                will_stay = _is_storage(error) and (asked.reading or lost > 1)
+                if (will_stay and self._is_current(asked)) or time.monotonic() > until:
+                    raise
+            if asked.is_gone():
+                self._replace(asked)
+            time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
+
+    def _ask_once(self, question: Callable[[Grid], T]) -> T:
+        """Ask what must not be done twice: the control node that takes over is asked only where the one that
+        has gone was asked nothing."""
+        until = time.monotonic() + _TAKE_OVER_SECONDS
+        while True:
+            asked = self._dialled
+            try:
+                return question(asked.grid)
+            except UnreachedError:
+                if asked.reading or time.monotonic() > until:
+                    raise
+            self._replace(asked)
+
+    def _is_current(self, dialled: Dialled) -> bool:
+        """Once no other thread changes that."""
+        with self._turn:
+            return self._dialled is dialled
+
+    def _replace(self, gone: Dialled) -> None:
+        with self._turn:
+            if self._dialled is gone:  # else another thread did
+                self._take_over()
+
+    def _take_over(self) -> None:
+        until = time.monotonic() + _TAKE_OVER_SECONDS
+        while True:
+            try:
+                self._dialled.close()
+                self._dialled = self._dial_and_tell()
+                self._dialled.grid.control()
+                return
+            except (UnavailableError, HomeInUseError):
+                if time.monotonic() > until:
+                    raise
+            time.sleep(_AGAIN_SECONDS)
+
+    def _dial_and_tell(self) -> Dialled:
+        """How the control node's settings differ from ours is said once."""
+        dialled = self._dial()
+        for notice in dialled.notices:
+            if notice not in self._noticed:
+                print(f"gridmill: {notice}", file=sys.stderr)
+        self._noticed.update(dialled.notices)
+        return dialled
+
+
+def _is_storage(error: UnavailableError) -> bool:
+    """A disk that is full or damaged: that does not pass by itself as a server's absence does."""
+    return isinstance(error, StorageError) and not isinstance(error, StoreLostError)

@@ -1,0 +1,85 @@
+"""Starting a control node as a process of its own: it lives as long as it has clients."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+from gridmill.codec import decode
+from gridmill.errors import StorageError, from_body
+from gridmill.rpc.protocol import receive_frame
+from gridmill.settings import Settings, as_variables, whole_environment
+
+LOG = "control.log"
+"""In the home: what control nodes that commands started had to say."""
+_LOG_BYTES = 2**20
+_START_SECONDS = 90.0
+"""It imports itself, opens the store, and waits up to 15 s for another one that ends."""
+
+
+def start_node(settings: Settings) -> socket.socket | None:
+    """Start one and wait until it answers. Close what this gives once you are its client. None: it was killed
+    before it answered, or failed without a word.
+
+    It has this process's environment and no terminal; signals of this terminal do not reach it. Raises what
+    keeps it from starting: HomeInUseError, StoreInUseError, StorageError, InputError.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = _spawn(settings, theirs)
+        process.wait()  # it forks, and that process goes on
+        ours.settimeout(_START_SECONDS)
+        is_up = _is_up(ours)
+    except BaseException:
+        ours.close()
+        raise
+    if not is_up:
+        ours.close()
+        return None
+    return ours
+
+
+def _spawn(settings: Settings, starter: socket.socket) -> "subprocess.Popen[bytes]":
+    with _log(settings.home) as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "gridmill.embedded", str(starter.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={
+                **whole_environment(),
+                **as_variables(settings),
+                "GRIDMILL_HOME": str(settings.home),
+                "GRIDMILL_FAULT": settings.fault,
+            },
+            pass_fds=(starter.fileno(),),
+            start_new_session=True,
+        )
+
+
+def _log(home: Path) -> IO[bytes]:
+    """The log, for the user alone; what is long is put aside, in place of what was there before."""
+    path = home / LOG
+    try:
+        if path.exists() and path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_name(f"{LOG}.1"))
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb")
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="Set GRIDMILL_HOME to a folder you can write to.",
+        ) from error
+
+
+def _is_up(starter: socket.socket) -> bool:
+    try:
+        parts = receive_frame(starter)
+    except OSError:
+        parts = None
+    if parts is not None and parts[0]:
+        raise from_body(decode(parts[0], dict[str, object]))
+    return parts is not None

@@ -1,0 +1,150 @@
+"""What is noted of attempts at a farm, over restarts, and what is told of their ends by it."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from gridmill.codec import decode, encode, from_builtins, to_builtins
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import Outcome, PodEvent
+from gridmill.domain.route import Carriage, Crossing, Staging
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.errors import InputError, StorageError, from_body
+from gridmill.private_files import write_private
+
+_KEPT_SECONDS = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What is known of an attempt at the farm, over restarts and sessions.
+
+    It leaves there its own folder and its checkpoints (`checkpoints_there`), by their URIs; a `part` leaves
+    something in any case. `refusal` is why it never began, as `errors.to_body` writes it. `told` is the
+    body of its end as it was told, once all that it made is here: then it is told so again. `there` is what
+    was carried there for it, `staging` how, and how what it made comes. `pod_id` is where it runs, `alike`
+    are folders here that may hold some of what it makes. `carried` is what its checkpoints here were when
+    they were last carried, there or back (a manifest's fingerprint; empty: there were none). `lost`: its pod
+    was given up while the farm was cut off; `over`: nothing more is asked about it. `is_there`: its end was
+    told, and the farm has yet to hear that it may forget it.
+    """
+
+    token: str
+    output_uri: str
+    checkpoint_uri: str = ""
+    checkpoints_there: str = ""
+    part: bool = False
+    refusal: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] | None = None
+    there: Crossing = Crossing()
+    staging: Staging = Staging.DIRECT
+    pod_id: str = ""
+    alike: tuple[str, ...] = ()
+    carried: str = ""
+    lost: bool = False
+    over: bool = False
+    is_there: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something of it may still come."""
+        return self.told is None and not self.over
+
+
+class Notes:
+    """One file per attempt, below a folder. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Notes of long ago go: nobody asks for them any more."""
+        self._folder = folder
+        self._lock = Lock()
+        self._open: dict[str, Note] = {}
+        self._there: dict[str, Note] = {}
+        oldest = time.time() - _KEPT_SECONDS
+        for path in folder.glob("*.json"):
+            with suppress(OSError, InputError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink(missing_ok=True)
+                else:
+                    self._sort(path.stem, decode(path.read_bytes(), Note))
+
+    def find(self, attempt_id: str) -> Note | None:
+        """None where it never was at this farm, or nothing can be made of what was noted."""
+        try:
+            return decode(self._path(attempt_id).read_bytes(), Note)
+        except (OSError, InputError):
+            return None
+
+    def is_damaged(self, attempt_id: str) -> bool:
+        """Whether it was at this farm, and nobody knows what is to come of it."""
+        return self._path(attempt_id).exists() and self.find(attempt_id) is None
+
+    def write(self, attempt_id: str, note: Note) -> None:
+        """Keep or replace it, on the disk. Raises StorageError."""
+        path = self._path(attempt_id)
+        with self._lock:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_private(path, encode(note))
+            except OSError as error:
+                raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
+            self._sort(attempt_id, note)
+
+    def _sort(self, attempt_id: str, note: Note) -> None:
+        for kept, belongs in ((self._open, note.is_open), (self._there, note.is_there)):
+            kept.pop(attempt_id, None)
+            if belongs:
+                kept[attempt_id] = note
+
+    def still_there(self) -> Mapping[str, Note]:
+        """Those whose end was told, and that the farm is to forget, by attempt."""
+        with self._lock:
+            return dict(self._there)
+
+    def open(self) -> Mapping[str, Note]:
+        """Those whose end was not told, by attempt."""
+        with self._lock:
+            return dict(self._open)
+
+    def _path(self, attempt_id: str) -> Path:
+        return self._folder / f"{attempt_id}.json"
+
+
+def never_begun(event: PodEvent, note: Note) -> PodEvent:
+    """Stopped, or refused for what was noted, before its pod heard of it."""
+    known = replace(event, token=note.token)
+    if note.refusal is None:
+        return known
+    why = from_body(dict(note.refusal))
+    cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
+    return ended(known, AttemptState.FAILED, str(why), hint=why.hint, cause=cause)
+
+
+def lost_note(event: PodEvent) -> PodEvent:
+    """The end of one of which nobody knows where what it made is to come."""
+    return ended(event, AttemptState.LOST, "what was noted of it at home is damaged")
+
+
+def succeeded(body: Mapping[str, Any]) -> bool:
+    """Whether the body of an end tells that its attempt did."""
+    return from_builtins(body["outcome"], Outcome).state == AttemptState.SUCCEEDED
+
+
+def with_carriage(event: PodEvent, carriage: Carriage) -> PodEvent:
+    """Its outcome says what was carried."""
+    outcome = replace(from_builtins(event.body["outcome"], Outcome), carriage=carriage)
+    return replace(event, body={**event.body, "outcome": to_builtins(outcome)})
+
+
+def ended(
+    event: PodEvent, state: AttemptState, message: str, *, hint: str = "", cause: Cause = Cause.STORAGE
+) -> PodEvent:
+    """The event with that end in the place of its own."""
+    outcome = Outcome(
+        state=state, cause=Cause.LOST if state == AttemptState.LOST else cause, message=message, hint=hint
+    )
+    return replace(event, body={"outcome": to_builtins(outcome)})

@@ -1,0 +1,213 @@
+"""What attempts at a farm can be gone on from comes home while they run: a farm may be gone for ever."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from gridmill.codec import fingerprint
+from gridmill.domain.farm_protocol import Manifest
+from gridmill.domain.storage_uri import below
+from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError
+from gridmill.sites.farm.attempt_log import Note, Notes
+from gridmill.sites.farm.client import Farm
+from gridmill.sites.farm.inputs import Known
+
+_LOG = logging.getLogger(__name__)
+_SHARE = 20
+"""Carrying checkpoints takes a twentieth of the time at most, as writing them does."""
+_CLOSE_SECONDS = 5.0
+
+
+class Fetch(Protocol):
+    """Brings a folder home."""
+
+    def __call__(
+        self, attempt_id: str, note: Note, manifest: Manifest | None, stop: threading.Event | None
+    ) -> None:
+        """Its checkpoints: as of that manifest, or as they are. Raises as `Coming.fetch`."""
+        ...
+
+
+class Checkpoints:
+    """Of one farm. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        farm: Farm,
+        root: Path,
+        notes: Notes,
+        known: Known,
+        fetch: Fetch,
+        lock_of: Callable[[str], threading.Lock],
+    ) -> None:
+        """`lock_of` an attempt is held while anything of it is carried."""
+        self._farm, self._root, self._notes, self._known = farm, root, notes, known
+        self._fetch, self._lock_of = fetch, lock_of
+        self._hurry: dict[str, threading.Event] = {}
+        self._due: dict[str, float] = {}
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, every_seconds: float) -> None:
+        """Look for newer ones that often."""
+        self._thread = threading.Thread(
+            target=self._run, args=(every_seconds,), name="gridmill-checkpoints", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """May be repeated."""
+        self._over.set()
+        for stop in tuple(self._hurry.values()):
+            stop.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self, every_seconds: float) -> None:
+        while not self._over.wait(every_seconds):
+            try:
+                self.tick(every_seconds)
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
+                _LOG.exception("checkpoints_not_carried")
+
+    def tick(self, every_seconds: float) -> None:
+        """Of each attempt that runs, when it is due; and what was given up is done with, when that can be."""
+        running = self._notes.open()
+        self._due = {name: due for name, due in self._due.items() if name in running}
+        for attempt_id, note in running.items():
+            if note.lost:
+                self._sweep(attempt_id)
+            elif note.checkpoint_uri and time.monotonic() >= self._due.get(attempt_id, 0.0):
+                began = time.monotonic()
+                self.bring(attempt_id)
+                now = time.monotonic()
+                self._due[attempt_id] = now + max(every_seconds, _SHARE * (now - began))
+
+    def bring(self, attempt_id: str) -> bool:
+        """Whether newer ones of an attempt that runs have come. Those that change meanwhile, or that cannot
+        come now, come another time."""
+        lock = self._lock_of(attempt_id)
+        if not lock.acquire(blocking=False):
+            return False
+        stop = self._hurry[attempt_id] = threading.Event()
+        try:
+            note = self._notes.find(attempt_id)
+            if note is None or not note.is_open or note.lost:
+                return False
+            return self._steady(attempt_id, note, stop)
+        except StorageError as error:
+            _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            return False
+        except GridmillError as error:
+            _LOG.debug("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            return False
+        finally:
+            self._hurry.pop(attempt_id, None)
+            lock.release()
+
+    def hurry(self, attempt_id: str) -> None:
+        """It has ended: what comes of it now is its end."""
+        stop = self._hurry.get(attempt_id)
+        if stop is not None:
+            stop.set()
+
+    def _steady(self, attempt_id: str, note: Note, stop: threading.Event) -> bool:
+        """Seen twice the same: a folder that is being written to shows files of which some are newer."""
+        found = self._farm.scan(note.checkpoints_there)
+        if not found.files or _mark(found) == self._mark_here(note):
+            return False
+        if self._farm.scan(note.checkpoints_there) != found:
+            return False
+        self._fetch(attempt_id, note, found, stop)
+        self.carried(attempt_id)
+        return True
+
+    def carried(self, attempt_id: str) -> None:
+        """They are here as they are there."""
+        note = self._notes.find(attempt_id)
+        if note is not None and note.checkpoint_uri:
+            self._notes.write(attempt_id, replace(note, carried=self._mark_here(note)))
+
+    def _mark_here(self, note: Note) -> str:
+        """What tells them from others; empty where there are none."""
+        try:
+            return _mark(self._known.scan(below(self._root, note.checkpoint_uri)))
+        except NotFoundError:
+            return ""
+
+    def settle(self, pod_id: str) -> None:
+        """A pod is gone, and has said all: what its attempts leave comes home, and the farm may forget them.
+        Raises UnavailableError."""
+        for attempt_id, note in self._notes.open().items():
+            if note.pod_id == pod_id:
+                self._end(attempt_id)
+
+    def lose(self, pod_id: str) -> None:
+        """A pod was given up, as its farm is cut off."""
+        for attempt_id, note in self._notes.open().items():
+            if note.pod_id == pod_id and not note.lost:
+                self._notes.write(attempt_id, replace(note, lost=True))
+
+    def take_over(self, checkpoint_uri: str, attempt_id: str) -> None:
+        """An attempt is to go on: from what those before it, that were given up, have left there since,
+        unless another has gone on meanwhile. Raises UnavailableError."""
+        for before, note in self._notes.open().items():
+            if note.lost and note.checkpoint_uri == checkpoint_uri and before != attempt_id:
+                self._end(before)
+
+    def _end(self, attempt_id: str) -> None:
+        with self._lock_of(attempt_id):
+            note = self._notes.find(attempt_id)
+            if note is None or not note.is_open:
+                return
+            wanted = note.checkpoint_uri and not (note.lost and self._went_on(note))
+            if wanted and not self._bring_last(attempt_id, note):
+                self._notes.write(attempt_id, replace(note, over=True))  # it stays at the farm for its time
+            else:
+                self._forget(attempt_id, note)
+
+    def _bring_last(self, attempt_id: str, note: Note) -> bool:
+        """Whether all that there is has come."""
+        try:
+            if _mark(self._farm.scan(note.checkpoints_there)) != self._mark_here(note):
+                self._fetch(attempt_id, note, None, None)
+        except NotFoundError:
+            return True  # it made none
+        except StorageError as error:
+            _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            return False
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            return False
+        return True
+
+    def _went_on(self, note: Note) -> bool:
+        """Whether another attempt has made further ones, or has succeeded: those there are old."""
+        return self._mark_here(note) != note.carried
+
+    def _sweep(self, attempt_id: str) -> None:
+        """It was given up, and nobody needs what it left: its farm forgets it when it is back."""
+        try:
+            with self._lock_of(attempt_id):
+                note = self._notes.find(attempt_id)
+                if note is not None and note.is_open and (not note.checkpoint_uri or self._went_on(note)):
+                    self._forget(attempt_id, note)
+        except GridmillError as error:
+            _LOG.debug("attempt_not_forgotten attempt=%s reason=%s", attempt_id, error)
+
+    def _forget(self, attempt_id: str, note: Note) -> None:
+        """Raises UnavailableError."""
+        with suppress(NotFoundError):
+            self._farm.forget(attempt_id)
+        self._notes.write(attempt_id, replace(note, over=True))
+
+
+def _mark(manifest: Manifest) -> str:
+    return fingerprint(manifest) if manifest.files else ""

@@ -1,0 +1,80 @@
+"""What a source keeps of a farm that it joined: HOME/clusters/NAME, for its user alone."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError, UnavailableError
+from gridmill.private_files import write_private
+
+_FARM, _KEY, _CERTIFICATE = "farm.json", "source.key", "source.crt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Where a farm is, which certificate it must show (SHA-256, hex), and the token that it gave us."""
+
+    host: str
+    port: int
+    fingerprint: str
+    token: str
+    ssh: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """The folder and its files."""
+
+    folder: Path
+
+    @property
+    def key(self) -> Path:
+        """The private key (PEM), which never leaves this machine."""
+        return self.folder / _KEY
+
+    @property
+    def certificate(self) -> Path:
+        """What the farm signed (PEM)."""
+        return self.folder / _CERTIFICATE
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a farm was joined."""
+        return (self.folder / _FARM).exists()
+
+    def read(self) -> Credentials:
+        """Raises InputError where the farm was never joined."""
+        try:
+            return decode((self.folder / _FARM).read_bytes(), Credentials)
+        except OSError as error:
+            raise InputError(
+                f"no farm was joined as {self.folder.name}: there is no {self.folder}",
+                hint="`gridmill farm invite` on the farm prints a line with --join: paste it here.",
+            ) from error
+
+    def write(self, credentials: Credentials, certificate: str) -> None:
+        """Keep them, whole or not at all. Raises OSError."""
+        write_private(self.certificate, certificate.encode())
+        write_private(self.folder / _FARM, encode(credentials))
+
+    def request(self, source: str) -> str:
+        """A signing request (PEM) of the key that is there, or of a new one, which is kept. Raises
+        UnavailableError, OSError."""
+        if find_spec("cryptography") is None:
+            raise UnavailableError(
+                "a farm wants a certificate, and the package `cryptography` is not here",
+                hint="pip install 'gridmill[tls]'",
+            )
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        from gridmill.sites.farm import signing
+
+        if not self.key.exists():
+            write_private(self.key, signing.new_key())
+        signed: str = signing.signing_request(self.key.read_bytes(), source)
+        return signed
+
+
+def keeping(home: Path, name: str) -> Keeping:
+    """What this home keeps of the farm it calls `name`."""
+    return Keeping(home / "clusters" / name)

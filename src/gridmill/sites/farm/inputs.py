@@ -1,0 +1,185 @@
+"""What is known of the contents of folders at home, so that what did not change is not read again.
+
+What an attempt at a farm reads, as trees that are carried there, and how it finds them there.
+
+How much of some versions a farm lacks, before they are carried there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from gridmill.domain.artifact import Artifact, ArtifactKind, Input
+from gridmill.domain.comparison import Look
+from gridmill.domain.farm_protocol import Manifest
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.manifest import version_uri
+from gridmill.domain.pod_protocol import Order
+from gridmill.domain.storage_uri import below
+from gridmill.errors import GridmillError, StorageError, UnavailableError
+from gridmill.plugins import find
+from gridmill.transfer.manifest import HashCache, scan, scan_files
+from gridmill.transfer.paths import chunk_sizes
+
+_NEVER_NS = 2**63
+
+
+class Known:
+    """One file per folder. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, path: Path) -> Path:
+        """Where it is kept what a folder's files hashed to."""
+        return self._folder / f"{sha256(str(path).encode()).hexdigest()[:32]}.json"
+
+    def cache(self, path: Path) -> HashCache:
+        """For a scan of the folder."""
+        return HashCache(self.path(path))
+
+    def scan(self, path: Path) -> Manifest:
+        """See `manifest.scan`."""
+        return scan(path, cache=self.cache(path))
+
+    def remember(self, path: Path, manifest: Manifest) -> None:
+        """The folder was just made of that: nobody need read it to know, and nobody has written to it yet."""
+        cache = HashCache(self.path(path), now_ns=lambda: _NEVER_NS)
+        cache.open(manifest.chunk_bytes)
+        with suppress(OSError, StorageError):  # then it is read once more
+            for entry in manifest.files:
+                cache.keep(entry.path, (path / entry.path).lstat(), entry.chunks)
+            cache.save()
+
+
+BUNDLES = "bundles"
+_QUICK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """What is carried: `path` here, `uri` there."""
+
+    path: Path
+    uri: str
+    manifest: Manifest
+    writable: bool = False
+
+
+class Trees:
+    """Of attempts, as they are in this home's storage root. Safe to call from several threads."""
+
+    def __init__(self, root: Path, bundles: Path, known: Known) -> None:
+        self._here, self._bundles, self._known = root, bundles, known
+
+    def of(self, order: Order) -> Iterator[Tree]:
+        """All that it reads."""
+        for entry in (*order.inputs, *kept_from(order)):
+            if entry.artifact.output.uri:  # a command may make no files
+                yield self._tree_of(entry)
+        for uri in order.parts:
+            path = below(self._here, uri)
+            yield Tree(path=path, uri=uri, manifest=self._known.scan(path))
+        if order.checkpoint_uri and counts(order):
+            yield from self._checkpoints(order, below(self._here, order.checkpoint_uri))
+        if order.bundle_path:
+            bundle = self._bundles / f"{order.bundle}.tar.gz"
+            yield Tree(path=bundle, uri=f"{BUNDLES}/{bundle.name}", manifest=scan(bundle))
+
+    def _checkpoints(self, order: Order, folder: Path) -> Iterator[Tree]:
+        if folder.is_dir():
+            found = self._known.scan(folder)
+            yield Tree(path=folder, uri=checkpoints_there(order), manifest=found, writable=True)
+
+    def manifest_of(self, version: Artifact) -> Manifest | None:
+        """Its files; None where that would take long, as they were never read, or it has none."""
+        output = version.output
+        if not output.uri:
+            return None
+        known = self._known.path(below(self._here, output.uri)).exists()
+        if not known and output.size_bytes > _QUICK_BYTES:
+            return None
+        return self._tree_of(Input(name="", artifact=version)).manifest
+
+    def _tree_of(self, entry: Input) -> Tree:
+        output = entry.artifact.output
+        path = below(self._here, output.uri)
+        if output.kind != ArtifactKind.SINK:
+            return Tree(path=path, uri=output.uri, manifest=self._known.scan(path))
+        look = Look(root=str(self._here), artifact=entry.artifact, files=True)
+        files = find("looks", "process")(look).files
+        manifest = scan_files(path, files, cache=self._known.cache(path))
+        return Tree(path=path, uri=version_uri(output), manifest=manifest)
+
+
+def counts(order: Order) -> bool:
+    """Whether what it makes is kept: of a gang, what rank 0 makes."""
+    return order.gang is None or order.gang.rank == 0
+
+
+def checkpoints_there(order: Order) -> str:
+    """A folder of the attempt's own, or of its gang's: what an earlier one left there is nobody's concern."""
+    owner = order.gang.id if order.gang is not None else order.attempt_id
+    return f"{order.checkpoint_uri}.{owner}" if order.checkpoint_uri else ""
+
+
+def kept_from(order: Order) -> tuple[Input, ...]:
+    """The version before, where the job goes on from it."""
+    spec = order.job.dataset
+    return order.earlier if spec is not None and spec.incremental else ()
+
+
+def read_by(order: Order) -> frozenset[str]:
+    """The folders of this home that it reads, by their URIs."""
+    entries = (*order.inputs, *kept_from(order))
+    return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries} - {""}
+
+
+def input_there(entry: Input) -> Input:
+    """As it is named there."""
+    output = entry.artifact.output
+    if output.kind != ArtifactKind.SINK:
+        return entry
+    moved = replace(output, uri=version_uri(output))
+    return replace(entry, artifact=replace(entry.artifact, output=moved))
+
+
+_ASKED = 10_000
+_PATIENCE_SECONDS = 5.0
+"""Somebody waits for the plan; records do as well."""
+
+
+class Asked(Protocol):
+    """Who knows what is there."""
+
+    def missing(self, chunks: Iterable[str], *, seconds: float) -> tuple[str, ...]:
+        """Which of them are not there, told in so many seconds. Raises UnavailableError."""
+        ...
+
+
+def lacking_bytes(
+    farm: Asked, versions: Iterable[Artifact], manifest_of: Callable[[Artifact], Manifest | None]
+) -> Mapping[str, int]:
+    """By the id of each version whose files can be told of. Raises UnavailableError."""
+    sizes: dict[str, dict[str, int]] = {}
+    for version in versions:
+        try:
+            manifest = manifest_of(version)
+        except UnavailableError:
+            raise
+        except GridmillError:
+            continue  # its files are gone or changing: the attempt that reads it will say so
+        if manifest is not None:
+            sizes[version.id] = chunk_sizes(manifest)
+    gone = set(_missing(farm, dict.fromkeys(chunk for one in sizes.values() for chunk in one)))
+    return {key: sum(size for chunk, size in one.items() if chunk in gone) for key, one in sizes.items()}
+
+
+def _missing(farm: Asked, chunks: Iterable[str]) -> Iterable[str]:
+    left = iter(chunks)
+    while some := list(islice(left, _ASKED)):
+        yield from farm.missing(some, seconds=_PATIENCE_SECONDS)

@@ -1,0 +1,131 @@
+"""Becoming a source of a farm: once, with the one-time secret of its join line."""
+
+import hashlib
+import re
+import shutil
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from gridmill import __version__
+from gridmill.domain.farm_protocol import Joined, JoinRequest
+from gridmill.domain.naming import read_address
+from gridmill.errors import AwayError, ConflictError, GridmillError, InputError, StorageError
+from gridmill.private_files import write_private
+from gridmill.sites.farm.client import Farm
+from gridmill.sites.farm.credentials import Credentials, Keeping, keeping
+
+PORT = 8700
+_AWAY = (
+    "Is `gridmill up --light` running there, and may this machine reach that address and port? "
+    "`gridmill doctor` there looks at it."
+)
+_HOST = 16  # farms take 23 characters
+_FORM = re.compile(r"(?P<fingerprint>[0-9a-f]{64}):(?P<secret>\S{16,200})")
+
+
+def become_source(home: Path, name: str, controller: str, line: str) -> None:
+    """Join the farm at HOST:PORT (or ssh://USER@HOST) by FINGERPRINT:SECRET; what it gives is kept in `home`.
+
+    Without a line a membership that is there is kept, at that address. Raises InputError, also for another
+    certificate than that of the line, ConflictError for a farm that was joined under another name,
+    UnavailableError, StorageError.
+    """
+    at = read_controller(controller)
+    kept = keeping(home, name)
+    try:
+        if line:
+            _join(kept, source_name(home), at, line)
+        else:
+            known = kept.read()
+            moved = replace(at, fingerprint=known.fingerprint, token=known.token)
+            kept.write(moved, kept.certificate.read_text())
+    except OSError as error:
+        raise StorageError(f"cannot be written: {error.strerror}", place=str(kept.folder)) from error
+
+
+def _join(kept: Keeping, source: str, at: Credentials, line: str) -> None:
+    fingerprint, secret = read_line(line)
+    _check_new(kept, fingerprint)
+    draft = Keeping(kept.folder.with_name(f".{kept.folder.name}.draft"))
+    farm = Farm(replace(at, fingerprint=fingerprint))
+    try:
+        asked = JoinRequest(source=source, secret=secret, request=draft.request(source), version=__version__)
+        joined = _asked(farm, asked)
+    except GridmillError as error:
+        may_have_heard = isinstance(error, AwayError) and farm.reached > float("-inf")
+        if not may_have_heard:  # else it knows that key, and may be asked again
+            shutil.rmtree(draft.folder, ignore_errors=True)
+        raise
+    kept.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(kept.key, draft.key.read_bytes())
+    kept.write(replace(at, fingerprint=fingerprint, token=joined.token), joined.certificate)
+    shutil.rmtree(draft.folder, ignore_errors=True)
+
+
+def _asked(farm: Farm, request: JoinRequest) -> Joined:
+    """What the farm says, as whoever typed the line can use it."""
+    try:
+        return farm.join(request)
+    except AwayError as error:
+        raise AwayError(error.message, hint=error.hint or _AWAY) from error
+    except (InputError, ConflictError) as error:
+        raise type(error)(error.message, hint=error.hint, place="--join") from error
+    finally:
+        farm.close()
+
+
+def _check_new(kept: Keeping, fingerprint: str) -> None:
+    """Two sites of one farm would be one source there, and take each other's messages."""
+    for folder in sorted(kept.folder.parent.glob("[!.]*")):
+        other = Keeping(folder)
+        if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
+            known = other.read()
+            raise ConflictError(
+                f"this home has joined that farm already, as {folder.name}",
+                hint=f"`gridmill add cluster {folder.name} --controller {known.host}:{known.port}` adds it.",
+            )
+
+
+def read_controller(text: str) -> Credentials:
+    """Where a farm is: HOST[:PORT], or ssh://[USER@]HOST[:SSHPORT] with the farm's own address behind `/`
+    (default: 127.0.0.1:8700 there). Raises InputError."""
+    if not text.startswith("ssh://"):
+        host, port = read_address(text, port=PORT, place="--controller")
+        return Credentials(host=host, port=port, fingerprint="", token="")
+    destination, _, behind = text.removeprefix("ssh://").partition("/")
+    host, port = read_address(behind or "127.0.0.1", port=PORT, place="--controller")
+    if not destination or destination.startswith("-"):
+        raise InputError(f"{text!r} names no host", place="--controller", hint="ssh://user@gpu1")
+    return Credentials(host=host, port=port, fingerprint="", token="", ssh=f"ssh://{destination}")
+
+
+def read_line(line: str) -> tuple[str, str]:
+    """Fingerprint and secret of a join line, or of the command that ends with it. Raises InputError; the
+    line is a secret, so it is not shown."""
+    words = line.split() or [""]
+    found = _FORM.fullmatch(words[-1])
+    if found is None:
+        raise InputError(
+            f"that is not FINGERPRINT:SECRET{_amiss(words[-1])}",
+            place="--join",
+            hint="`gridmill up --light` (or `gridmill farm invite`) on the farm says the whole line.",
+        )
+    return found["fingerprint"], found["secret"]
+
+
+def _amiss(word: str) -> str:
+    """What is wrong with it; nothing of it is told."""
+    fingerprint, colon, _ = word.partition(":")
+    if not colon:
+        return ""
+    if not re.fullmatch("[0-9a-f]{64}", fingerprint):
+        return f": a fingerprint has 64 characters, 0 to 9 and a to f; this has {len(fingerprint)}"
+    return ": its secret is not whole"
+
+
+def source_name(home: Path) -> str:
+    """How this home is called at farms: the machine, and a mark of the home, for it may have several."""
+    host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower())
+    mark = hashlib.sha256(str(home).encode()).hexdigest()[:6]
+    return f"{host.lstrip('-0123456789')[:_HOST] or 'source'}-{mark}"

@@ -1,0 +1,358 @@
+"""For how long a farm keeps each pod without a word of us: what was asked for then, whatever is asked now.
+
+A first look at how quick the way to a farm is, before anything was carried over it.
+
+The cluster site: a SitePort whose pods a farm brings up, in another subnet.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+from gridmill.codec import decode, encode
+from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.farm_protocol import Deploy, FarmLook
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
+from gridmill.domain.route import Pace, Way
+from gridmill.domain.site import Node, NodeLook, Site
+from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
+from gridmill.plugins import find
+from gridmill.ports.site import Doors, PodSight, Sight, SitePort
+from gridmill.private_files import write_private
+from gridmill.settings import Settings
+from gridmill.sites.farm import buckets
+from gridmill.sites.farm.client import Farm, member
+from gridmill.sites.farm.credentials import keeping
+from gridmill.sites.farm.inputs import lacking_bytes
+from gridmill.sites.farm.join import read_controller, source_name
+from gridmill.sites.farm.relay import LastWords, Relay, Words
+from gridmill.sites.farm.settings import read
+from gridmill.sites.farm.staging import HomeCarrying
+from gridmill.transfer.progress import LATELY_SECONDS, Carried
+
+MARGIN_SECONDS = 60.0
+"""A question that was under way may have renewed the lease, and the farm's pods count it from when it sees
+that it is cut off."""
+
+
+def is_over(silent_seconds: float, lease_seconds: float) -> bool:
+    """Whether a farm that has not heard of us for so long has surely ended a pod of that lease, or that pod
+    itself, whatever became of the farm's controller meanwhile."""
+    return silent_seconds >= lease_seconds + MARGIN_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is in the file: seconds by pod."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Leases:
+    """Of the pods at one farm, over restarts. Safe to call from several threads."""
+
+    def __init__(self, path: Path, usual_seconds: float) -> None:
+        """`usual_seconds` are those of pods that are brought up now, and of those that are not known."""
+        self._path, self._usual_seconds = path, usual_seconds
+        self._lock = Lock()
+        try:
+            self._seconds = dict(decode(path.read_bytes(), Kept).seconds)
+        except (OSError, InputError):
+            self._seconds = {}
+
+    def asked(self, pods: Iterable[str]) -> float:
+        """The lease (seconds) with which to ask for these pods: that with which they were asked for first.
+        Raises StorageError."""
+        with self._lock:
+            known = [self._seconds[pod] for pod in pods if pod in self._seconds]
+            seconds = max(known, default=self._usual_seconds)
+            new = {pod: seconds for pod in pods if pod not in self._seconds}
+            if new:
+                self._write(self._seconds | new)
+            return seconds
+
+    def of(self, pod: str) -> float:
+        """In seconds."""
+        with self._lock:
+            return self._seconds.get(pod, self._usual_seconds)
+
+    def over(self, pods: Iterable[str]) -> None:
+        """These are gone. Raises StorageError."""
+        with self._lock:
+            gone = set(pods)
+            left = {pod: seconds for pod, seconds in self._seconds.items() if pod not in gone}
+            if left != self._seconds:
+                self._write(left)
+
+    def _write(self, seconds: dict[str, float]) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_private(self._path, encode(Kept(seconds=seconds)))
+        except OSError as error:
+            raise StorageError(f"cannot be written: {error.strerror}", place=str(self._path)) from error
+        self._seconds = seconds
+
+
+_SIZES = (64 << 10, 512 << 10, 4 << 20)
+_ENOUGH_SECONDS = 0.25
+"""What took so long tells enough: a larger one would only take longer."""
+_LEAST_SECONDS = 1e-4
+_TRIPS = 3
+
+
+def probe(
+    farm: Farm, limit_bytes_per_second: float | None = None, clock: Callable[[], float] = time.monotonic
+) -> Way:
+    """Some bytes there, some back. Raises UnavailableError. A farm that does not know probes tells only how
+    long a round trip is."""
+    trip = min(_timed(farm.greet, clock) for _ in range(_TRIPS))
+    try:
+        farm.probe(0, 0)  # data has connections of its own: making one is not counted
+        there = _pace(lambda size: partial(farm.probe, size, 0), trip, limit_bytes_per_second, clock)
+        back = _pace(lambda size: partial(farm.probe, 0, size), trip, limit_bytes_per_second, clock)
+    except UnavailableError:
+        raise
+    except GridmillError:
+        return Way(round_trip_seconds=trip)
+    return Way(there=there, back=back, round_trip_seconds=trip)
+
+
+def _pace(
+    asking: Callable[[int], Callable[[], None]],
+    trip: float,
+    limit: float | None,
+    clock: Callable[[], float],
+) -> Pace:
+    for size in _SIZES:
+        took = max(_LEAST_SECONDS, _timed(asking(size), clock) - trip)
+        if took >= _ENOUGH_SECONDS:
+            break
+    return Pace(carried_bytes=float(size), seconds=max(took, size / limit if limit else 0.0))
+
+
+def _timed(act: Callable[[], None], clock: Callable[[], float]) -> float:
+    began = clock()
+    act()
+    return clock() - began
+
+
+T = TypeVar("T")
+_LOOK_SECONDS = 5.0
+_NEVER = PodSight(sight=Sight.GONE, message="it was never started")
+_LEAVES = PodSight(sight=Sight.UNKNOWN, message="it is gone, and what it left comes home")
+
+
+class ClusterSite:
+    """Safe to call from several threads."""
+
+    def __init__(
+        self,
+        name: str,
+        farm: Farm,
+        relay: Relay,
+        carrying: HomeCarrying,
+        link: str,
+        leases: Leases,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name, self._farm, self._relay, self._carrying = name, farm, relay, carrying
+        self._link, self._leases, self._monotonic = link, leases, monotonic
+        self._heard = monotonic()
+        self._lock = threading.Lock()
+        self._look: tuple[float, FarmLook] | None = None
+        self._unanswered: set[str] = set()
+        self._words = LastWords(self._bring_words)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The farm's. Raises UnavailableError."""
+        return self._asked().nodes
+
+    def looks(self) -> Mapping[str, NodeLook]:
+        """What the farm sees of its nodes now. Raises UnavailableError."""
+        return self._asked(fresh=True).looks
+
+    def _asked(self, *, fresh: bool = False) -> FarmLook:
+        with self._lock:
+            known = self._look
+        if known is not None and not fresh and self._monotonic() - known[0] < _LOOK_SECONDS:
+            return known[1]
+        look = self._answer(self._farm.look)
+        with self._lock:
+            self._look = self._monotonic(), look
+        return look
+
+    def _answer(self, ask: Callable[[], T]) -> T:
+        """What the farm says. A refusal is told as UnavailableError: nothing the control node can mend."""
+        try:
+            said = ask()
+        except UnavailableError:
+            raise
+        except GridmillError as error:
+            raise UnavailableError(error.message, hint=error.hint) from error
+        self._heard = self._monotonic()
+        return said
+
+    def link(self) -> str:
+        """What the farm puts in its place."""
+        return self._link
+
+    def pod_home(self, pod_id: str) -> str:
+        """The farm says it."""
+        return ""
+
+    def prepare(self) -> None:
+        """Nothing: what a lease was not asked for costs the farm nothing."""
+
+    def bring_up(self, orders: Sequence[PodOrder]) -> None:
+        """Ask for them; they are QUEUED until the farm has room. Raises UnavailableError."""
+        by_deployment = attrgetter("deployment_id")
+        once = {order.pod_id: order for order in orders}.values()
+        for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
+            asked = tuple(some)
+            pods = {order.pod_id for order in asked}
+            wanted = Deploy(orders=asked, lease_seconds=self._leases.asked(pods))
+            self._unanswered |= pods
+            self._answer(partial(self._farm.deploy, deployment_id, wanted))
+            self._unanswered -= pods
+
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+        """What the farm says, of those that are gone once what they left is here; when it has been silent for
+        longer than the lease, it has ended them all."""
+        try:
+            seen = self._answer(partial(self._farm.observe, pod_ids))
+        except UnavailableError:
+            if not any(map(self._is_lost, pod_ids)):
+                raise
+            return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
+        sights = {pod_id: seen.sights.get(pod_id, _NEVER) for pod_id in pod_ids}
+        gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
+        here = self._words.here({pod_id: tuple(seen.words.get(pod_id, ())) for pod_id in gone})
+        return sights | {pod_id: _LEAVES for pod_id in gone if pod_id not in here}
+
+    def _given_up(self, pod_id: str) -> PodSight:
+        """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
+        if pod_id in self._unanswered or not self._is_lost(pod_id):
+            return PodSight(sight=Sight.UNKNOWN, message="the farm does not answer")
+        why = f"the farm has not answered for {self._leases.of(pod_id):g} s: it has ended its pods by now"
+        return PodSight(sight=Sight.GONE, message=why)
+
+    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+        """What it had journalled, with what it made brought home. Raises UnavailableError."""
+        here = self._words.take(pod_id)
+        if here is not None:
+            return here
+        if self._is_lost(pod_id):
+            self._words.drop((pod_id,))
+            self._carrying.leave(pod_id)
+            self._carrying.checkpoints.lose(pod_id)
+            return ()
+        words = self._answer(partial(self._farm.observe, (pod_id,))).words.get(pod_id, ())
+        return self._bring_words(pod_id, tuple(words))
+
+    def _bring_words(self, pod_id: str, words: Words) -> Words:
+        """As it had journalled them, with what it made brought home. Raises UnavailableError."""
+        self._carrying.leave(pod_id)
+        told = self._carrying.bring_home(Events(events=words)).events
+        self._answer(partial(self._carrying.checkpoints.settle, pod_id))
+        self._leases.over((pod_id,))
+        return told
+
+    def _is_lost(self, pod_id: str) -> bool:
+        """Whether the farm has been silent for longer than that pod's lease."""
+        known = max(self._heard, self._farm.reached)
+        return is_over(self._monotonic() - known, self._leases.of(pod_id))
+
+    def tear_down(self, pod_ids: Sequence[str]) -> None:
+        """They are gone when this returns. Raises UnavailableError."""
+        if not all(map(self._is_lost, pod_ids)):
+            self._answer(partial(self._farm.end, pod_ids))
+        for pod_id in pod_ids:
+            self._carrying.leave(pod_id)
+            if self._is_lost(pod_id):
+                self._carrying.checkpoints.lose(pod_id)
+            else:
+                self._answer(partial(self._carrying.checkpoints.settle, pod_id))
+        self._leases.over(pod_ids)
+        self._words.drop(pod_ids)
+
+    def carried(self, attempt_id: str) -> Mapping[str, Any]:
+        """See Carries."""
+        way, found = self._carrying.progress(attempt_id) or ("", None)
+        if found is None or not found.total_bytes:
+            return {}
+        note = ", ".join([f"carried {way} {self._name}", *_transfer_pace(found)])
+        done = found.there_bytes + found.carried_bytes
+        return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
+
+    def farm(self) -> FarmLook:
+        """See Carries."""
+        return self._asked()
+
+    def held_up(self) -> Mapping[str, str]:
+        """See Carries. What the farm says is lost belongs to it."""
+        with self._lock:
+            known = self._look
+        lost = known[1].warnings if known is not None else ()
+        return {told: f"site {self._name}: {told}" for told in lost} | self._carrying.held_up()
+
+    def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
+        """See Carries. What an attempt made there that the farm has not forgotten yet counts as lacking, as
+        nobody waits for that here, and is kept by the time that it is read."""
+        self._carrying.forgetting.soon()
+        return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.trees.manifest_of))
+
+    def probe(self) -> Way:
+        """See Carries."""
+        return self._answer(partial(probe, self._farm, self._carrying.limit_bytes_per_second))
+
+    def tidy(self) -> None:
+        """See Clears."""
+        self._carrying.tidy_buckets()
+
+    def clear(self) -> None:
+        """See Clears."""
+        self._carrying.clear_buckets()
+
+    def close(self) -> None:
+        """Pods go on."""
+        self._words.close()
+        self._carrying.close()
+        self._relay.close()
+
+
+def _transfer_pace(found: Carried) -> Iterator[str]:
+    """In words: how quick it goes, and what is left."""
+    if found.left_bytes and found.still_seconds >= LATELY_SECONDS:  # what ssh holds may take so long
+        yield f"nothing has moved for {show_seconds(found.still_seconds)}"
+    elif found.bytes_per_second:
+        yield f"{show_bytes(int(found.bytes_per_second))}/s"
+        if found.left_seconds:
+            yield f"{show_seconds(found.left_seconds)} left"
+
+
+def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+    """The site; the farm must have been joined. Raises InputError."""
+    del doors  # the source dials
+    said = read(site)
+    kept = keeping(settings.home, site.name)
+    farm = member(kept, read_controller(site.address) if site.address else None)
+    notes = kept.folder / "carried"
+    there_and_back = buckets.Carriers(farm, site, source_name(settings.home), kept.folder)
+    carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, said.rate, there_and_back)
+    socket = settings.home / "links.sock"
+    relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
+    leases = Leases(kept.folder / "leases.json", said.lease_seconds)
+    made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
+    relay.start()
+    carrying.checkpoints.start(said.checkpoints_seconds)
+    carrying.forgetting.start()
+    return made

@@ -1,0 +1,402 @@
+"""What attempts at a farm read is carried there, what they make is carried home."""
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Lock
+
+from gridmill.codec import from_builtins
+from gridmill.domain.farm_protocol import Manifest, Place
+from gridmill.domain.manifest import contents_uri
+from gridmill.domain.pod_protocol import Events, EventType, Order, Outcome, PodEvent
+from gridmill.domain.route import Carriage, Crossing, Staging
+from gridmill.domain.states import AttemptState
+from gridmill.domain.storage_uri import below
+from gridmill.errors import (
+    AwayError,
+    ConflictError,
+    DataError,
+    GridmillError,
+    InterruptedRunError,
+    NotFoundError,
+    UnavailableError,
+    explained,
+    to_body,
+)
+from gridmill.sites.farm.attempt_log import Note, Notes, ended, lost_note, never_begun, with_carriage
+from gridmill.sites.farm.buckets import Carriers
+from gridmill.sites.farm.checkpoints import Checkpoints
+from gridmill.sites.farm.cleanup import Forgetting
+from gridmill.sites.farm.client import Farm
+from gridmill.sites.farm.download import Coming
+from gridmill.sites.farm.errors import ThereError
+from gridmill.sites.farm.inputs import (
+    BUNDLES,
+    Known,
+    Tree,
+    Trees,
+    checkpoints_there,
+    counts,
+    input_there,
+    read_by,
+)
+from gridmill.transfer.contents import list_contents, write_contents
+from gridmill.transfer.engine import Carrier, Terms, push
+from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.paths import chunk_sizes
+from gridmill.transfer.progress import Carried, Progress
+from gridmill.transfer.verify import check_order, seal
+
+_LOG = logging.getLogger(__name__)
+_TIMES = 3
+_TROUBLE_SECONDS, _REFUSED_SECONDS = 600.0, 86_400.0
+_PATIENCE_SECONDS = 5.0
+"""Whoever asked asks again, as long as the farm is dialled."""
+
+
+class HomeCarrying:
+    """Carrying between this home's storage root and a farm. Safe to call from several threads."""
+
+    def __init__(
+        self,
+        farm: Farm,
+        root: Path,
+        bundles: Path,
+        notes: Path,
+        limit_bytes_per_second: float | None = None,
+        carriers: Carriers | None = None,
+        trouble_seconds: float = _TROUBLE_SECONDS,
+        refused_seconds: float = _REFUSED_SECONDS,
+    ) -> None:
+        """`notes` is a folder for what must be known again after a restart. Without `carriers` all goes
+        through the farm. A disk there that fails is waited for `trouble_seconds`, a bucket that refuses
+        `refused_seconds`: somebody has to set a key or a clock."""
+        self._carriers = carriers
+        self._farm, self._here = farm, root
+        self._noted, self._known = Notes(notes / "attempts"), Known(notes / "hashes")
+        self._terms = Terms(patience_seconds=_PATIENCE_SECONDS, limit_bytes_per_second=limit_bytes_per_second)
+        self.limit_bytes_per_second = limit_bytes_per_second
+        self._comes = Coming(farm, root, notes.parent.name, self._known, self._carrier, self._terms)
+        self.trees = Trees(root, bundles, self._known)
+        self._root = ""
+        self._progress: dict[str, tuple[str, Progress]] = {}
+        self._stops: dict[str, Event] = {}
+        self._back: dict[str, Crossing] = {}
+        self._troubled: dict[str, tuple[bool, float]] = {}
+        self._trouble_seconds, self._refused_seconds = trouble_seconds, refused_seconds
+        self._left: set[str] = set()
+        self._held_up: dict[str, str] = {}
+        self._closed = Event()
+        self._locks: dict[str, Lock] = {}
+        self._guard = Lock()
+        self.checkpoints = Checkpoints(
+            farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of
+        )
+
+        self.forgetting = Forgetting(farm, self._noted, self._lock_of)
+
+    def note(self, order: Order, pod_id: str = "") -> None:
+        """See Carrying."""
+        mine, before = counts(order), self._noted.find(order.attempt_id)
+        note = Note(
+            token=order.token,
+            output_uri=order.output_uri if mine else "",
+            checkpoint_uri=order.checkpoint_uri if mine else "",
+            checkpoints_there=checkpoints_there(order) if mine else "",
+            part=order.part is not None,
+            there=before.there if before is not None else Crossing(),
+            carried=before.carried if before is not None else "",
+            staging=order.staging,
+            pod_id=pod_id,
+            alike=tuple(entry.artifact.output.uri for entry in order.earlier if entry.artifact.output.uri),
+        )
+        self._noted.write(order.attempt_id, note)
+        stop = self._stops.get(order.attempt_id)
+        if stop is None or stop.is_set():  # what an earlier session began is ended by the same
+            self._stops[order.attempt_id] = Event()
+
+    def refuse(self, attempt_id: str, why: GridmillError) -> None:
+        """See Carrying."""
+        note = self._noted.find(attempt_id)
+        if note is not None:
+            self._noted.write(attempt_id, replace(note, refusal=to_body(why)))
+
+    def take_there(self, order: Order) -> Order:
+        """See Carrying. Asked twice, the second waits for the first, and finds all there."""
+        with (
+            self._lock_of(order.attempt_id),
+            self._telling(order.attempt_id, _by("to", order.staging)) as progress,
+        ):
+            spent = 0.0
+            self._refuse_ended(order.attempt_id)
+            order = check_order(order, self._here, _LOG.info)
+            try:
+                if order.checkpoint_uri and counts(order):
+                    self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
+                self.forgetting.first(read_by(order))
+                for tree in self.trees.of(order):
+                    spent += self._carry(tree, order, progress)
+            finally:
+                self._note_there(order.attempt_id, progress.look(), spent)
+            self.checkpoints.carried(order.attempt_id)
+        there = self._root_there()
+        bundle = f"{there}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
+        return replace(
+            order,
+            root=there,
+            bundle_path=bundle,
+            checkpoint_uri=checkpoints_there(order),
+            inputs=tuple(map(input_there, order.inputs)),
+            earlier=tuple(map(input_there, order.earlier if order.job.dataset is not None else ())),
+            contents_uri="",  # they are listed here, once they have come
+        )
+
+    def _refuse_ended(self, attempt_id: str) -> None:
+        """Room that it took there now would never be given back."""
+        note = self._noted.find(attempt_id)
+        if note is not None and not note.is_open:
+            raise InterruptedRunError(f"{attempt_id} has ended")
+
+    def _note_there(self, attempt_id: str, seen: Carried, seconds: float) -> None:
+        """What was carried so far is there when it is tried again."""
+        note = self._noted.find(attempt_id)
+        if note is None:
+            return
+        carried = note.there.carried_bytes + seen.carried_bytes
+        there = Crossing(
+            carried_bytes=carried,
+            reused_bytes=max(0, seen.total_bytes - carried),
+            seconds=note.there.seconds + seconds,
+        )
+        self._noted.write(attempt_id, replace(note, there=there))
+
+    def _lock_of(self, attempt_id: str) -> Lock:
+        with self._guard:
+            return self._locks.setdefault(attempt_id, Lock())
+
+    @contextmanager
+    def _telling(self, attempt_id: str, way: str) -> Iterator[Progress]:
+        """What is carried inside can be seen, and why it cannot go on (of a farm that is away: its site).
+        Raises UnavailableError for what was interrupted by `close`."""
+        progress = Progress()
+        self._progress[attempt_id] = way, progress
+        try:
+            yield progress
+        except AwayError:
+            raise
+        except InterruptedRunError as error:
+            if self._closed.is_set():
+                raise UnavailableError("nothing more is carried here") from error
+            raise
+        except UnavailableError as error:
+            self._held_up[attempt_id] = f"what {attempt_id} needs or has made waits: {explained(error)}"
+            raise
+        else:
+            self._held_up.pop(attempt_id, None)
+        finally:
+            self._progress.pop(attempt_id, None)
+
+    def held_up(self) -> dict[str, str]:
+        """Why what attempts need or have made cannot be carried now."""
+        return dict(self._held_up)
+
+    def progress(self, attempt_id: str) -> tuple[str, Carried] | None:
+        """How far its data is on the way `to` the farm (or `by a bucket to`) or `from` it; None when none
+        is."""
+        found = self._progress.get(attempt_id)
+        return (found[0], found[1].look()) if found is not None else None
+
+    def _root_there(self) -> str:
+        if not self._root:
+            self._root = self._farm.look().root
+        return self._root
+
+    def _carry(self, tree: Tree, order: Order, progress: Progress) -> float:
+        """Until nothing lacks there: what was there when it was asked may have gone since. For how many
+        seconds chunks travelled."""
+        place = Place(
+            uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
+        )
+        seconds = 0.0
+        for tried in range(_TIMES):
+            if not self._farm.place(place):
+                if not tried:
+                    progress.expect(tree.manifest.size_bytes, tree.manifest.size_bytes)
+                return seconds
+            stop, began = self._stops.get(order.attempt_id), time.monotonic()
+            carrier = self._carrier(order.staging, tree.manifest)
+            push(tree.manifest, tree.path, carrier, progress=progress, terms=self._terms, stop=stop)
+            seconds += time.monotonic() - began
+        raise UnavailableError(
+            f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
+        )
+
+    def _carrier(self, staging: Staging, manifest: Manifest) -> Carrier:
+        return (
+            self._carriers.carrier(staging, chunk_sizes(manifest))
+            if self._carriers is not None
+            else self._farm
+        )
+
+    def tidy_buckets(self) -> None:
+        """What earlier processes of this home left in buckets goes from now on."""
+        if self._carriers is not None:
+            self._carriers.start()
+
+    def clear_buckets(self) -> None:
+        """Nothing is carried to that farm any more: what is in buckets for that goes."""
+        if self._carriers is not None:
+            self._carriers.clear()
+
+    def close(self) -> None:
+        """Carry nothing more; what has arrived stays. May be repeated."""
+        self._closed.set()
+        for stop in tuple(self._stops.values()):
+            stop.set()
+        self.checkpoints.close()
+        self.forgetting.close()
+        if self._carriers is not None:
+            self._carriers.close()
+
+    # home
+
+    def bring_home(self, events: Events) -> Events:
+        """See Carrying."""
+        return Events(events=tuple(map(self._brought, events.events)))
+
+    def _brought(self, event: PodEvent) -> PodEvent:
+        if event.type != EventType.ENDED:
+            return event
+        note = self._noted.find(event.attempt_id)
+        if note is None:
+            return lost_note(event) if self._noted.is_damaged(event.attempt_id) else event
+        self.checkpoints.hurry(event.attempt_id)
+        way = _by("from", note.staging)
+        with self._lock_of(event.attempt_id), self._telling(event.attempt_id, way) as progress:
+            note = self._noted.find(event.attempt_id)
+            if note is None:
+                return event
+            if not event.token:  # its pod never heard of it
+                event = never_begun(event, note)
+            elif note.told is not None:
+                return replace(event, body=note.told)
+            else:
+                event = self._with_results(event, note, progress)
+                event = with_carriage(event, self._carriage(event.attempt_id, note))
+            is_there = event.attempt_id not in self._left  # that stays at the farm for its time
+            self._noted.write(event.attempt_id, replace(note, told=event.body, is_there=is_there))
+            self._stops.pop(event.attempt_id, None)
+            self._troubled.pop(event.attempt_id, None)
+        self.forgetting.soon()
+        return event
+
+    def _carriage(self, attempt_id: str, note: Note) -> Carriage:
+        back = self._back.pop(attempt_id, Crossing())
+        trip = self._farm.round_trip_seconds
+        return Carriage(there=note.there, back=back, staging=note.staging, round_trip_seconds=trip)
+
+    def _with_results(self, event: PodEvent, note: Note, progress: Progress) -> PodEvent:
+        """Raises UnavailableError, to be asked again; what can never be carried fails the attempt."""
+        outcome = from_builtins(event.body["outcome"], Outcome)
+        done = outcome.state == AttemptState.SUCCEEDED
+        must = note.part or any(one.uri for one in outcome.outputs)
+        try:
+            if done and note.output_uri:
+                with self._bearing(event.attempt_id):
+                    self._fetch(note, event.attempt_id, progress)
+                if not note.part:
+                    self._list(note.output_uri)
+        except NotFoundError as error:
+            if must:
+                event = ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
+        except ConflictError as error:  # another rank of its gang still writes there
+            raise UnavailableError(error.message) from error
+        except (UnavailableError, InterruptedRunError):
+            raise
+        except GridmillError as error:
+            told = f"what it made cannot be carried home: {error}"
+            event = ended(event, AttemptState.FAILED, told, hint=error.hint)
+        if note.checkpoint_uri:
+            self._keep_checkpoints(note, event.attempt_id, done=done)
+        return event
+
+    def _keep_checkpoints(self, note: Note, attempt_id: str, *, done: bool) -> None:
+        if done:
+            return shutil.rmtree(below(self._here, note.checkpoint_uri), ignore_errors=True)
+        try:
+            with self._bearing(attempt_id):
+                self._fetch_checkpoints(attempt_id, note)
+        except NotFoundError:
+            return None  # it made none
+        except (UnavailableError, InterruptedRunError):
+            raise
+        except GridmillError as error:
+            _LOG.warning("checkpoints_not_carried reason=%s", error)
+        return None
+
+    @contextmanager
+    def _bearing(self, attempt_id: str) -> Iterator[None]:
+        """A disk there that fails, and a bucket that refuses, are waited for, but not for ever: then what is
+        there is left there. Raises DataError once it is too long, UnavailableError before."""
+        try:
+            yield
+        except (ThereError, RefusedError) as error:
+            refused, now = isinstance(error, RefusedError), time.monotonic()
+            was, since = self._troubled.get(attempt_id, (refused, now))
+            since = since if was == refused else now
+            self._troubled[attempt_id] = refused, since
+            if now - since >= (self._refused_seconds if refused else self._trouble_seconds):
+                self._left.add(attempt_id)
+                raise DataError(error.message, hint=error.hint, place=error.place) from error
+            if refused:
+                raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
+            raise
+        except UnavailableError:
+            self._troubled.pop(attempt_id, None)
+            raise
+
+    def _fetch(self, note: Note, attempt_id: str, progress: Progress) -> None:
+        """What it made, whole or not at all. Raises NotFoundError where there is nothing."""
+
+        def came(crossing: Crossing) -> None:
+            self._back[attempt_id] = self._back.get(attempt_id, Crossing()) + crossing
+
+        uri, alike = note.output_uri, (note.output_uri, *note.alike)
+        self._comes.fetch(
+            uri, uri, note.staging, alike=alike, progress=progress, stop=self._closed, came=came
+        )
+
+    def _list(self, uri: str) -> None:
+        """The files that have come, with their hashes, for the version's manifest."""
+        folder = below(self._here, uri)
+        contents = list_contents(folder)
+        write_contents(below(self._here, contents_uri(uri)), contents)
+        seal(folder, contents)
+
+    def _fetch_checkpoints(
+        self, attempt_id: str, note: Note, manifest: Manifest | None = None, stop: Event | None = None
+    ) -> None:
+        there, here = note.checkpoints_there, note.checkpoint_uri
+        stop = stop or self._closed
+        self._comes.fetch(there, here, note.staging, manifest=manifest, alike=(here,), stop=stop)
+
+    def leave(self, pod_id: str) -> None:
+        """A pod is gone: nothing further is carried there for what it was to run."""
+        for attempt_id, note in self._noted.open().items():
+            if note.pod_id == pod_id:
+                self.give_up(attempt_id)
+
+    def give_up(self, attempt_id: str) -> None:
+        """See Carrying. What has arrived stays: the next attempt has use for it."""
+        self._held_up.pop(attempt_id, None)
+        stop = self._stops.get(attempt_id)
+        if stop is not None:
+            stop.set()
+
+
+def _by(way: str, staging: Staging) -> str:
+    return way if staging == Staging.DIRECT else f"by a bucket {way}"

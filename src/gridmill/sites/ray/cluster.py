@@ -1,0 +1,251 @@
+"""Ray nodes that Gridmill starts: the head of a grid of loose machines, and machines that join it."""
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from gridmill.domain.naming import read_address
+from gridmill.errors import InputError, StorageError, UnavailableError
+from gridmill.sites.machine import ray_processes
+from gridmill.sites.ray.machine_lock import noting, runs, try_claim
+from gridmill.sites.ray.site import RAY_ENVIRONMENT, answers, knock, speaks
+
+HEALTH = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+"""A machine without power, or cut off, is seen after 8 s instead of 30 to 65. (Its keepers end its pods.)"""
+PATIENCE = "20s"
+"""What a site of such nodes waits for one that is lost (setting `patience`)."""
+PORT = 6379
+_BEHIND = ("nice", "-n", "19")
+START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--include-log-monitor=false")
+"""What jobs print Gridmill reads itself: a process that looks at all of Ray's logs would have no reader."""
+_IS_IT_UP = "Is `gridmill up --ray HOST` running there?"
+_UP = b"Ray runtime started"
+_VERSION = re.compile(r"(Ray|Python): (\S+)")
+_START_SECONDS = 90.0
+_END_SECONDS = 3.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class RayNode:
+    """`ray start` in the foreground; everything of it ends with the process."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs."""
+        return self.process.poll() is None
+
+    def leave(self) -> None:
+        """End it; the cluster is told. What is left of Ray after 3 s is killed; pods end by themselves."""
+        if not self.up:
+            return
+        left = ray_processes(self.process.pid)
+        self.process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_SECONDS)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def wait_until_up(self, beat: Callable[[], None], seconds: float = _START_SECONDS) -> None:
+        """`beat` is called while waiting and may raise. Raises InputError, UnavailableError."""
+        until = time.monotonic() + seconds
+        while _UP not in self.log.read_bytes():
+            beat()
+            if not self.up or time.monotonic() > until:
+                raise refusal(self.log.read_text(errors="replace"), self.log)
+            time.sleep(_POLL_SECONDS)
+
+
+def refusal(told: str, log: Path) -> InputError | UnavailableError:
+    """What Ray said when it did not start, as an error of ours."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    if "ersion mismatch" in told:
+        return InputError(
+            f"this machine has another Ray or another Python than the grid{_versions(told)}",
+            hint="Both must be the same, Python to the patch level: install those of the head here.",
+        )
+    if "nauthenticated" in told or "uthentication" in told:
+        return InputError(
+            "the grid does not take this token",
+            hint="`gridmill up --ray HOST` prints where the right one is.",
+        )
+    last = next(
+        (line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing"
+    )
+    return UnavailableError(f"Ray did not start: {last[:300]}", hint=f"Its log is {log}.")
+
+
+def want_own(host: str) -> None:
+    """Raises InputError where that is no address of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, 0), family=family).close()
+    except OSError as error:
+        raise InputError(
+            f"{host} is no address of this machine",
+            hint="Give the one by which the others reach it: `hostname -I` lists them.",
+            place="--ray",
+        ) from error
+
+
+def _versions(told: str) -> str:
+    """Those of the grid, and of this machine, as Ray names them one after the other."""
+    found = [
+        dict(_VERSION.findall(part)) for part in told.partition("was started with:")[2].split("This process")
+    ]
+    if len(found) != 2 or any(len(one) != 2 for one in found):
+        return ""
+    there, here = (f"Ray {one['Ray']} and Python {one['Python']}" for one in found)
+    return f": it has {there}, this machine {here}"
+
+
+def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
+    """A head with a token of its own in `folder`, which outlives the control node; None when it runs already.
+
+    Raises UnavailableError.
+    """
+    want_ray()
+    token_file(folder)
+    if answers(host, port):
+        if runs(folder):
+            return None
+        raise UnavailableError(
+            f"something else listens at {host}:{port}", hint="Take another: --ray HOST:PORT."
+        )
+    words = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
+    with try_claim() or nullcontext() as claim:
+        node = _start(folder, words, token_path=token_file(folder), claim=claim)
+    node.wait_until_up(lambda: None)
+    return node
+
+
+def join(
+    folder: Path,
+    address: str,
+    token: str,
+    *,
+    cpus: int | None = None,
+    memory_bytes: int | None = None,
+    behind: bool = False,
+    claim: socket.socket | None = None,
+) -> RayNode:
+    """This machine as a node of the grid at HOST:PORT; `behind` all else that runs on it (nice 19). The node
+    inherits the `claim` on this machine.
+
+    Raises InputError, UnavailableError.
+    """
+    want_ray()
+    host, port = read_address(address)
+    if not answers(host, port):
+        raise UnavailableError(
+            f"nothing answers at {address}", hint="Is `gridmill up --ray HOST` running there?"
+        )
+    _want_head(host, port)
+    path = folder / "token"
+    _write_secret(path, token)
+    words = [f"--address={address}", f"--node-ip-address={knock(host, port)}"]
+    words += [f"--num-cpus={cpus}"] if cpus else []
+    words += [f"--memory={memory_bytes}"] if memory_bytes else []
+    return _start(folder, words, token_path=path, behind=behind, claim=claim)
+
+
+def _want_head(host: str, port: int) -> None:
+    """Raises InputError where something else listens, UnavailableError where nobody answers in time."""
+    try:
+        is_head = speaks(host, port)
+    except OSError as error:
+        raise UnavailableError(f"what listens at {host}:{port} says nothing", hint=_IS_IT_UP) from error
+    if not is_head:
+        raise InputError(
+            f"what listens at {host}:{port} is no head of a grid",
+            hint="`gridmill up --ray HOST` says HOST:PORT.",
+        )
+
+
+def token_file(folder: Path) -> Path:
+    """The grid's token, made once, for this user only."""
+    path = folder / "token"
+    if not path.exists():
+        _write_secret(path, secrets.token_hex(32))
+    return path
+
+
+def _start(
+    folder: Path,
+    words: list[str],
+    *,
+    token_path: Path,
+    behind: bool = False,
+    claim: socket.socket | None = None,
+) -> RayNode:
+    _make_folder(folder)
+    log = folder / "ray.log"
+    start = noting(folder, [*START, *words, "--disable-usage-stats", "--block"])
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*(_BEHIND if behind else ()), *start],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=ray_environment(token_path),
+            start_new_session=True,
+            pass_fds=() if claim is None else (claim.fileno(),),
+        )
+    return RayNode(process=process, log=log)
+
+
+def ray_environment(token_path: Path) -> Mapping[str, str]:
+    """For `ray start` of a grid's node."""
+    return {
+        **os.environ,
+        **RAY_ENVIRONMENT,
+        **HEALTH,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_path),
+    }
+
+
+def _write_secret(path: Path, text: str) -> None:
+    _make_folder(path.parent)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    draft.rename(path)
+
+
+def _make_folder(folder: Path) -> None:
+    """Raises StorageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made: {error.strerror}",
+            hint="Set GRIDMILL_HOME to a folder you can write to.",
+        ) from error
+
+
+def want_ray() -> None:
+    """Raises UnavailableError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray,tls]'")

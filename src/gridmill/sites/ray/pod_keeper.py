@@ -1,0 +1,181 @@
+"""Whether the machine on which Ray has put a pod can keep it: Ray believes what `ray start` was told.
+
+What runs on Ray's nodes: a keeper for each pod, and looks at what is left where a keeper died.
+
+A keeper holds the pod's place in its placement group and a pipe of which the pod has the other end: when the
+keeper ends, in whatever way, the pod ends itself and its jobs. So what Ray ends, ends.
+"""
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled; nothing public tells clusters apart
+from ray.exceptions import AuthenticationError, RpcError
+
+import ray
+from gridmill.codec import decode, encode
+from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.domain.pod_protocol import PodOrder
+from gridmill.errors import GridmillError
+from gridmill.ports.site import Sight
+from gridmill.settings import Settings, read_settings
+from gridmill.sites.machine import count_gpus, look_at_machine, memory_of_machine
+from gridmill.sites.processes import ProcessSite, clear, clear_old
+from gridmill.sites.ray.protocol import Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What it has, and what pods that are there have been promised of its memory. `gpus` None: only the
+    driver of another maker knows."""
+
+    memory_bytes: int
+    claimed_bytes: int = 0
+    gpus: int | None = None
+
+
+def why_unseen(root_mark: Path) -> str:
+    """Why the storage root is not there; empty when it is. `root_mark` lies in its `.sites`."""
+    if root_mark.exists():
+        return ""
+    host, root = socket.gethostname(), root_mark.parent.parent
+    return f"the storage root {root} is not seen on host {host}; mount it there under the same path"
+
+
+def why_unfit(order: PodOrder, machine: Machine, gpus: str = "") -> str:
+    """What it lacks of what it promised; empty when it has it. `gpus` are those that Ray gave, as in
+    CUDA_VISIBLE_DEVICES."""
+    host = socket.gethostname()
+    return _without_memory(host, order.capacity.memory_bytes, machine) or _without_gpu(host, gpus, machine)
+
+
+def _without_memory(host: str, wanted: int, machine: Machine) -> str:
+    if machine.claimed_bytes + wanted <= machine.memory_bytes:
+        return ""
+    others = f", {show_bytes(machine.claimed_bytes)} of it for other pods," if machine.claimed_bytes else ""
+    return (
+        f"host {host} has {show_bytes(machine.memory_bytes)} of memory{others} and not the "
+        f"{show_bytes(wanted)} that it promised for a pod; start Ray there with the right --memory"
+    )
+
+
+def _without_gpu(host: str, given: str, machine: Machine) -> str:
+    """Names that are no numbers are parts of a GPU."""
+    has = machine.gpus
+    missing = [one for one in given.split(",") if one.isdigit() and has is not None and int(one) >= has]
+    if not missing:
+        return ""
+    return (
+        f"host {host} has {show_count(has or 0, 'GPU')} and not the one with number {missing[0]} that it "
+        "promised for a pod; start Ray there with the right --num-gpus"
+    )
+
+
+GIVE_UP_SHARE = 0.5
+"""Of the patience after which a lost node's pods are taken for gone: by then a keeper there has ended."""
+_ASK_SECONDS = 1.0
+
+
+def _site(home: str, environment: Mapping[str, str]) -> ProcessSite:
+    settings: Settings = read_settings({**environment, "GRIDMILL_HOME": home})
+    return ProcessSite(replace(settings, home=Path(home)), lifeline=True)
+
+
+def _mind_the_head(head: GcsClient, seconds: float) -> None:
+    """End this process, and with it the pod, once the cluster's head was out of reach for that long, or that
+    of another cluster is at its address: the pod's jobs may soon run elsewhere. (Ray's agents give up only
+    when they hear that they are dead.) A head that comes back with its state is the same."""
+    heard = time.monotonic()
+    while time.monotonic() - heard < seconds:
+        try:
+            head.internal_kv_exists(b"session_name", b"session", timeout=_ASK_SECONDS)
+            heard = time.monotonic()
+        except AuthenticationError:
+            break
+        except RpcError:
+            pass
+        time.sleep(_ASK_SECONDS)
+    os._exit(1)
+
+
+@ray.remote
+class Keeper:
+    """Of one pod on this node. Where it cannot be, it is GONE with the reason."""
+
+    def __init__(
+        self, order: bytes, environment: Mapping[str, str], root_mark: str, patience_seconds: float
+    ) -> None:
+        address = ray.get_runtime_context().gcs_address
+        head = GcsClient(address=address, cluster_id=GcsClient(address=address).cluster_id.hex())
+        watch = (head, patience_seconds * GIVE_UP_SHARE)
+        threading.Thread(target=_mind_the_head, args=watch, daemon=True).start()
+        self._order = decode(order, PodOrder)
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
+        os.environ["GRIDMILL_GPUS"] = given
+        self._site = _site(self._order.home, environment)
+        self._lacks = False
+        self._unfit = self._bring_up(Path(root_mark), given)
+
+    def _bring_up(self, root_mark: Path, gpus: str) -> str:
+        """Why it cannot be brought up. One keeper at a time looks what others have claimed, and claims."""
+        home = Path(self._order.home)
+        try:
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (home / "claims.lock").open("ab") as turn:
+                fcntl.flock(turn, fcntl.LOCK_EX)
+                clear_old(home / "pods", time.time())
+                machine = Machine(
+                    memory_bytes=memory_of_machine(),
+                    claimed_bytes=self._site.claimed_bytes(),
+                    gpus=count_gpus(),
+                )
+                unfit = why_unseen(root_mark)
+                if not unfit:
+                    unfit = why_unfit(self._order, machine, gpus)
+                    self._lacks = bool(unfit)
+                if not unfit:
+                    self._site.bring_up([self._order])
+        except (OSError, GridmillError) as error:
+            return f"host {socket.gethostname()}: {error}"
+        return unfit
+
+    def sight(self) -> tuple[str, str, bool]:
+        """What this node sees of the pod, and whether it lacks what it promised."""
+        if self._unfit:
+            return Sight.GONE.value, self._unfit, self._lacks
+        seen = self._site.observe([self._order.pod_id])[self._order.pod_id]
+        return seen.sight.value, seen.message, False
+
+    def end(self) -> None:
+        """End the pod and its jobs. Nobody asks for it again: nothing of it stays."""
+        if not self._unfit:
+            self._site.tear_down([self._order.pod_id])
+            clear(Path(self._order.home) / "pods" / self._order.pod_id)
+
+
+@ray.remote
+def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, str]:
+    """What this node sees of a pod without a keeper: it is ended first, and what is left of it."""
+    site = _site(home, environment)
+    site.tear_down([pod_id])
+    seen = site.observe([pod_id])[pod_id]
+    return seen.sight.value, "its keeper ended" if seen.sight == "gone" else seen.message
+
+
+@ray.remote
+def look_around(home: str) -> bytes:
+    """What is seen on this node. What long ended pods left there is removed."""
+    clear_old(Path(home) / "pods", time.time())
+    return encode(look_at_machine())
+
+
+@ray.remote
+def read_last_words(home: str, pod_id: str) -> bytes:
+    """What the pod had journalled."""
+    return encode(Answer(events=tuple(_site(home, {}).last_words(pod_id))))

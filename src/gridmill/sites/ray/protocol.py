@@ -1,0 +1,45 @@
+"""What the site and its bridge say to each other: one JSON document a line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gridmill.domain.pod_protocol import PodEvent, PodOrder
+from gridmill.domain.site import Node, NodeLook
+from gridmill.ports.site import PodSight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The bridge's first line: the cluster's address; `mark` tells this home's pods from another's; `notes`
+    is the folder with notes of where each pod was brought up; `home` the pods' folder on every node;
+    `environment` what they start with; `root_mark` a file below the storage root. Pods of a
+    lost node are gone after `patience_seconds`."""
+
+    address: str
+    mark: str
+    notes: str
+    home: str
+    environment: Mapping[str, str]
+    root_mark: str
+    patience_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request: `nodes`, `looks`, `bring_up`, `observe`, `last_words` or `tear_down`."""
+
+    what: str
+    pods: tuple[str, ...] = ()
+    orders: tuple[PodOrder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Its answer; `error` says why there is none, with `hint`."""
+
+    nodes: tuple[Node, ...] = ()
+    looks: Mapping[str, NodeLook] = field(default_factory=dict)
+    sights: Mapping[str, PodSight] = field(default_factory=dict)
+    events: tuple[PodEvent, ...] = ()
+    error: str = ""
+    hint: str = ""

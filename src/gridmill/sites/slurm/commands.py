@@ -1,0 +1,205 @@
+"""Runs commands where Slurm's are: on this machine, or on a login node over SSH.
+
+A deployment's files, as the archive in which they go to the cluster.
+"""
+
+import io
+import os
+import shlex
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from gridmill.codec import encode
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.pod_protocol import PodOrder
+from gridmill.domain.site import Site
+from gridmill.errors import InputError, UnavailableError
+from gridmill.sites.slurm import script
+from gridmill.sites.slurm.script import Batch
+from gridmill.sites.slurm.settings import Wishes, wishes_of
+
+TIMEOUT_SECONDS = 30.0
+_CONNECT_SECONDS = 10
+_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "SLURM_CONF")
+"""What commands here get of the environment: sbatch hands on what it has, and Slurm writes it down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A command that has ended."""
+
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        """What it wrote."""
+        return self.out.decode(errors="replace")
+
+
+class Shell(Protocol):
+    """Safe to use from several threads."""
+
+    def run(self, script: str, data: bytes | None = None) -> Done:
+        """Run a shell script; `data` is its standard input. Raises UnavailableError when it cannot be run,
+        or takes longer than 30 s."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection, if there is one."""
+        ...
+
+
+class LocalShell:
+    """Commands run on this machine."""
+
+    def run(self, script: str, data: bytes | None = None) -> Done:
+        """See Shell."""
+        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        return _run(
+            ["/bin/sh", "-s"] if data is None else ["/bin/sh", "-c", script], script, data, environment
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SshShell:
+    """Commands run on a login node, all over one connection of the `ssh` program, which knows its user's
+    configuration, keys and agent. It is opened when it is needed and again when it broke."""
+
+    def __init__(self, target: str, options: Sequence[str] = ()) -> None:
+        self._target = target
+        self._options = tuple(options)
+        self._folder = tempfile.TemporaryDirectory(prefix="gridmill-ssh-")
+        self._socket = Path(self._folder.name) / "socket"
+        self._master: subprocess.Popen[bytes] | None = None
+        self._opening = threading.Lock()
+
+    def run(self, script: str, data: bytes | None = None) -> Done:
+        """See Shell."""
+        self._open()
+        remote = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
+        done = _run(self._ssh("-S", str(self._socket), "-T", self._target, "--", remote), script, data, None)
+        if done.status == 255:  # ssh's own trouble
+            self._give_up()
+            raise UnavailableError(f"{self._target} does not answer: {_last_line(done.err)}")
+        return done
+
+    def _ssh(self, *words: str) -> list[str]:
+        return ["ssh", "-o", "BatchMode=yes", *self._options, *words]
+
+    def _open(self) -> None:
+        """The connection that the others share. Its child is ours: it ends with `close`."""
+        with self._opening:
+            if self._master is not None and self._master.poll() is None:
+                return
+            keep = ("ServerAliveInterval=5", "ServerAliveCountMax=3", f"ConnectTimeout={_CONNECT_SECONDS}")
+            options = [word for option in keep for word in ("-o", option)]
+            log = Path(self._folder.name) / "log"
+            self._socket.unlink(missing_ok=True)  # one that was killed left it
+            with log.open("wb") as file:
+                self._master = subprocess.Popen(
+                    self._ssh(*options, "-M", "-N", "-S", str(self._socket), self._target),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=file,
+                    start_new_session=True,
+                )
+            self._wait(self._master, log)
+
+    def _wait(self, master: subprocess.Popen[bytes], log: Path) -> None:
+        until = time.monotonic() + _CONNECT_SECONDS + 5
+        while not self._socket.exists():
+            if master.poll() is not None or time.monotonic() > until:
+                self._give_up()
+                raise UnavailableError(
+                    f"{self._target} cannot be reached over SSH: {_last_line(log.read_text())}",
+                    hint=f"`ssh {self._target} true` must work here without a question.",
+                )
+            time.sleep(0.02)
+
+    def _give_up(self) -> None:
+        if self._master is not None:
+            self._master.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._master.wait(2)
+        self._master = None
+        self._socket.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._give_up()
+        self._folder.cleanup()
+
+
+def shell_of(site: Site) -> Shell:
+    """Commands run here, or at `ssh://[USER@]HOST[:PORT]`. Raises InputError."""
+    if not site.address:
+        return LocalShell()
+    target = site.address.removeprefix("ssh://").rstrip("/")
+    if target == site.address or not target or target.startswith("-") or "/" in target:
+        raise InputError(
+            f"{site.address!r} is no address of a login node",
+            hint="Write ssh://USER@HOST, or leave it out where sbatch can be run on this machine.",
+            place=f"site {site.name}: address",
+        )
+    return SshShell(f"ssh://{target}", wishes_of(site).ssh)
+
+
+def check_site(site: Site) -> None:
+    """Raises InputError for an address or settings that cannot be."""
+    wishes_of(site)
+    shell_of(site)
+
+
+def _run(words: Sequence[str], script: str, data: bytes | None, env: dict[str, str] | None) -> Done:
+    try:
+        done = subprocess.run(
+            words,
+            input=script.encode() if data is None else data,
+            capture_output=True,
+            env=env,
+            cwd="/",
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        raise UnavailableError(
+            ": ".join((f"Slurm's commands gave no answer within {TIMEOUT_SECONDS:g} s", *said))
+        ) from error
+    except OSError as error:
+        raise UnavailableError(f"{words[0]} cannot be run: {error.strerror}") from error
+    return Done(status=done.returncode, out=done.stdout, err=done.stderr.decode(errors="replace"))
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.strip().splitlines()) if line.strip()), "it says nothing")
+
+
+def packed(batch: Batch, wishes: Wishes, orders: Sequence[PodOrder]) -> bytes:
+    """A deployment's files, for its user only: orders hold secrets."""
+    here = f"deployments/{batch.deployment_id}"
+    files = {
+        f"{here}/script": script.batch_script(batch, wishes).encode(),
+        f"{here}/pod.sh": script.pod_script(batch, wishes).encode(),
+        f"{here}/pods": "\n".join([*batch.pods, ""]).encode(),
+        **{f"pods/{order.pod_id}/order.json": encode(replace(order, home=batch.folder)) for order in orders},
+    }
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+    return file.getvalue()

@@ -1,0 +1,237 @@
+"""What Slurm's commands say, as values: pure parsing of squeue, sacct and sinfo."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gridmill.domain.amounts import MIB, Amounts
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.site import Node
+from gridmill.sites.slurm.states import Phase, SlurmState, state_of
+
+SQUEUE_FIELDS = (
+    "JobID",
+    "Name",
+    "State",
+    "Reason",
+    "exit_code",
+    "NodeList",
+    "StartTime",
+    "EndTime",
+    "TimeUsed",
+    "RestartCnt",
+)
+SQUEUE_FORMAT = ",".join(f"{name}:|" for name in SQUEUE_FIELDS)
+"""For squeue --Format; times are Unix times with SLURM_TIME_FORMAT=%s."""
+
+SACCT_FIELDS = ("JobID", "JobName", "State", "ExitCode", "ElapsedRaw", "MaxRSS", "TotalCPU", "Submit")
+SACCT_FORMAT = ",".join(SACCT_FIELDS)
+"""For sacct --noheader --parsable2 --noconvert."""
+
+SINFO_FORMAT = "%N|%c|%m|%T|%G"
+"""For sinfo --Node --noheader."""
+
+MEMORY_SHARE = 0.9
+"""Of a node's memory this much is given to jobs; the rest is the pods' own."""
+
+_USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked"})
+_SAME_SECONDS = 5.0
+_POWERED_DOWN = "~#%"  # asleep, waking up, going to sleep: Slurm wakes such nodes for a job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A job as squeue lists it. Where it runs, `began` is its Unix time of start and
+    `ends` the one at which its time limit is reached."""
+
+    id: str
+    name: str
+    word: str
+    reason: str = ""
+    exit_status: int = 0
+    nodes: str = ""
+    began: float | None = None
+    ends: float | None = None
+    elapsed_seconds: float = 0.0
+    restarts: int = 0
+
+    @property
+    def state(self) -> SlurmState:
+        """What its state means here. One that is pending again after it ran never starts its pods again."""
+        known = state_of(self.word)
+        if known.phase == Phase.PENDING and self.restarts:
+            return state_of("REQUEUED")
+        return known
+
+
+CLOCK = "clock/"
+"""Begins the line of `look` with the Unix time that it is there."""
+
+
+def parse_squeue(text: str, ahead: float = 0.0) -> tuple[Listed, ...]:
+    """Jobs from `squeue --noheader --Format=SQUEUE_FORMAT`; lines that are none are left out. The clock there
+    is `ahead` of ours by so many seconds: times are given as ours has them."""
+    return tuple(_moved(job, -ahead) for line in text.splitlines() if (job := _listed(line)) is not None)
+
+
+def clock_ahead(text: str, now: float, known: float = 0.0) -> float:
+    """By how many seconds the clock there is ahead of ours, where it is `now`. What was `known` stays while
+    it is about right: times that moved a little at each look would be changes."""
+    there = (line.removeprefix(CLOCK) for line in text.splitlines() if line.startswith(CLOCK))
+    ahead = next((float(time) - now for time in there if time.isdigit()), known)
+    return known if abs(ahead - known) < _SAME_SECONDS else ahead
+
+
+def _moved(job: Listed, seconds: float) -> Listed:
+    began, ends = (None if time is None else time + seconds for time in (job.began, job.ends))
+    return replace(job, began=began, ends=ends)
+
+
+def _listed(line: str) -> Listed | None:
+    parts = line.split("|")
+    if len(parts) < len(SQUEUE_FIELDS) or not parts[0].strip()[:1].isdigit():
+        return None
+    number, name, word, reason, status, nodes, start, end, used, restarts = map(str.strip, parts[:10])
+    return Listed(
+        id=number,
+        name=name,
+        word=word,
+        reason=reason.removeprefix("(").removesuffix(")"),
+        exit_status=int(status) if status.isdigit() else 0,
+        nodes=nodes,
+        began=float(start) if start.isdigit() else None,
+        ends=float(end) if end.isdigit() else None,
+        elapsed_seconds=parse_clock(used),
+        restarts=int(restarts) if restarts.isdigit() else 0,
+    )
+
+
+def most_alive(jobs: Iterable[Listed], name: str) -> Listed | None:
+    """Of the jobs with that name the one that counts: the most alive, of the ended ones the last."""
+    mine = [job for job in jobs if job.name == name]
+    return max(mine, key=lambda job: (job.state.phase, int(re.split(r"\D", job.id)[0])), default=None)
+
+
+def parse_clock(text: str) -> float:
+    """Seconds from Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS`; 0 for what is none."""
+    days, _, clock = text.rpartition("-")
+    try:
+        parts = [float(part) for part in clock.split(":")]
+        seconds = 86400.0 * int(days or 0)
+    except ValueError:
+        return 0.0
+    for part, unit in zip(reversed(parts), (1.0, 60.0, 3600.0), strict=False):
+        seconds += part * unit
+    return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What sacct has of a job: the largest memory of a task, CPU time of all."""
+
+    name: str
+    word: str
+    exit_code: str
+    elapsed_seconds: float
+    cpu_seconds: float
+    peak_memory_bytes: int
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the accounting knows that the job is over."""
+        return state_of(self.word).phase == Phase.OVER
+
+
+def parse_sacct(text: str) -> tuple[Account, ...]:
+    """Jobs from `sacct --noheader --parsable2 --noconvert --format=SACCT_FORMAT`, in the order submitted.
+
+    A step's line (`12.0`) follows its job's and adds its peak of memory.
+    """
+    jobs: dict[str, Account] = {}
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) < len(SACCT_FIELDS):
+            continue
+        job_id, _, step = parts[0].partition(".")
+        if not step:
+            jobs[job_id] = _account(parts)
+        elif job_id in jobs:
+            jobs[job_id] = _with_step(jobs[job_id], parts)
+    return tuple(jobs.values())
+
+
+def _account(parts: Sequence[str]) -> Account:
+    _, name, word, code, elapsed, memory, cpu, _ = parts[:8]
+    return Account(
+        name=name,
+        word=word,
+        exit_code=code,
+        elapsed_seconds=float(elapsed) if elapsed.isdigit() else 0.0,
+        cpu_seconds=parse_clock(cpu),
+        peak_memory_bytes=_bytes(memory),
+    )
+
+
+def _with_step(job: Account, parts: Sequence[str]) -> Account:
+    step = _account(parts)
+    word = step.word if step.word.startswith("OUT_OF_ME") and job.word == "FAILED" else job.word
+    return Account(
+        name=job.name,
+        word=word,
+        exit_code=job.exit_code,
+        elapsed_seconds=job.elapsed_seconds,
+        cpu_seconds=job.cpu_seconds,
+        peak_memory_bytes=max(job.peak_memory_bytes, step.peak_memory_bytes),
+    )
+
+
+def _bytes(text: str) -> int:
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in "KMGT" else (text, "")
+    try:
+        return int(float(number or 0) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}[unit])
+    except ValueError:
+        return 0
+
+
+def parse_sinfo(text: str, gres: str) -> tuple[Node, ...]:
+    """Nodes from `sinfo --Node --noheader --format=SINFO_FORMAT` that can be used, each once, in order.
+
+    `gres` is what a GPU is there: `gpu`, or `gpu:TYPE`.
+    """
+    nodes: dict[str, Node] = {}
+    for line in text.splitlines():
+        parts = line.strip().split("|")
+        if len(parts) >= 5 and _is_usable(parts[3]):
+            nodes.setdefault(parts[0], _node(parts, gres))
+    return tuple(nodes[name] for name in sorted(nodes, key=_natural))
+
+
+def _is_usable(word: str) -> bool:
+    """`idle`, `mixed+planned`, `idle~`; not `down*`, `draining@`, `drained$`."""
+    if word[-1:] in _POWERED_DOWN:
+        word = word[:-1]
+    return bool(word) and all(part in _USABLE for part in word.lower().split("+"))
+
+
+def _node(parts: Sequence[str], gres: str) -> Node:
+    name, cpus, memory, _, devices = parts[:5]
+    given = int(int(memory.rstrip("+")) * MIB * MEMORY_SHARE)
+    capacity = Amounts(cpus=float(cpus.rstrip("+")), memory_bytes=given, gpus=count_gres(devices, gres))
+    return Node(name=name, capacity=capacity)
+
+
+def count_gres(text: str, wanted: str) -> int:
+    """How many of `gpu` or `gpu:TYPE` there are in `gpu:a100:4(S:0-1),gpu:v100:2,shard:8`."""
+    name, _, kind = wanted.partition(":")
+    count = 0
+    for part in re.split(r",(?![^(]*\))", text):
+        words = part.partition("(")[0].split(":")
+        if words[0] != name or (kind and (len(words) < 2 or words[1] != kind)):
+            continue
+        count += int(words[-1]) if words[-1].isdigit() else 1
+    return count
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """n2 before n10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,165 @@
+"""What is to be said of a pod, from what Slurm lists, its accounting has, and the marks in its folder."""
+
+import re
+from dataclasses import replace
+
+from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.resource import Use
+from gridmill.domain.states import Cause
+from gridmill.ports.site import PodSight, Sight
+from gridmill.sites.slurm.parse import Account, Listed
+from gridmill.sites.slurm.states import Phase, SlurmState, never_starts, state_of
+
+ABSENT_SECONDS = 10.0
+"""Slurm may not know a job for a moment while its controller starts again; for longer, it is gone."""
+SIGNALLED_SECONDS = 60.0
+"""A pod that was told to end by a signal waits this long for Slurm to say why."""
+ACCOUNTING_SECONDS = 3.0
+"""How long the accounting may lag behind the end of a job."""
+
+FENCE_SECONDS = 15.0
+"""On a node that failed a pod may go on, cut off; where it still sees its folder it ends within this."""
+
+_BY_ITSELF = ("COMPLETED", "FAILED")
+"""Words of Slurm that say nothing of why."""
+_OF_A_SCRIPT = re.compile(r"^\S*pod\.sh: (line )?\d+: ")
+_LINE_LENGTH = 200
+
+_NEVER = PodSight(sight=Sight.GONE, message="it was never started")
+_NOT_YET = PodSight(sight=Sight.UNKNOWN, message="Slurm has not taken its job yet")
+_ENDED = PodSight(sight=Sight.GONE, message="it has ended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """`marks` are those in the pod's folder (claimed, stop, signalled, ended). `prepared`: its deployment's
+    files are there, so it was to be submitted. `for_seconds` is since when the job has been as it is now.
+    `accounting`: there is one, and it may still tell of the job."""
+
+    marks: frozenset[str]
+    submitted: bool
+    prepared: bool = False
+    job: Listed | None
+    account: Account | None = None
+    accounting: bool = False
+    for_seconds: float = 0.0
+
+
+def sight_of(seen: Evidence) -> PodSight:
+    """The pod as the site sees it."""
+    if seen.job is None:
+        return _without_job(seen)
+    state = seen.job.state
+    if state.phase == Phase.OVER:
+        return _over(seen, seen.job, state)
+    if "ended" in seen.marks:
+        return _ended_before_its_job(seen)
+    if state.phase == Phase.PENDING:
+        return _pending(seen.job, state)
+    if state.phase == Phase.RUNNING:
+        return PodSight(sight=Sight.RUNNING, began=seen.job.began, ends=seen.job.ends)
+    return PodSight(sight=Sight.UNKNOWN, message=f"{_named(seen.job)}: {state.sentence}")
+
+
+def is_unexplained(seen: Evidence) -> bool:
+    """Whether its script ended by itself and the pod never did: its log may tell why (there is no such Python
+    on the node, say)."""
+    told = seen.job or seen.account
+    return told is not None and told.word in _BY_ITSELF and "ended" not in seen.marks
+
+
+def with_log(sight: PodSight, log: str) -> PodSight:
+    """With the last line of its log, if there is one."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if sight.sight != Sight.GONE or not lines:
+        return sight
+    said = _OF_A_SCRIPT.sub("", lines[-1])[:_LINE_LENGTH]
+    return replace(sight, message=f"{sight.message}; its log ends with: {said}")
+
+
+def _without_job(seen: Evidence) -> PodSight:
+    if not seen.submitted and "claimed" not in seen.marks:
+        return _NOT_YET if seen.prepared else _NEVER
+    if _ended_by_itself(seen.marks):
+        return _ENDED
+    if seen.account is not None and seen.account.is_final:
+        state = state_of(seen.account.word)
+        return _gone(seen.account.word, state, _figures(None, seen.account), seen.account, 0.0)
+    if seen.for_seconds < ABSENT_SECONDS:
+        return PodSight(sight=Sight.UNKNOWN, message="Slurm does not list its job now")
+    return PodSight(sight=Sight.GONE, message="Slurm does not know its job any more")
+
+
+def _ended_by_itself(marks: frozenset[str]) -> bool:
+    """Or because we asked it to: then there is nothing to explain."""
+    return "ended" in marks and ("signalled" not in marks or "stop" in marks)
+
+
+def _ended_before_its_job(seen: Evidence) -> PodSight:
+    """By itself; or by a signal: then Slurm is about to say why."""
+    if _ended_by_itself(seen.marks) or seen.for_seconds >= SIGNALLED_SECONDS:
+        return _ENDED
+    return PodSight(sight=Sight.UNKNOWN, message="it was told to end; Slurm has not said why yet")
+
+
+def _pending(job: Listed, state: SlurmState) -> PodSight:
+    problem = never_starts(job.reason)
+    if problem:
+        message = f"{_named(job)} can never start: {problem} ({job.reason})"
+        return PodSight(sight=Sight.GONE, message=message, hopeless=True)
+    why = state.sentence or (f"reason: {job.reason}" if job.reason not in ("", "None") else "")
+    return PodSight(
+        sight=Sight.QUEUED, message=f"{_named(job)} waits in Slurm's queue" + (f" ({why})" if why else "")
+    )
+
+
+def _over(seen: Evidence, job: Listed, state: SlurmState) -> PodSight:
+    if job.word == "NODE_FAIL" and "ended" not in seen.marks and seen.for_seconds < FENCE_SECONDS:
+        return PodSight(sight=Sight.UNKNOWN, message=f"{_named(job)} lost a node; pods there are told to end")
+    if _ended_by_itself(seen.marks) and job.word != "NODE_FAIL":
+        return _ENDED
+    account = seen.account if seen.account is not None and seen.account.is_final else None
+    if account is None and seen.accounting and seen.for_seconds < ACCOUNTING_SECONDS:
+        return PodSight(sight=Sight.UNKNOWN, message=f"{_named(job)} is over; its accounting is awaited")
+    word = job.word if job.state is state_of(job.word) else "REQUEUED"
+    if account is not None and state_of(account.word).cause == Cause.MEMORY:
+        word, state = "OUT_OF_MEMORY", state_of("OUT_OF_MEMORY")
+    return _gone(word, state, _figures(job, account), account, job.elapsed_seconds)
+
+
+def _gone(
+    word: str, state: SlurmState, figures: str, account: Account | None, elapsed_seconds: float
+) -> PodSight:
+    sentence = f": {state.sentence}" if state.sentence else ""
+    use = Use(wall_seconds=elapsed_seconds)
+    if account is not None:
+        use = Use(
+            wall_seconds=account.elapsed_seconds,
+            cpu_seconds=account.cpu_seconds,
+            peak_memory_bytes=account.peak_memory_bytes,
+        )
+    message = f"Slurm ended it, {word}{sentence} ({figures})"
+    return PodSight(sight=Sight.GONE, message=message, cause=state.cause, use=use)
+
+
+def _figures(job: Listed | None, account: Account | None) -> str:
+    """`job 7 on n1, ran 2 m 03 s, exit code 1, at most 1.2 GiB`."""
+    parts = []
+    if job is not None:
+        parts.append(f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}")
+    elapsed = account.elapsed_seconds if account else job.elapsed_seconds if job else 0.0
+    parts.append(f"ran {show_seconds(elapsed)}")
+    if job is not None and job.exit_status:
+        parts.append(_exit(job.exit_status))
+    if account is not None and account.peak_memory_bytes:
+        parts.append(f"at most {show_bytes(account.peak_memory_bytes)}")
+    return ", ".join(parts)
+
+
+def _exit(status: int) -> str:
+    return f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
+
+
+def _named(job: Listed) -> str:
+    return f"Slurm's job {job.id}"

@@ -1,0 +1,164 @@
+"""What the settings of a Slurm site say: how its batch jobs are to be, and how its pods are reached."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gridmill.domain.amounts import parse_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.resource import Resource
+from gridmill.domain.site import Site, check_settings
+from gridmill.errors import InputError
+
+KNOWN: Mapping[str, str] = {
+    "partition": "the partition to use (default: the cluster's)",
+    "account": "the account that pays",
+    "qos": "the quality of service",
+    "time_limit": "how long a deployment may stay up: 90m, 2h, 1-12:00:00 (default: the partition's)",
+    "gres": "what a GPU is called there: gpu (default) or gpu:TYPE",
+    "extra": "further options of sbatch, as on its command line",
+    "setup": "a shell command run before each pod, for example module load python",
+    "environment": "names of environment variables that pods get from the control node, separated by commas",
+    "folder": "a folder that all nodes see under the same path (default: beside the storage root)",
+    "python": "the Python with Gridmill on the compute nodes (default: the one running here)",
+    "link": "how pods reach the control node: spool (files in the folder) or tls",
+    "ssh": "with an address: further options of ssh, as on its command line",
+    "control": "for tls: HOST or HOST:PORT of this machine where compute nodes reach it (default: its name)",
+}
+_WORD = re.compile(r"[A-Za-z0-9_.,:@+=/-]+")
+_PATH = re.compile(r"/[A-Za-z0-9_.,@+=/-]*")
+_SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """The settings, read. Empty strings leave a thing to Slurm; `time_limit_seconds` 0 too."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time_limit_seconds: float = 0.0
+    gres: str = "gpu"
+    extra: tuple[str, ...] = ()
+    setup: str = ""
+    environment: tuple[str, ...] = ()
+    folder: str = ""
+    python: str = ""
+    link: str = "spool"
+    ssh: tuple[str, ...] = ()
+    host: str = ""
+    port: int = 0
+
+
+def wishes_of(site: Site) -> Wishes:
+    """Raises InputError, at the setting."""
+    check_settings(site, KNOWN)
+    said = site.settings
+    for name in ("partition", "account", "qos", "gres", "control"):
+        _check(site, name, _WORD, "a plain word")
+    for name in ("folder", "python"):
+        _check(site, name, _PATH, "an absolute path without spaces or quotes")
+    host, _, port = said.get("control", "").partition(":")
+    if port and not port.isdigit():
+        raise _wrong(site, "control", "is neither HOST nor HOST:PORT")
+    link = said.get("link", "spool")
+    if link not in ("spool", "tls"):
+        raise _wrong(site, "link", "is neither spool nor tls")
+    return Wishes(
+        partition=said.get("partition", ""),
+        account=said.get("account", ""),
+        qos=said.get("qos", ""),
+        time_limit_seconds=_time_limit(site, said.get("time_limit", "")),
+        gres=said.get("gres", "gpu"),
+        extra=_options(site),
+        setup=said.get("setup", ""),
+        environment=tuple(name.strip() for name in said.get("environment", "").split(",") if name.strip()),
+        folder=said.get("folder", "").rstrip("/"),
+        python=said.get("python", ""),
+        link=link,
+        ssh=tuple(_words(site, "ssh")),
+        host=host,
+        port=int(port or 0),
+    )
+
+
+OF_RESOURCES = ("partition", "account", "qos", "time_limit", "gres", "extra", "setup", "environment")
+"""What a resource may say otherwise than its site."""
+
+
+def wishes_for(site: Site, settings: Mapping[str, str]) -> Wishes:
+    """The site's, with a resource's before them; one that is empty takes the site's away."""
+    return wishes_of(replace(site, settings={**site.settings, **settings}))
+
+
+def check_resource(resource: Resource, site: Site) -> None:
+    """Raises InputError, at the setting, for one that is wrong or the site's alone."""
+    for name in resource.settings:
+        if name in KNOWN and name not in OF_RESOURCES:
+            raise InputError(
+                f"setting {name!r} is the whole site's",
+                hint=f"A resource may say: {', '.join(OF_RESOURCES)}.",
+                place=f"resource {resource.name}: settings.{name}",
+            )
+    try:
+        wishes_for(site, resource.settings)
+    except InputError as error:
+        place = error.place.replace(f"site {site.name}", f"resource {resource.name}", 1)
+        raise InputError(error.message, hint=error.hint, place=place) from error
+
+
+def _check(site: Site, name: str, form: re.Pattern[str], what: str) -> None:
+    if site.settings.get(name) and not form.fullmatch(site.settings[name]):
+        raise _wrong(site, name, f"is not {what}")
+
+
+def _wrong(site: Site, name: str, problem: str) -> InputError:
+    return InputError(
+        f"{site.settings.get(name, '')!r} {problem}",
+        hint=f"It says {KNOWN[name]}.",
+        place=f"site {site.name}: settings.{name}",
+    )
+
+
+def _words(site: Site, name: str) -> list[str]:
+    try:
+        return shlex.split(site.settings.get(name, ""))
+    except ValueError as error:
+        raise _wrong(site, name, f"cannot be read: {error}") from error
+
+
+def _options(site: Site) -> tuple[str, ...]:
+    """`--exclude=n7 --reservation=x` as options, one per line of the script."""
+    words = _words(site, "extra")
+    if any(not word.startswith("-") or "\n" in word for word in words):
+        raise _wrong(site, "extra", "has words that are no options (write --name=value)")
+    return tuple(words)
+
+
+def _time_limit(site: Site, text: str) -> float:
+    """Seconds; a number alone is refused: it is minutes to Slurm and seconds elsewhere."""
+    if not text:
+        return 0.0
+    if text.isdigit():
+        raise _wrong(site, "time_limit", "has no unit")
+    match = _SLURM_TIME.fullmatch(text)
+    seconds = _slurm_seconds(match) if match else _duration(site, text)
+    if seconds < 60:
+        raise _wrong(site, "time_limit", "is less than a minute")
+    return seconds
+
+
+def _duration(site: Site, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except InputError as error:
+        raise _wrong(site, "time_limit", "is no time limit") from error
+
+
+def _slurm_seconds(match: re.Match[str]) -> float:
+    """MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS[:MINUTES[:SECONDS]]."""
+    days, *rest = match.groups()
+    parts = [int(part) for part in rest if part is not None]
+    units = (3600, 60, 1) if days is not None or len(parts) == 3 else (60, 1)
+    return float(86400 * int(days or 0) + sum(part * unit for part, unit in zip(parts, units, strict=False)))

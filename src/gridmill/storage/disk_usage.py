@@ -1,0 +1,121 @@
+"""The folders of a home and its storage root, for housekeeping."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from gridmill.domain.manifest import HANDED, MANIFESTS
+from gridmill.errors import StorageError
+from gridmill.ports.disk import GOING, Place, Thing
+from gridmill.storage.archive import STAGING, is_left
+from gridmill.storage.root import SHARED_BUNDLES
+
+_FOLDERS: Mapping[Place, str] = {
+    Place.POD: "pods",
+    Place.ATTEMPT: "attempts",
+    Place.REPORT: "reports",
+    Place.BUNDLE: "bundles",
+    Place.SHARED_BUNDLE: SHARED_BUNDLES,
+    Place.HANDED: HANDED,
+    Place.CODE: "cache/bundles",
+    Place.ENVIRONMENT: "cache/environments",
+}
+_PLACES = {"checkpoints": Place.CHECKPOINTS, MANIFESTS: Place.MANIFEST}
+_OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
+_LOCK = ".lock"
+_IN_ROOT = (Place.OUTPUT, Place.HANDED, Place.MANIFEST, Place.CHECKPOINTS, Place.SHARED_BUNDLE, Place.IMPORT)
+_STAGED = (STAGING, f"{GOING}{STAGING}")
+
+
+class HouseFolder:
+    """Implements gridmill.ports.disk.House. Links are not followed."""
+
+    def __init__(self, home: Path, root: Path) -> None:
+        self._home = home
+        self._root = root
+
+    def things(self) -> tuple[Thing, ...]:
+        """See House."""
+        return tuple(self._things())
+
+    def _things(self) -> Iterator[Thing]:
+        for path in _at_depth(self._root, _OUTPUT_DEPTH):
+            name = str(path.relative_to(self._root))
+            if not name.startswith("."):  # on its way in, or going
+                yield from _thing(_PLACES.get(name.partition("/")[0], Place.OUTPUT), name, path)
+        for path in _entries(self._root):
+            if path.name.startswith(_STAGED):
+                yield from _thing(Place.IMPORT, path.name, path)
+        for place, folder in _FOLDERS.items():
+            for path in _entries(self._base(place) / folder):
+                if path.suffix != _LOCK:
+                    yield from _thing(place, path.name, path)
+        for path in _entries(self._home):
+            if path.name.startswith("store.db"):
+                yield from _thing(Place.STORE, path.name, path)
+
+    def set_aside(self, thing: Thing) -> None:
+        """See House."""
+        path = self._path(thing)
+        with suppress(OSError):
+            if path.lstat().st_mtime == thing.changed:
+                path.rename(_aside(path))
+
+    def take_away(self, thing: Thing) -> None:
+        """See House."""
+        path = _aside(self._path(thing))
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return  # somebody else removes it too
+        except OSError as error:
+            raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
+
+    def _path(self, thing: Thing) -> Path:
+        return self._base(thing.place) / _FOLDERS.get(thing.place, "") / thing.name
+
+    def _base(self, place: Place) -> Path:
+        return self._root if place in _IN_ROOT else self._home
+
+
+def _aside(path: Path) -> Path:
+    return path if path.name.startswith(GOING) else path.with_name(f"{GOING}{path.name}")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _at_depth(folder: Path, depth: int) -> Iterator[Path]:
+    for path in _entries(folder):
+        if depth == 1:
+            yield path
+        elif path.is_dir() and not path.is_symlink():
+            yield from _at_depth(path, depth - 1)
+
+
+def _thing(place: Place, name: str, path: Path) -> Iterator[Thing]:
+    with suppress(OSError):
+        changed = path.lstat().st_mtime
+        ended = (path / "ended").exists() if place == Place.POD else place == Place.IMPORT and is_left(path)
+        yield Thing(place=place, name=name, size_bytes=_size(path), changed=changed, ended=ended)
+
+
+def _size(path: Path) -> int:
+    """Bytes in files, as long as they are; what vanishes meanwhile counts nothing."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total

@@ -1,0 +1,155 @@
+"""Hashes of source files, kept while the files look the same: a file that is only touched is not changed.
+
+The files of a code bundle with the hashes of their contents, kept beside it: what changed between two.
+"""
+
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill import codec
+from gridmill.domain.provenance import EXECUTABLE_MARK, FOLDER_MARK, LINK_MARK, CodeFile
+from gridmill.errors import InputError, StorageError
+from gridmill.ports.storage import FileStat
+from gridmill.storage.unpack import FOLDER, LINK, bundle_members
+from gridmill.transfer.manifest import HashCache
+
+WHOLE = 0
+"""In place of a size of chunks: a file has one hash, of all that it holds."""
+
+
+SOURCES_KEPT = 64
+"""The hashes of so many sources stay in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A source file as `os.stat` gave it when its source was listed."""
+
+    st_size: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+    st_ino: int
+
+
+class Contents:
+    """The hashes of source files, in files below `folder`: one for each source.
+
+    A file is read again when its size, one of its times or its inode changed. A program that changes a file
+    cannot keep all of these: the time of the last change of the record is the kernel's. Safe to call from
+    several threads.
+    """
+
+    def __init__(self, folder: Path, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._folder = folder
+        self._now_ns = now_ns
+        self._lock = threading.Lock()
+        self._caches: dict[str, tuple[threading.Lock, HashCache]] = {}
+
+    def hash_all(self, files: Iterable[FileStat], key: str) -> tuple[FileStat, ...]:
+        """The files of the source `key` with their `content`. Raises InputError for an unreadable one."""
+        files = tuple(files)
+        if not files:
+            return ()
+        lock, cache = self._cache(key)
+        with lock:
+            cache.again()
+            found = tuple(replace(file, content=_content(cache, file)) for file in files)
+            with suppress(StorageError):  # they are read again the next time
+                cache.save()
+        return found
+
+    def _cache(self, key: str) -> tuple[threading.Lock, HashCache]:
+        with self._lock:
+            known = self._caches.pop(key, None)
+            if known is None:
+                name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+                cache = HashCache(self._folder / name, now_ns=self._now_ns)
+                cache.open(WHOLE)
+                cache.keep_all()
+                known = (threading.Lock(), cache)
+            self._caches[key] = known
+            while len(self._caches) > SOURCES_KEPT:
+                del self._caches[next(iter(self._caches))]
+            return known
+
+
+def _content(cache: HashCache, file: FileStat) -> str:
+    """The same hash as a sink job computes (jobs.sink.files)."""
+    look = _Look(file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
+    known = cache.look(file.path, look)
+    if known is not None:
+        return known[0]
+    try:
+        with open(file.path, "rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", place=file.path) from error
+    cache.keep(file.path, look, (found,))
+    return found
+
+
+_YAML = (".yaml", ".yml")
+_LARGEST_PIPELINE = 1 << 20
+_PIPELINE = re.compile(rb"^pipeline\s*:", re.MULTILINE)
+_JOBS = re.compile(rb"^jobs\s*:", re.MULTILINE)
+
+
+def listing_path(bundle: Path) -> Path:
+    """The listing of a bundle `<hash>.tar.gz`."""
+    return bundle.with_name(f"{bundle.name.partition('.')[0]}.json")
+
+
+def is_pipeline_file(name: str, content: bytes) -> bool:
+    """Whether a file of that name declares a pipeline: it is YAML with the fields `pipeline` and `jobs`."""
+    if not name.endswith(_YAML) or len(content) > _LARGEST_PIPELINE:
+        return False
+    return bool(_PIPELINE.search(content) and _JOBS.search(content))
+
+
+def code_file(name: str, kind: str, content: str, *, pipeline: bool) -> CodeFile:
+    """An entry of the listing. `content` is the hash (hex) of what the file holds, `kind` its letter in the
+    bundle: of the permissions only whether it is executable counts, as git keeps no others."""
+    kept = {LINK: LINK_MARK, FOLDER: FOLDER_MARK, "x": EXECUTABLE_MARK, "q": EXECUTABLE_MARK}.get(kind, "")
+    return CodeFile(name=name, digest=f"{content}{kept}", pipeline=pipeline)
+
+
+def write_listing(bundle: Path, files: Iterable[CodeFile]) -> None:
+    """Write it, visible only when whole. Raises StorageError."""
+    path = listing_path(bundle)
+    draft = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(codec.encode(tuple(files)))
+        draft.rename(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot write the list of a code bundle's files: {error.strerror}", place=str(path)
+        ) from error
+
+
+def read_listing(bundle: Path) -> tuple[CodeFile, ...]:
+    """The files of a bundle, by name; made from the bundle where there is no listing. Raises StorageError
+    where the bundle is not there, InputError where it is damaged."""
+    with suppress(OSError, InputError):
+        return codec.decode(listing_path(bundle).read_bytes(), tuple[CodeFile, ...])
+    if not bundle.exists():
+        raise StorageError(f"the code bundle {bundle.name[:12]} is not on this machine")
+    found = tuple(sorted(_read(bundle), key=lambda file: file.name))
+    with suppress(StorageError):  # made again the next time
+        write_listing(bundle, found)
+    return found
+
+
+def _read(bundle: Path) -> Iterable[CodeFile]:
+    for name, kind, content in bundle_members(bundle):
+        digest = hashlib.sha256(content).hexdigest()
+        yield code_file(name, kind, digest, pipeline=is_pipeline_file(name, content))

@@ -1,0 +1,29 @@
+"""A look into versions by a process of its own: what reads tables is never loaded here."""
+
+import subprocess
+import sys
+
+from gridmill.codec import decode, encode
+from gridmill.domain.comparison import Look, Seen
+from gridmill.errors import InternalError, UnavailableError, from_body
+
+_LONGEST_SECONDS = 300.0
+
+
+def ask(question: Look) -> Seen:
+    """The answer. Raises what the question deserves, and UnavailableError when it takes too long."""
+    argv = [sys.executable, "-m", "gridmill.jobs.peek"]
+    try:
+        done = subprocess.run(
+            argv, input=encode(question), capture_output=True, check=False, timeout=_LONGEST_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(f"looking into {question.artifact.id} takes too long") from error
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        why = last or f"its process ended with {done.returncode}"
+        raise InternalError(f"{question.artifact.id} cannot be looked into: {why}")
+    seen = decode(done.stdout, Seen)
+    if seen.error is not None:
+        raise from_body(dict(seen.error))
+    return seen

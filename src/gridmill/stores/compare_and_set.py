@@ -1,0 +1,78 @@
+"""Which numbers a noun uses up: what `Store.counters` remembers, also once the noun is deleted.
+
+Compare-and-set as every store means it: changes apply one after the other, each to what it expects.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.run import Run
+from gridmill.errors import StaleVersionError
+from gridmill.ports.store import Change, Put, key_of
+
+
+def numbers_used(changes: Iterable[Change]) -> dict[str, int]:
+    """The highest number of each name among nouns that are new in `changes`."""
+    used: dict[str, int] = {}
+    for change in changes:
+        if isinstance(change, Put) and change.expected == 0:
+            for name, number in _numbers(change):
+                used[name] = max(number, used.get(name, 0))
+    return used
+
+
+def _numbers(put: Put) -> Iterator[tuple[str, int]]:
+    noun = put.noun
+    if isinstance(noun, Run | Deployment):
+        name, _, number = noun.id.rpartition("-")
+        if number.isdecimal():
+            yield name, int(number)
+    if isinstance(noun, Run):
+        yield "order", noun.order
+
+
+Address: TypeAlias = tuple[type[Any], str]
+
+
+def address_of(change: Change) -> Address:
+    """The class and key of what is changed."""
+    if isinstance(change, Put):
+        return type(change.noun), key_of(change.noun)
+    return change.noun, change.key
+
+
+def check_versions(changes: Iterable[Change], version_of: Callable[[Address], int]) -> None:
+    """Raise StaleVersionError unless each change, after those before it, finds what it expects.
+
+    `version_of` tells the version in the store, 0 for what is not there.
+    """
+    versions: dict[Address, int] = {}
+    for change in changes:
+        address = address_of(change)
+        version = versions[address] if address in versions else version_of(address)
+        if version != change.expected or (version == 0 and not isinstance(change, Put)):
+            raise stale(address, change.expected, version)
+        versions[address] = version + 1 if isinstance(change, Put) else 0
+
+
+def stale(address: Address, expected: int, found: int) -> StaleVersionError:
+    """What every store says when compare-and-set is lost."""
+    what = f"{address[0].__name__} {address[1]!r}"
+    if found == 0:
+        return StaleVersionError(f"{what} is not there; version {expected} was expected")
+    if expected == 0:
+        return StaleVersionError(f"{what} is there already, with version {found}")
+    return StaleVersionError(f"{what} has version {found}; {expected} was expected")
+
+
+def rounds(changes: Iterable[Change]) -> Iterator[Sequence[Change]]:
+    """Changes in order, cut so that none of a round is to the same record: within one, order is free."""
+    current: dict[Address, Change] = {}
+    for change in changes:
+        if address_of(change) in current:
+            yield [*current.values()]
+            current = {}
+        current[address_of(change)] = change
+    if current:
+        yield [*current.values()]

@@ -1,0 +1,405 @@
+"""The nouns that a FakeGrid's jobs become.
+
+A Grid in memory whose jobs do as they are told: for tests of faces, and of what is built on the SDK.
+"""
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.job import Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.project import ProjectView
+from gridmill.domain.resource import Resource, Sizing, Use
+from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.site import Site
+from gridmill.domain.states import (
+    DONE_JOBS,
+    FINISHED_JOBS,
+    FINISHED_RUNS,
+    AttemptState,
+    Cause,
+    JobState,
+    RunState,
+)
+from gridmill.domain.views import ControlView, DryRun, JobView, PlannedJob, RunRemoval, RunView
+from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.testing.fake_nouns import FakeAdvising, FakeAlterations, FakeSharing, FakeSites, found
+
+SIZE = Sizing(amounts=Amounts(cpus=1.0, memory_bytes=GIB), why=("1 GiB: nothing measured yet",))
+
+
+def job_run(run: Run, job: Job, order: int) -> JobRun:
+    """A job before anything happened."""
+    return JobRun(
+        id=f"{run.id}/{job.name}",
+        run_id=run.id,
+        pipeline=run.pipeline,
+        job=job,
+        order=order,
+        state=JobState.BLOCKED if job.all_needs else JobState.WAITING,
+        resource=job.resource or f"default-{job.kind}",
+        needs=tuple(f"{run.id}/{name}" for name in job.all_needs),
+        sizing=SIZE,
+    )
+
+
+def reset(view: JobView) -> JobView:
+    """A job of a run that is resumed."""
+    if view.job.state in DONE_JOBS:
+        return view
+    return replace(view, job=replace(view.job, state=JobState.WAITING, message=""), why="", progress={})
+
+
+def ended(attempt: Attempt, state: JobState, message: str, now: float) -> Attempt:
+    """An attempt at its end."""
+    return replace(
+        attempt,
+        state=AttemptState(state),
+        ended=now,
+        message=message,
+        cause={JobState.FAILED: Cause.EXIT, JobState.STOPPED: Cause.STOPPED}.get(state),
+        exit_code=3 if state == JobState.FAILED else None,
+        use=Use(wall_seconds=2.0, cpu_seconds=1.5, peak_memory_bytes=GIB // 4),
+    )
+
+
+def with_needs(pipeline: Pipeline, only: tuple[str, ...]) -> set[str]:
+    """The jobs named, and what they need."""
+    wanted, left = set[str](), list(only)
+    while left:
+        name = left.pop()
+        if name not in wanted:
+            wanted.add(name)
+            left.extend(pipeline.job(name).all_needs)
+    return wanted
+
+
+_OF_JOB = frozenset({"state", "message", "started", "ended"})
+_KINDS = {
+    JobKind.SINK: ArtifactKind.SINK,
+    JobKind.DATASET: ArtifactKind.DATASET,
+    JobKind.TRAINING: ArtifactKind.MODEL,
+    JobKind.PREDICTION: ArtifactKind.PREDICTION,
+    JobKind.COMMAND: ArtifactKind.FILES,
+}
+
+
+class Act(StrEnum):
+    """What a job of a FakeGrid does when the run starts or is resumed."""
+
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    HANG = "hang"  # runs until it is stopped
+
+
+@dataclass(slots=True)
+class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
+    """Implements `gridmill.ports.grid.Grid`. Runs happen at once, inside `start_run` and `resume`.
+
+    `acts` says what each job does (by its name; default: succeed). Time is `now`, moved by a second per
+    event. `calls` lists the verbs that change something, in order.
+    """
+
+    acts: dict[str, Act] = field(default_factory=dict)
+    now: float = 1_700_000_000.0
+    root: str = "/fake/storage"
+    _views: dict[str, RunView] = field(default_factory=dict)
+    _events: list[Event] = field(default_factory=list)
+    _resources: dict[str, Resource] = field(default_factory=dict)
+    _projects: dict[str, ProjectView] = field(default_factory=dict)
+    _sites: dict[str, Site] = field(default_factory=dict)
+    _deployments: dict[str, Deployment] = field(default_factory=dict)
+    _bundles: dict[str, bytes] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def control(self) -> ControlView:
+        """See Grid."""
+        states = [view.job.state for run in self._views.values() for view in run.jobs]
+        return ControlView(
+            version="0",
+            home="/fake",
+            root=self.root,
+            pid=1,
+            address="fake",
+            embedded=False,
+            started=0.0,
+            active_runs=sum(view.run.state not in FINISHED_RUNS for view in self._views.values()),
+            waiting_jobs=states.count(JobState.WAITING),
+            running_jobs=states.count(JobState.RUNNING),
+            deployments=len(self._deployments),
+        )
+
+    def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
+        """See Grid."""
+        self.calls.append(f"apply {pipeline.name}")
+        self._pipelines[pipeline.name] = replace(pipeline, applied=True)
+        self._resources.update({resource.name: resource for resource in pipeline.resources})
+        return self._pipelines[pipeline.name]
+
+    def start_run(
+        self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
+    ) -> RunView:
+        """See Grid."""
+        self.calls.append(f"start {pipeline.name}")
+        unknown = set(only) - {job.name for job in pipeline.jobs}
+        if unknown:
+            raise NotFoundError(f"{pipeline.name!r} has no job {min(unknown)!r}")
+        known = self._pipelines.get(pipeline.name)
+        if known is None or not known.applied:
+            self._pipelines[pipeline.name] = replace(pipeline, applied=False)
+        self._resources.update({resource.name: resource for resource in pipeline.resources})
+        jobs = [job for job in pipeline.jobs if not only or job.name in with_needs(pipeline, only)]
+        with self._changed:
+            number = 1 + sum(view.run.pipeline == pipeline.name for view in self._views.values())
+            run = Run(
+                id=f"{pipeline.name}-{number}",
+                pipeline=pipeline.name,
+                order=len(self._views) + 1,
+                state=RunState.ACTIVE,
+                created=self.now,
+                started=self.now,
+                parameters=pipeline.parameters,
+                force=force,
+            )
+            views = tuple(JobView(job=job_run(run, job, order)) for order, job in enumerate(jobs))
+            self._views[run.id] = RunView(run=run, jobs=views)
+            self._play(run.id)
+            return self._views[run.id]
+
+    def plan_run(self, pipeline: Pipeline) -> DryRun:
+        """See Grid."""
+        return DryRun(
+            pipeline=pipeline.name,
+            jobs=tuple(
+                PlannedJob(
+                    job=job.name,
+                    kind=job.kind,
+                    resource=job.resource or f"default-{job.kind}",
+                    site="local",
+                    needs=job.all_needs,
+                    wave=1 + len(job.all_needs),
+                    sizing=SIZE,
+                )
+                for job in pipeline.jobs
+            ),
+            peak_memory_bytes=GIB,
+        )
+
+    def runs(
+        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
+    ) -> tuple[Run, ...]:
+        """See Grid."""
+        runs = [view.run for view in reversed(self._views.values()) if not states or view.run.state in states]
+        return tuple(run for run in runs if pipeline in (None, run.pipeline))[:limit]
+
+    def run(self, run_id: str) -> RunView:
+        """See Grid."""
+        return found(self._views, run_id, "run")
+
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+        """See Grid."""
+        view = self.run(run_id)
+        if view.run.state not in FINISHED_RUNS:
+            raise ConflictError(f"run {run_id} is {view.run.state}")
+        made = tuple(artifact.id for job in view.jobs for artifact in job.artifacts)
+        attempts = sum(len(job.attempts) for job in view.jobs)
+        if not dry_run:
+            self.calls.append(f"remove run {run_id}")
+            del self._views[run_id]
+        return RunRemoval(run=run_id, jobs=len(view.jobs), attempts=attempts, versions=made)
+
+    def resume(self, run_id: str) -> RunView:
+        """See Grid."""
+        view = self.run(run_id)
+        if view.run.state == RunState.SUCCEEDED:
+            return view
+        self.calls.append(f"resume {run_id}")
+        with self._changed:
+            jobs = tuple(reset(job) for job in view.jobs)
+            self._views[run_id] = RunView(run=replace(view.run, state=RunState.ACTIVE, ended=None), jobs=jobs)
+            self._play(run_id)
+            return self._views[run_id]
+
+    def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
+        """See Grid."""
+        view = self.run(run_id)
+        if job is not None and job not in {one.job.job.name for one in view.jobs}:
+            raise NotFoundError(f"{run_id} has no job {job!r}")
+        self.calls.append(f"stop {run_id}" + (f" {job}" if job else ""))
+        with self._changed:
+            for one in view.jobs:
+                if job in (None, one.job.job.name) and one.job.state not in FINISHED_JOBS:
+                    self._end(one.job.id, JobState.STOPPED, "stopped by the user")
+            self._settle(run_id)
+            return self._views[run_id]
+
+    def events(
+        self,
+        run_id: str,
+        *,
+        job: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        wait_seconds: float = 0,
+    ) -> tuple[Event, ...]:
+        """See Grid."""
+        self.run(run_id)
+
+        def there() -> tuple[Event, ...]:
+            mine = (event for event in self._events if event.run_id == run_id and event.sequence > after)
+            return tuple(event for event in mine if job in (None, event.job))[:limit]
+
+        with self._changed:
+            self._changed.wait_for(there, timeout=wait_seconds)
+            return there()
+
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """See Grid."""
+        return tuple(self._pipelines[name] for name in sorted(self._pipelines))
+
+    def pipeline(self, name: str) -> Pipeline:
+        """See Grid."""
+        return found(self._pipelines, name, "pipeline")
+
+    def remove_pipeline(self, name: str) -> None:
+        """See Grid."""
+        self.pipeline(name)
+        self.calls.append(f"remove pipeline {name}")
+        del self._pipelines[name]
+
+    def has_bundle(self, bundle: str) -> bool:
+        """See Grid."""
+        return bundle in self._bundles
+
+    def put_bundle(self, bundle: str, data: bytes) -> None:
+        """See Grid. (Whether `bundle` is the hash of `data` is not looked at.)"""
+        if not data:
+            raise InputError(f"the bundle {bundle} is empty")
+        self.calls.append(f"bundle {hashlib.sha256(data).hexdigest()[:8]}")
+        self._bundles[bundle] = data
+
+    def report(self, run_id: str) -> str:
+        """See Grid."""
+        return f"<!doctype html><title>{self.run(run_id).run.id}</title>"
+
+    def shutdown(self, *, all: bool = False) -> None:
+        """See Grid."""
+        self.calls.append("shutdown")
+
+    def emit(self, run_id: str, job: str, type: str, body: Mapping[str, Any], attempt_id: str = "") -> None:
+        """Keep an event, as if a pod had sent it."""
+        with self._changed:
+            self.now += 1
+            self._events.append(
+                Event(
+                    sequence=len(self._events) + 1,
+                    time=self.now,
+                    type=type,
+                    run_id=run_id,
+                    job=job,
+                    attempt_id=attempt_id,
+                    body=body,
+                )
+            )
+            self._changed.notify_all()
+
+    def _play(self, run_id: str) -> None:
+        self._say(run_id, "run", run_id, RunState.ACTIVE)
+        for view in self._views[run_id].jobs:
+            if view.job.state not in FINISHED_JOBS:
+                self._act(view)
+        self._settle(run_id)
+
+    def _act(self, view: JobView) -> None:
+        run_id, job = view.job.run_id, view.job.job
+        states = {other.job.job.name: other.job.state for other in self._views[run_id].jobs}
+        needs = [states[name] for name in job.all_needs if name in states]
+        if any(state in FINISHED_JOBS - DONE_JOBS for state in needs):
+            return self._end(view.job.id, JobState.SKIPPED, "what it needs did not succeed")
+        if not all(state in DONE_JOBS for state in needs):
+            return self._change(view.job.id, why=f"needs {', '.join(job.all_needs)}")
+        self._begin(view)
+        act = self.acts.get(job.name, Act.SUCCEED)
+        if act == Act.FAIL:
+            self.emit(run_id, job.name, EventType.LOG, {"stream": "err", "text": "it broke\n"})
+            return self._end(view.job.id, JobState.FAILED, "exit code 3")
+        if act == Act.SUCCEED:
+            self._end(view.job.id, JobState.SUCCEEDED, "")
+        return None
+
+    def _begin(self, view: JobView) -> None:
+        job, number = view.job, len(view.attempts) + 1
+        attempt = Attempt(
+            id=f"{job.run_id}.{job.job.name}.{number}",
+            run_id=job.run_id,
+            job_run_id=job.id,
+            token="t",
+            deployment_id=f"{job.resource}-1",
+            pod_id=f"{job.resource}-1.1",
+            state=AttemptState.RUNNING,
+            given=SIZE.amounts,
+            placed=self.now,
+            started=self.now,
+        )
+        self._change(job.id, state=JobState.RUNNING, started=self.now, attempts=(*view.attempts, attempt))
+        self._say(job.run_id, "job", job.id, JobState.RUNNING)
+        self.emit(
+            job.run_id, job.job.name, EventType.LOG, {"stream": "out", "text": f"{job.job.name} starts\n"}
+        )
+        self.emit(job.run_id, job.job.name, EventType.PROGRESS, {"done": 1, "total": 2, "unit": "steps"})
+        self._change(job.id, progress={"done": 1, "total": 2, "unit": "steps", "note": ""})
+
+    def _end(self, job_id: str, state: JobState, message: str) -> None:
+        view = self._job(job_id)
+        attempts = view.attempts
+        if attempts and attempts[-1].state == AttemptState.RUNNING:
+            attempts = (*attempts[:-1], ended(attempts[-1], state, message, self.now))
+        artifacts = (self._make(view.job),) if state == JobState.SUCCEEDED else ()
+        self._change(
+            job_id, state=state, message=message, ended=self.now, attempts=attempts, artifacts=artifacts
+        )
+        self._say(view.job.run_id, "job", job_id, state, message)
+
+    def _make(self, job: JobRun) -> Artifact:
+        number = 1 + sum(one.name == job.name for one in self._artifacts.values())
+        output = Output(kind=_KINDS[job.job.kind], uri=f"fake/{job.name}/{number}", rows=10)
+        artifact = Artifact(
+            id=f"{job.name}@{number}", name=job.name, number=number, output=output, fingerprint="f"
+        )
+        self._artifacts[artifact.id] = artifact
+        return artifact
+
+    def _settle(self, run_id: str) -> None:
+        view = self._views[run_id]
+        states = {job.job.state for job in view.jobs}
+        if view.run.state in FINISHED_RUNS or not states <= FINISHED_JOBS:
+            return
+        state = RunState.SUCCEEDED
+        if not states <= DONE_JOBS:
+            state = RunState.STOPPED if JobState.STOPPED in states else RunState.FAILED
+        self._views[run_id] = replace(view, run=replace(view.run, state=state, ended=self.now))
+        self._say(run_id, "run", run_id, state)
+
+    def _say(self, run_id: str, what: str, id: str, state: str, message: str = "") -> None:
+        job = id.partition("/")[2]
+        self.emit(run_id, job, "state", {"what": what, "id": id, "state": str(state), "message": message})
+
+    def _job(self, job_id: str) -> JobView:
+        return next(one for one in self._views[job_id.partition("/")[0]].jobs if one.job.id == job_id)
+
+    def _change(self, job_id: str, **changes: Any) -> None:  # noqa: ANN401  fields of JobView and JobRun
+        view = self._job(job_id)
+        of_job = {key: value for key, value in changes.items() if key in _OF_JOB}
+        of_view = {key: value for key, value in changes.items() if key not in of_job}
+        changed = replace(view, job=replace(view.job, **of_job), **of_view)
+        run = self._views[view.job.run_id]
+        jobs = tuple(changed if one.job.id == job_id else one for one in run.jobs)
+        self._views[view.job.run_id] = replace(run, jobs=jobs)

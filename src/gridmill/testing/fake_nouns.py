@@ -1,0 +1,463 @@
+"""Advice in a grid in memory: always on the same two attempts.
+
+Resources, sites and deployments of a grid in memory: every site has one node, nothing is brought up.
+
+The schedules of a grid in memory: kept, and never due.
+
+The backfills of a grid in memory: kept, and never begun.
+
+The versions of a grid in memory.
+
+The alterations and load tasks of a grid in memory.
+
+Projects in a grid in memory: nothing is used.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from gridmill.control.ticks.backfills import chunks_of
+from gridmill.domain.advice import Advice
+from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.archive import Moved
+from gridmill.domain.artifact import (
+    BEST,
+    LATEST,
+    Alias,
+    Artifact,
+    ArtifactKind,
+    Column,
+    best_of,
+    check_alias,
+    split_reference,
+)
+from gridmill.domain.backfill import Backfill, BackfillView, Chunk, ChunkState, ChunkView, spans
+from gridmill.domain.comparison import (
+    ModelComparison,
+    Preview,
+    VersionDiff,
+    check_models,
+    differences,
+    references_of,
+    side_by_side,
+)
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.job import Job, JobSize
+from gridmill.domain.manifest import Verified
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.project import Project, ProjectView
+from gridmill.domain.resource import Measurement, Resource, Sizing, Use
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.sink_overrides import Alterations, Change, with_change
+from gridmill.domain.sink_status import LoadTask
+from gridmill.domain.site import Node, NodeView, Site, SiteKind
+from gridmill.domain.usage import HISTORY_DAYS, Parallel, Usage, Waste
+from gridmill.domain.views import FarmView, Removal, RunView, ScheduleView, VersionView
+from gridmill.errors import ConflictError, NotFoundError, StaleVersionError
+from gridmill.scheduler.advice import Known, advise
+
+ADVISED = "weather/predict"
+"""The one job that a FakeGrid knows something of."""
+
+
+def parallel_attempt(
+    number: int,
+    *,
+    workers: int,
+    work_seconds: float,
+    serial_seconds: float = 2.0,
+    opening_seconds: float = 0.5,
+    cpu_share: float = 0.1,
+    rows: int = 64_000,
+    share: float = 1.0,
+    deviation: float = 0.01,
+) -> Measurement:
+    """An attempt of ADVISED as its pod would tell of it; `work_seconds` are worker-seconds for all rows."""
+    busy = work_seconds * share
+    stage = opening_seconds + busy / workers
+    told = Parallel(
+        work="weather/train (lstm)",
+        workers=workers,
+        shards=4 * workers,
+        rows=round(rows * share),
+        whole_rows=rows,
+        stage_seconds=stage,
+        opening_seconds=opening_seconds,
+        opening_cpu_seconds=0.2,
+        opening_delay_seconds=0.0,
+        busy_seconds=busy,
+        longest_seconds=busy / (4 * workers),
+        deviation=deviation,
+        cpu_seconds=busy * cpu_share,
+        delay_seconds=0.0,
+        disk_seconds=0.0,
+        read_bytes=0,
+        written_bytes=0,
+    )
+    return Measurement(
+        attempt_id=f"weather-{number}.predict.1",
+        subject="prediction",
+        job=ADVISED,
+        size=JobSize(rows=rows),
+        given=Amounts(cpus=1.0, memory_bytes=GIB),
+        use=Use(
+            wall_seconds=serial_seconds + stage, cpu_seconds=busy * cpu_share, peak_memory_bytes=GIB // 2
+        ),
+        ended=float(number),
+        parallel=told,
+    )
+
+
+def known_of(*measured: Measurement, cpus: float = 8.0, shards: int | None = None) -> Known:
+    """What advice on ADVISED is made from."""
+    spec = PredictionSpec(dataset="features", models=("train",), shards=shards)
+    return Known(
+        name=ADVISED,
+        job=Job(name="predict", prediction=spec),
+        measured=measured,
+        most=Amounts(cpus=cpus, memory_bytes=64 * GIB),
+    )
+
+
+class FakeAdvising:
+    """Implements gridmill.ports.grid."""
+
+    __slots__ = ()
+
+    def advise(self, name: str) -> Advice:
+        """See Advising."""
+        known = known_of(
+            parallel_attempt(1, workers=1, work_seconds=60.0),
+            parallel_attempt(2, workers=4, work_seconds=64.0),
+        )
+        found = advise(known) if name == ADVISED else None
+        if found is None:
+            raise NotFoundError(f"there is no job {name!r}")
+        return found
+
+    def probe(self, name: str, *, workers: int, share: float) -> RunView:
+        """See Advising."""
+        raise NotFoundError(f"there is no job {name!r}")
+
+
+T = TypeVar("T")
+HERE = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
+with_changes = replace  # where an argument is called replace
+
+
+def found(table: Mapping[str, T], key: str, what: str) -> T:
+    """The entry. Raises NotFoundError."""
+    if key not in table:
+        raise NotFoundError(f"there is no {what} {key!r}")
+    return table[key]
+
+
+class FakeSites:
+    """Implements what `gridmill.ports.grid` asks of resources and sites for a class that has these tables."""
+
+    calls: list[str]
+    _resources: dict[str, Resource]
+    _sites: dict[str, Site]
+    _deployments: dict[str, Deployment]
+
+    def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
+        """See Grid."""
+        self.calls.append(f"configure {resource.name}")
+        self._resources[resource.name] = resource
+        amounts = Amounts(
+            cpus=resource.cpus or 1.0, memory_bytes=resource.memory_bytes or GIB, gpus=resource.gpus
+        )
+        return resource, Sizing(amounts=amounts, workers=resource.workers or 1, why=("as asked",))
+
+    def resources(self) -> tuple[Resource, ...]:
+        """See Grid."""
+        return tuple(self._resources[name] for name in sorted(self._resources))
+
+    def remove_resource(self, name: str) -> None:
+        """See Grid."""
+        found(self._resources, name, "resource")
+        self.calls.append(f"remove resource {name}")
+        del self._resources[name]
+
+    def sites(self) -> tuple[Site, ...]:
+        """See Grid."""
+        local = Site(name="local", kind=SiteKind.LOCAL, nodes=(HERE,))
+        return (local, *(self._sites[name] for name in sorted(self._sites)))
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """See Grid."""
+        return tuple(NodeView(site=site.name, node=HERE, claimed=Amounts()) for site in self.sites())
+
+    def farms(self) -> tuple[FarmView, ...]:
+        """See Grid. None answers."""
+        clusters = (site for site in self.sites() if site.kind == SiteKind.CLUSTER)
+        return tuple(FarmView(site=site.name, problem="it does not answer") for site in clusters)
+
+    def add_site(self, site: Site, *, replace: bool = False) -> Site:
+        """See Grid. Every site has one node."""
+        known = self._sites.get(site.name)
+        seen = with_changes(site, nodes=(HERE,))
+        if known not in (None, seen) and not replace:
+            raise ConflictError(f"there is a site {site.name!r} with other settings")
+        self.calls.append(f"add site {site.name}")
+        self._sites[site.name] = seen
+        return seen
+
+    def remove_site(self, name: str) -> None:
+        """See Grid."""
+        found(self._sites, name, "site")
+        self.calls.append(f"remove site {name}")
+        del self._sites[name]
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """See Grid."""
+        return tuple(self._deployments.values())
+
+    def release(self, deployment_id: str) -> None:
+        """See Grid."""
+        self.calls.append(f"release {deployment_id}")
+        self._deployments.pop(deployment_id, None)
+
+
+@dataclass(slots=True)
+class FakeSchedules:
+    """Implements `gridmill.ports.grid.Schedules`."""
+
+    _pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    _paused: set[str] = field(default_factory=set)
+
+    def schedules(self) -> tuple[ScheduleView, ...]:
+        """See Schedules."""
+        return tuple(
+            ScheduleView(
+                schedule=Schedule(name=name, spec=spec, since=0.0, paused=name in self._paused),
+                why="paused" if name in self._paused else "",
+            )
+            for pipeline in sorted(self._pipelines)
+            for name, spec in self._pipelines[pipeline].schedules.items()
+        )
+
+    def schedule(self, name: str) -> ScheduleView:
+        """See Schedules."""
+        for view in self.schedules():
+            if view.name == name:
+                return view
+        raise NotFoundError(f"there is no schedule {name!r}")
+
+    def pause_schedule(self, name: str) -> ScheduleView:
+        """See Schedules."""
+        self._paused.add(self.schedule(name).name)
+        return self.schedule(name)
+
+    def start_schedule(self, name: str) -> ScheduleView:
+        """See Schedules."""
+        self._paused.discard(self.schedule(name).name)
+        return self.schedule(name)
+
+
+@dataclass(slots=True)
+class FakeBackfills(FakeSchedules):
+    """Implements `gridmill.ports.grid.Backfills`."""
+
+    _backfills: dict[str, Backfill] = field(default_factory=dict)
+
+    def backfills(self) -> tuple[BackfillView, ...]:
+        """See Backfills."""
+        return tuple(self.backfill(name) for name in sorted(self._backfills))
+
+    def backfill(self, name: str) -> BackfillView:
+        """See Backfills."""
+        if name not in self._backfills:
+            raise NotFoundError(f"there is no backfill {name!r}")
+        kept = self._backfills[name]
+        chunks = tuple(ChunkView(begins=b, ends=e, state=ChunkState.LEFT) for b, e in spans(kept))
+        return BackfillView(backfill=kept, chunks=chunks, counts=dict(Counter(c.state for c in chunks)))
+
+    def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
+        """See Backfills."""
+        spans(backfill)
+        self._backfills[backfill.name] = replace(backfill, stopped=False)
+        return self.backfill(backfill.name)
+
+    def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
+        """See Backfills."""
+        if backfill.name not in self._pipelines:
+            raise NotFoundError(f"there is no pipeline {backfill.name!r}")
+        return self.start_backfill(backfill, chunks_of(self._pipelines[backfill.name], backfill, values))
+
+    def stop_backfill(self, name: str) -> BackfillView:
+        """See Backfills."""
+        self._backfills[name] = replace(self.backfill(name).backfill, stopped=True)
+        return self.backfill(name)
+
+
+@dataclass(slots=True)
+class FakeVersions(FakeBackfills):
+    """Implements `gridmill.ports.grid.Versions` with dicts."""
+
+    calls: list[str] = field(default_factory=list)
+    _artifacts: dict[str, Artifact] = field(default_factory=dict)
+    _aliases: dict[str, Alias] = field(default_factory=dict)
+
+    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+        """See Versions."""
+        newest = reversed(self._artifacts.values())
+        return tuple(one for one in newest if kind in (None, one.kind) and name in (None, one.name))
+
+    def artifact(self, artifact_id: str) -> Artifact:
+        """See Versions."""
+        name, version = split_reference(artifact_id)
+        alias = self._aliases.get(artifact_id)
+        found: Artifact | None
+        if alias is not None and alias.number is not None:
+            found = self._artifacts.get(f"{name}@{alias.number}")
+        elif alias is not None or version == BEST:
+            found = best_of(self.artifacts(name=name), alias.metric if alias else "")
+        elif version in ("", LATEST):
+            found = next(iter(self.artifacts(name=name)), None)
+        else:
+            found = self._artifacts.get(artifact_id)
+        if found is None:
+            raise NotFoundError(f"there is no artifact {artifact_id!r}")
+        return found
+
+    def version(self, artifact_id: str) -> VersionView:
+        """See Versions."""
+        return VersionView(artifact=self.artifact(artifact_id))
+
+    def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
+        """See Versions. (A column of numbers, from 0.)"""
+        one = self.artifact(artifact_id)
+        cells = tuple((number,) for number in range(min(rows, one.output.rows or 0)))
+        return Preview(columns=(Column(name="n", type="int64"),), rows=cells, total=one.output.rows or 0)
+
+    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+        """See Versions. (All are as they were.)"""
+        found = [self.artifact(reference)] if "@" in reference else self._artifacts.values()
+        return tuple(Verified(version=one.id) for one in found if one.id.startswith(reference))
+
+    def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
+        """See Versions. (Rows are not compared.)"""
+        old, new = self.artifact(before), self.artifact(after)
+        return VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
+
+    def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
+        """See Versions. (Nobody knows how long they took.)"""
+        asked = references_of(name, versions) if versions or "@" in name else ()
+        found = [self.artifact(one) for one in asked] or [*reversed(self.artifacts(name=name))]
+        views = [VersionView(artifact=one) for one in check_models(found, name)]
+        return side_by_side(views, {})
+
+    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+        """See Versions. (Nothing stands against it.)"""
+        name, version = split_reference(artifact_id)
+        wanted = [self.artifact(artifact_id)] if version else list(self.artifacts(name=name))
+        if not wanted:
+            raise NotFoundError(f"there is no artifact {artifact_id!r}")
+        for one in wanted if not dry_run else ():
+            self.calls.append(f"remove artifact {one.id}")
+            del self._artifacts[one.id]
+        return Removal(versions=tuple(one.id for one in wanted))
+
+    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
+        """See Projects. (Nothing is written.)"""
+        found = tuple(one.id for one in self.artifacts() if one.name.partition("/")[0] in pipelines)
+        if not found:
+            raise NotFoundError("there is nothing of it")
+        return Moved(path=path, versions=found, size_bytes=0)
+
+    def restore(self, path: str) -> Moved:
+        """See Projects. (Nothing is read.)"""
+        return Moved(path=path, versions=(), size_bytes=0)
+
+    def usage(self) -> tuple[Usage, ...]:
+        """See Housekeeping. (A byte for each version.)"""
+        return tuple(
+            Usage(kind=f"{one.kind}s", name=one.output.uri, size_bytes=1, job=one.name, version=one.id)
+            for one in self.artifacts()
+        )
+
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+        """See Housekeeping. (There is none.)"""
+        return ()
+
+    def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
+        """See Versions."""
+        return tuple(alias for alias in self._aliases.values() if name in (None, alias.name))
+
+    def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
+        """See Versions."""
+        check_alias(alias)
+        self.artifact(alias.name if alias.number is None else f"{alias.name}@{alias.number}")
+        before = self._aliases.get(alias.id)
+        if expected is not None and (before.number if before else 0) != expected:
+            raise StaleVersionError(f"{alias.id} was changed meanwhile")
+        self.calls.append(f"set alias {alias.id}")
+        self._aliases[alias.id] = replace(alias, changed=1_700_000_000.0)
+        return self._aliases[alias.id]
+
+    def remove_alias(self, alias_id: str) -> None:
+        """See Versions."""
+        self._aliases.pop(alias_id, None)
+
+
+@dataclass(slots=True)
+class FakeAlterations(FakeVersions):
+    """Implements `gridmill.ports.grid.Altering` with dicts."""
+
+    _pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    _alterations: dict[str, Alterations] = field(default_factory=dict)
+
+    def alterations(self, *, name: str | None = None) -> tuple[Alterations, ...]:
+        """See Altering."""
+        return tuple(one for one in self._alterations.values() if one.changes and name in (None, one.name))
+
+    def alter_sink(self, name: str, change: Change) -> Alterations:
+        """See Altering."""
+        pipeline = self._pipelines.get(name.partition("/")[0])
+        jobs = pipeline.jobs if pipeline else ()
+        spec = next((job.sink for job in jobs if job.name == name.partition("/")[2]), None)
+        if spec is None:
+            raise NotFoundError(f"there is no sink {name!r}")
+        before = self._alterations.get(name, Alterations(name=name))
+        after = replace(before, changes=with_change(spec, before.changes, change), changed=1_700_000_000.0)
+        self._alterations[name] = after
+        return after
+
+    def load_tasks(self, *, name: str | None = None) -> tuple[LoadTask, ...]:
+        """See Altering: what is declared, as nothing is ever loaded here."""
+        declared = {
+            f"{one.name}/{job.name}": job.sink for one in self._pipelines.values() for job in one.jobs
+        }
+        sinks = {key: spec for key, spec in declared.items() if spec is not None and name in (None, key)}
+        if name is not None and not sinks:
+            raise NotFoundError(f"there is no sink {name!r}")
+        return tuple(LoadTask(sink=key, source=spec.source.name) for key, spec in sinks.items())
+
+
+class FakeSharing:
+    """Implements gridmill.ports.grid for a class that has `_projects`."""
+
+    _projects: dict[str, ProjectView]
+
+    def configure_project(self, project: Project) -> ProjectView:
+        """See Sharing."""
+        project.check()
+        view = ProjectView(
+            project=project, used_seconds=0.0, used_share=0.0, cpus=0.0, memory_bytes=0, gpus=0
+        )
+        self._projects[project.name] = view
+        return view
+
+    def projects(self) -> tuple[ProjectView, ...]:
+        """See Sharing."""
+        return tuple(self._projects[name] for name in sorted(self._projects))
+
+    def remove_project(self, name: str) -> None:
+        """See Sharing."""
+        if name not in self._projects:
+            raise NotFoundError(f"there is no project {name!r}", hint="`gridmill list projects` shows them.")
+        del self._projects[name]

@@ -1,0 +1,67 @@
+"""Any grid, served to the clients of a home as a control node serves its own."""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gridmill.domain.run import Asked
+from gridmill.domain.states import FINISHED_RUNS
+from gridmill.domain.views import RunView
+from gridmill.ports.grid import Grid
+from gridmill.rpc.attendance import Attendance
+from gridmill.rpc.client import SOCKET
+from gridmill.rpc.server import CallServer
+
+
+class RunsOf:
+    """The runs of a grid; their jobs have no environment of their own."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.environments: dict[str, Mapping[str, str]] = {}
+        self._started: dict[str, str] = {}
+
+    def begin(
+        self, start: Callable[[], RunView], environment: Mapping[str, str], asked: Asked, *, again: bool
+    ) -> RunView:
+        """Start a run, unless that was done before."""
+        known = self._started.get(asked.request) if again else None
+        view = start() if known is None else self._grid.run(known)
+        self._started[asked.request] = view.run.id
+        self.environments[view.run.id] = environment
+        return view
+
+    def take(self, run: str, environment: Mapping[str, str]) -> None:
+        """Its client is back."""
+        self.environments[run] = environment
+
+    def stop(self, run: str) -> None:
+        """Its client has gone."""
+        self._grid.stop_run(run)
+
+    def is_over(self, run: str) -> bool:
+        """Whether it has ended."""
+        return self._grid.run(run).run.state in FINISHED_RUNS
+
+    def end_waits(self) -> None:
+        """Calls of such a grid are short."""
+
+
+class Served:
+    """A grid at HOME/client.sock until `stop`. `over` is for who lets `attendance.keep` run."""
+
+    def __init__(self, grid: Grid, home: Path, *, stays: bool = True) -> None:
+        self.runs = RunsOf(grid)
+        self.attendance = Attendance(self.runs, stays=stays, warn=lambda message: None)
+        self.gave_way = False
+        self.over = threading.Event()
+        self._server = CallServer(home / SOCKET, grid, self.attendance, give_way=self._give_way)
+
+    def _give_way(self) -> None:
+        self.gave_way = True
+
+    def stop(self) -> None:
+        """Nobody is let in any more; connections are closed, as by the end of a process."""
+        self.attendance.end()
+        self._server.close()
+        self._server.cut()

@@ -1,0 +1,34 @@
+"""A Ray cluster of this machine alone: started for the time of a block, ended with all its processes."""
+
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from gridmill.sites.ray.cluster import START, RayNode
+
+_START_SECONDS = 180.0
+_END_SECONDS = 60.0
+
+
+@contextmanager
+def ray_cluster(folder: Path, port: int, environment: Mapping[str, str], *words: str) -> Iterator[str]:
+    """Its address. `folder` has a short path, for Ray's sockets lie in it; `words` are further ones for
+    `ray start`. Raises UnavailableError."""
+    whole = [
+        *(*START, "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"),
+        *("--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}", *words),
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "start.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            whole, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment)
+        )
+    try:
+        RayNode(process=process, log=log).wait_until_up(lambda: None, _START_SECONDS)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(_END_SECONDS)

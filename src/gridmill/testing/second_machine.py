@@ -1,0 +1,40 @@
+"""The site kind `simulated`: another machine, pretended on this one. Its pods are real."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from gridmill.domain.site import Site, check_settings
+from gridmill.errors import InputError
+from gridmill.ports.site import Doors, SitePort
+from gridmill.settings import Settings
+from gridmill.sites.processes import ProcessSite
+
+SETTINGS = {"home": "the folder of its pods, which is not the control node's"}
+
+
+class Neighbour(ProcessSite):
+    """Pods with a home of their own that dial in over TLS, as those of other machines do."""
+
+    def __init__(self, settings: Settings, door: str) -> None:
+        super().__init__(settings)
+        self._door = door
+
+    def link(self) -> str:
+        """The control node's address."""
+        return self._door
+
+
+def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+    """The site; its storage root is the control node's, as on a file system that both see.
+
+    Raises InputError without `home`, UnavailableError.
+    """
+    check_settings(site, SETTINGS)
+    home = site.settings.get("home")
+    if home is None:
+        raise InputError(
+            f"site {site.name} has no home",
+            hint="`--set home=FOLDER` says where its pods are.",
+            place="settings.home",
+        )
+    return Neighbour(replace(settings, home=Path(home).absolute()), doors.tls("127.0.0.1"))

@@ -1,0 +1,182 @@
+"""Objects below a prefix of a bucket, as whoever owns the bucket sees them."""
+
+import re
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from http.client import HTTPException
+from typing import Any, cast
+from urllib.error import HTTPError, URLError
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import from_url
+
+from gridmill import errors
+from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.signed_urls import check_bucket, refusal, send
+from gridmill.transfer.stream import UNMETERED, Meter
+
+PASS_SECONDS = 900.0
+"""For so long a signed URL opens its object."""
+_ALLOW = "Are the credentials right, still valid, and for this prefix?"
+_SET = "The clock of this machine is wrong, or that of the bucket's server: set it."
+_MAKE = "Make it, or name another: `gridmill configure site NAME --export s3://BUCKET/PREFIX` (or --shared)."
+_SAY = (
+    "Set them where the control node is started (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
+    "GOOGLE_SERVICE_ACCOUNT, the path of a key), or run it on a machine of the cloud that has them."
+)
+_SILENT = "its server does not answer"
+_CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+"""Who is asked for credentials that nobody has said."""
+_TRIED = re.compile(
+    r"Generic \w+ error: Error performing \w+ \S+ in \S+(, .*retry_timeout: \S+)?\s+- (HTTP error: )?"
+)
+"""How obstore says what it did, before what came of it."""
+_REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
+_SKEWED = "RequestTimeTooSkewed"
+_S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
+_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
+"""What is read may take its time as long as something comes."""
+_PUTTING = {"timeout": timedelta(seconds=300)}
+"""While a put is on its way nothing comes."""
+
+
+class Objects:
+    """Safe to use from several threads. All raise RefusedError, UnavailableError."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
+    ) -> None:
+        """See `open_store`. Signed URLs hold for `pass_seconds`."""
+        self.url, self.pass_seconds = url, pass_seconds
+        self._store: Any = open_store(url, options or {})
+        self._puts: Any = open_store(url, options or {}, puts=True)
+
+    def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
+        """Whole or not at all."""
+        signs = not self.url.startswith("file:")
+        if meter is UNMETERED or not signs or not self._sent(name, content, meter):
+            self._put(name, content)
+
+    def _sent(self, name: str, content: bytes, meter: Meter) -> bool:
+        """Put piece by piece, by a signed URL, as obstore would not say how far it is. False where that is
+        refused: obstore says why, or does it."""
+        try:
+            send(self.sign("PUT", name), len(content), meter.sending(content))
+        except HTTPError as error:
+            if isinstance(why := refusal(error, "PUT", self.url), errors.UnavailableError):
+                raise why from None
+            return False
+        except URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                return False
+            raise errors.UnavailableError(_SILENT, place=self.url) from error
+        except (OSError, HTTPException) as error:
+            raise errors.UnavailableError(_SILENT, place=self.url) from error
+        return True
+
+    def _put(self, name: str, content: bytes) -> None:
+        with explained(self.url):
+            try:
+                obstore.put(self._puts, name, content, use_multipart=False)
+            except (FileNotFoundError, NotFoundError) as error:
+                raise RefusedError("there is no such bucket", place=self.url, hint=_MAKE) from error
+
+    def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
+        """Raises NotFoundError, and DataError for one that is larger."""
+        with explained(self.url):
+            try:
+                got = obstore.get(self._store, name)
+            except (FileNotFoundError, NotFoundError) as error:
+                raise errors.NotFoundError("is not there", place=f"{self.url}/{name}") from error
+            if got.meta["size"] > most_bytes:
+                raise errors.DataError("is too large", place=f"{self.url}/{name}")
+            content = bytearray()
+            for piece in got.stream(min_chunk_size=meter.piece_bytes):
+                meter.moved(len(piece))
+                content += piece
+            return bytes(content)
+
+    def remove(self, name: str) -> None:
+        """May be repeated."""
+        with explained(self.url), suppress(FileNotFoundError, NotFoundError):
+            obstore.delete(self._store, name)
+
+    def has(self, name: str) -> bool:
+        """Whether it is there."""
+        with explained(self.url):
+            try:
+                obstore.head(self._store, name)
+            except (FileNotFoundError, NotFoundError):
+                return False
+        return True
+
+    def names(self, folder: str) -> Iterator[Sequence[str]]:
+        """Of all that is in a folder, page by page."""
+        with explained(self.url):
+            for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
+                yield [found["path"] for found in page]
+
+    def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
+        """Names of what was put before that moment, in a folder or at all."""
+        with explained(self.url):
+            for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
+                yield from (found["path"] for found in page if found["last_modified"] < before)
+
+    def sign(self, method: str, name: str) -> str:
+        """A URL that opens this object alone, to GET or to PUT it, for `pass_seconds`."""
+        with explained(self.url):
+            signed: str = obstore.sign(
+                self._store, cast(Any, method), name, timedelta(seconds=self.pass_seconds)
+            )
+        return signed
+
+
+def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> object:
+    """obstore's store for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`; `options` are its own for that
+    kind, as `endpoint`; what is not said is the environment's, above all the credentials. It is for
+    `puts`, or for all else.
+
+    Raises InputError.
+    """
+    scheme = url.partition("://")[0]
+    if scheme == "file":
+        with explained(url, refused=BaseError):
+            return from_url(url, mkdir=True)
+    check_bucket(url)
+    plain = any(value.startswith("http://") for value in options.values())
+    client: Any = {"allow_http": plain, **(_PUTTING if puts else _READING)}
+    said = {**(_S3 if scheme == "s3" else {}), **options}
+    with explained(url, refused=BaseError):
+        return from_url(url, config=cast(Any, said), client_options=client, retry_config=_RETRIES)
+
+
+@contextmanager
+def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError) -> Iterator[None]:
+    """Only the end of the first line of what obstore says: the rest is how its own parts look."""
+    try:
+        yield
+    except (refused, PermissionDeniedError, UnauthenticatedError) as error:
+        raise _refusal(error, url) from error
+    except (BaseError, OSError) as error:
+        if any(asked in str(error) for asked in _CLOUDS):
+            raise RefusedError("there are no credentials for it", place=url, hint=_SAY) from error
+        if "403 Forbidden" in str(error):
+            raise _refusal(error, url) from error
+        raise errors.UnavailableError(_line(error), place=url) from error
+
+
+def _refusal(error: BaseException, url: str) -> RefusedError:
+    """In the words of the bucket's server, where it says some."""
+    found = _REFUSAL.search(str(error))
+    words = [word for word in (found["code"], found["told"]) if word] if found else [_line(error)]
+    hint = _SET if words[0] == _SKEWED else _ALLOW
+    return RefusedError(f"access is refused: {': '.join(words)}", place=url, hint=hint)
+
+
+def _line(error: BaseException) -> str:
+    line = _TRIED.sub("", str(error).partition("\n")[0])
+    return _SILENT if line.startswith("error sending request") else line

@@ -1,0 +1,430 @@
+"""Chunks become a tree below a root: as a whole, or not at all.
+
+A version's files in a folder that is somebody's own: what happens there happens to nobody else.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill import codec
+from gridmill.domain.farm_protocol import FileEntry, Manifest
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.storage_uri import below
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
+from gridmill.transfer.chunk_store import ChunkStore, Room
+from gridmill.transfer.durable import READ_ONLY, not_kept, put, sync
+from gridmill.transfer.large_files import kept_as
+from gridmill.transfer.paths import User, check_manifest, check_path, folder_below
+
+_NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP}
+_NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A tree that was placed, or is about to be: written down before it has its name.
+
+    `mark` is its inode and time of change (ns), by which it is told from what stood or came there otherwise;
+    `content` the manifest's fingerprint; `owners` the attempts that use it.
+    """
+
+    uri: str
+    content: str
+    owners: tuple[str, ...]
+    mark: tuple[int, int] = (0, 0)
+    writable: bool = False
+
+
+class Placer:
+    """Places trees below a root, of the chunks of a store; several threads may use it, one process at a time.
+
+    Drafts and records lie in the store's folder: jobs write below the root, and must not be able to lead it
+    elsewhere. `drafts` is another folder for them, where the root is on another file system than the store.
+    `user`: whose the folders and the writable files are to be. `handing_over`: the store is for one tree, and
+    removed once that is placed, so writable files need not be copies.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        store: ChunkStore,
+        *,
+        drafts: Path | None = None,
+        user: User | None = None,
+        handing_over: bool = False,
+    ) -> None:
+        """What a killed process left half-made goes. Raises StorageError."""
+        self._root, self._store, self._user = root, store, user
+        self._handing_over = handing_over
+        self._records = store.folder / "placed"
+        self._drafts = drafts or store.drafts / "trees"
+        self._lock = threading.Lock()
+        self._busy: dict[str, tuple[threading.Lock, int]] = {}
+        self._room = Room(store.quota_bytes)
+        try:
+            shutil.rmtree(self._drafts, ignore_errors=True)
+            for folder in (root, self._records, self._drafts):
+                folder.mkdir(exist_ok=True, parents=True, mode=0o700)
+        except OSError as error:
+            raise not_kept(error, root) from error
+
+    def place(self, uri: str, manifest: Manifest, owner: str, *, writable: bool = False) -> tuple[str, ...]:
+        """Make the tree (or the single file) at `uri`, for an attempt. Answers the chunks that are lacking,
+        and then nothing is made, but all are pinned for the attempt. To be repeated.
+
+        Files are read-only, and links to chunks where they can be; `writable` makes copies, and anew each
+        time. What stood there before is replaced. Raises ConflictError where another attempt uses it with
+        other content, UnsafePathError, InputError, CapacityError for more than the quota, UnavailableError
+        while others have the room (see Room), StorageError.
+        """
+        check_path(uri)
+        check_manifest(manifest)
+        wanted = Placed(uri=uri, content=codec.fingerprint(manifest), owners=(owner,), writable=writable)
+        try:
+            with self._alone_at(uri):
+                return self._place(wanted, manifest)
+        except OSError as error:
+            raise not_kept(error, below(self._root, uri)) from error
+
+    @contextmanager
+    def _alone_at(self, uri: str) -> Iterator[None]:
+        """Trees of other paths are made meanwhile."""
+        with self._lock:
+            lock, users = self._busy.get(uri, (threading.Lock(), 0))
+            self._busy[uri] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                lock, users = self._busy.pop(uri)
+                if users > 1:
+                    self._busy[uri] = lock, users - 1
+
+    @contextmanager
+    def at_rest(self) -> Iterator[tuple[Placed, ...]]:
+        """What was placed and not released; nothing comes there or goes meanwhile. Raises OSError."""
+        with self._lock:
+            yield self.placed()
+
+    def placed(self) -> tuple[Placed, ...]:
+        """What was placed and not released. Raises OSError."""
+        return tuple(
+            codec.decode(path.read_bytes(), Placed)
+            for path in self._records.iterdir()
+            if path.suffix == ".json"
+        )
+
+    def started(self, owner: str) -> None:
+        """An attempt has all that it waited for: it runs, and keeps what it has."""
+        with self._lock:
+            self._room.waits_no_more(owner)
+
+    def release(self, owner: str, *, but_writable: bool = False) -> None:
+        """An attempt needs nothing more: what was placed for it alone goes (`but_writable`: not what it may
+        have written to), its chunks may go when room is needed. Repeatable. Raises StorageError."""
+        try:
+            with self._lock:
+                self._let_go(owner, but_writable=but_writable)
+                self._room.give_back(owner)
+        except OSError as error:
+            raise not_kept(error, self._root) from error
+
+    def _let_go(self, owner: str, *, but_writable: bool = False) -> None:
+        for placed in self.placed():
+            if owner in placed.owners and not (but_writable and placed.writable):
+                self._release(placed, owner)
+        self._store.unpin(owner)
+
+    def _release(self, placed: Placed, owner: str) -> None:
+        if others := tuple(name for name in placed.owners if name != owner):
+            self._write(replace(placed, owners=others))
+            return
+        if self._mark(placed.uri)[0] == placed.mark[0]:
+            self._take_away(placed.uri)
+        self._record(placed.uri).unlink(missing_ok=True)
+
+    def _place(self, wanted: Placed, manifest: Manifest) -> tuple[str, ...]:
+        with self._lock:
+            if self._shares(wanted):
+                self._room.waits_no_more(wanted.owners[0])
+                return ()
+            self._reserve(wanted, manifest)
+        if lacking := self._store.expect(manifest):
+            return lacking
+        self._make(wanted, manifest)
+        return ()
+
+    def _shares(self, wanted: Placed) -> bool:
+        """Whether the very same stands there: it is this owner's too from now on. Raises ConflictError."""
+        (owner,) = wanted.owners
+        there = [placed for placed in self.placed() if _meet(placed.uri, wanted.uri)]
+        same = next((placed for placed in there if self._is(placed, wanted)), None)
+        if same is None:
+            self._refuse_used(there, owner)
+        elif owner not in same.owners:
+            self._write(replace(same, owners=(*same.owners, owner)))
+        return same is not None
+
+    def _is(self, placed: Placed, wanted: Placed) -> bool:
+        """Whether that stands there as it was placed, and is what is wanted."""
+        wished = (wanted.uri, wanted.content, False, False)
+        said = (placed.uri, placed.content, placed.writable, wanted.writable)
+        return said == wished and self._mark(placed.uri) == placed.mark
+
+    def _refuse_used(self, there: Iterable[Placed], owner: str) -> None:
+        for placed in there:
+            others = [name for name in placed.owners if name != owner]
+            if others and self._mark(placed.uri)[0] == placed.mark[0]:
+                raise ConflictError(
+                    f"{placed.uri} is in use with other content by {others[0]}",
+                    hint="Wait for its end, or take another path.",
+                )
+
+    def _reserve(self, wanted: Placed, manifest: Manifest) -> None:
+        """Nothing of the tree goes for want of room. Raises CapacityError, UnavailableError (see Room)."""
+        sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
+        sizes.pop("", None)
+        (owner,), uri = wanted.owners, wanted.uri
+        gone = self._room.left_over(owner, uri, sizes)
+        for other in self._room.take(owner, uri, sizes, self._store.pinned()):
+            self._let_go(other)
+        self._store.pin(owner, sizes, instead_of=gone)
+
+    def _make(self, wanted: Placed, manifest: Manifest) -> None:
+        draft = self._drafts / uuid4().hex
+        try:
+            self._draw(draft, manifest, writable=wanted.writable)
+            looked = os.lstat(draft)
+            with self._lock:
+                if self._shares(wanted):
+                    return
+                self._write(replace(wanted, mark=(looked.st_ino, looked.st_mtime_ns)))
+                self._put(draft, wanted.uri)
+        finally:
+            _remove(draft)  # or what stood there before
+
+    def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
+        """The tree, on the disk, but not yet in its place."""
+        changed: dict[str, None] = {}  # as text: of many small files each Path made counts
+        if not manifest.files or manifest.files[0].path:
+            self._folder(str(draft), changed)
+        names = [kept_as(entry, manifest.chunk_bytes) for entry in manifest.files]
+        uses = Counter(names) if self._handing_over else Counter[str]()
+        for entry, name in zip(manifest.files, names, strict=True):
+            path = f"{draft}/{entry.path}" if entry.path else str(draft)
+            self._folder(path.rpartition("/")[0], changed)
+            kept = self._store.content(name) if name else None
+            _check_size(self._store.size_of(name) if name else 0, entry)
+            linked = kept is not None and (not writable or uses[name] == 1) and _link(kept, path)
+            if not linked:
+                self._copy(kept, path)
+                changed[path] = None
+            if writable or not linked:
+                self._dress(path, writable=writable)
+        sync(list(changed))
+
+    def _folder(self, folder: str, changed: dict[str, None]) -> None:
+        if folder in changed or folder == str(self._drafts):
+            return
+        self._folder(folder.rpartition("/")[0], changed)
+        os.mkdir(folder)
+        if self._user is not None:
+            os.chown(folder, *self._user)
+        changed[folder] = None
+
+    def _copy(self, kept: str | None, path: str) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            if kept is not None:
+                with open(kept, "rb") as source:
+                    _append(source.fileno(), descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _dress(self, path: str, *, writable: bool) -> None:
+        os.chmod(path, 0o644 if writable else READ_ONLY)
+        if writable:
+            os.utime(path)
+            if self._user is not None:
+                os.chown(path, *self._user)
+
+    def _put(self, draft: Path, uri: str) -> None:
+        above, _, name = uri.rpartition("/")
+        with folder_below(self._root, above, make=True, user=self._user) as folder:
+            put(draft, folder, name)
+            os.fsync(folder)
+
+    def _take_away(self, uri: str) -> None:
+        above, _, name = uri.rpartition("/")
+        aside = self._drafts / uuid4().hex
+        with suppress(FileNotFoundError, NotFoundError), folder_below(self._root, above) as folder:
+            os.rename(name, aside, src_dir_fd=folder)
+        _remove(aside)
+
+    def _mark(self, uri: str) -> tuple[int, int]:
+        """Of what stands there now; zeros where nothing does, or a link is on the way."""
+        above, _, name = uri.rpartition("/")
+        with (
+            suppress(FileNotFoundError, NotFoundError, UnsafePathError),
+            folder_below(self._root, above) as folder,
+        ):
+            looked = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return looked.st_ino, looked.st_mtime_ns
+        return 0, 0
+
+    def _record(self, uri: str) -> Path:
+        return self._records / f"{sha256(uri.encode()).hexdigest()}.json"
+
+    def _write(self, placed: Placed) -> None:
+        path = self._record(placed.uri)
+        draft = path.with_suffix(".new")
+        draft.write_bytes(codec.encode(placed))
+        sync([draft])
+        draft.rename(path)
+
+
+def _meet(one: str, other: str) -> bool:
+    """The same path, or one below the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _link(kept: str, path: str) -> bool:
+    try:
+        os.link(kept, path)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    return True
+
+
+def _check_size(size_bytes: int, entry: FileEntry) -> None:
+    if size_bytes != entry.size_bytes:
+        raise InputError(
+            f"its chunks are {size_bytes} bytes, not the {entry.size_bytes} that were said",
+            place=entry.path,
+        )
+
+
+def _append(source: int, target: int) -> None:
+    """The kernel copies; where it cannot, we do."""
+    try:
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
+    except OSError as error:
+        if error.errno not in _NO_COPY:
+            raise
+        while data := os.read(source, 1 << 20):
+            _write_all(target, data)
+
+
+def _write_all(target: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(target, rest) :]
+
+
+def _remove(path: Path) -> None:
+    try:
+        looked = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(looked.st_mode):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+COPIED_BYTES = 64 << 20
+COPIED_FILES = 1_000
+"""So much is copied of a version, the smallest files first: it takes some tenths of a second at most."""
+_CLONE = 0x40049409
+"""FICLONE of linux/fs.h."""
+
+
+def hand_tree(source: Path, target: Path) -> None:
+    """Make `target` with all that is in `source`, as `hand_files` does it. Raises OSError."""
+    entries = list(_walk(source, ""))
+    target.mkdir(parents=True, exist_ok=True)
+    for path, entry in entries:
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), target / path)
+        elif entry.is_dir():
+            (target / path).mkdir()
+    plain = ((path, entry) for path, entry in entries if entry.is_file(follow_symlinks=False))
+    hand_files((entry.path, os.path.join(target, path)) for path, entry in plain)
+
+
+def hand_files(files: Iterable[tuple[str, str]]) -> None:
+    """Make each second path what the first one is. The smaller ones are copied, and the reader's own.
+
+    So are the larger ones where the file system can copy without writing (XFS, Btrfs). Elsewhere these are
+    the version's under a second name, and read-only; or links where that is not allowed (another's files at
+    a farm, another disk): nobody waits for copies of much. Raises OSError.
+    """
+    wanted = [(os.stat(source), source, target) for source, target in files]
+    wanted.sort(key=lambda one: one[0].st_size)
+    left, clones = COPIED_BYTES, True
+    for number, (looked, source, target) in enumerate(wanted):
+        left -= looked.st_size
+        if left >= 0 and number < COPIED_FILES:
+            shutil.copyfile(source, target)
+        elif not clones or not (clones := clone(source, target)):
+            _name(source, target)
+            continue
+        os.chmod(target, stat.S_IMODE(looked.st_mode))
+
+
+def clone(source: str, target: str) -> bool:
+    """Make a copy that shares its blocks with the source until one of them is written to; False where the
+    file system cannot."""
+    with open(source, "rb") as one, open(target, "xb") as other, suppress(OSError):
+        fcntl.ioctl(other.fileno(), _CLONE, one.fileno())
+        return True
+    os.unlink(target)
+    return False
+
+
+def _name(source: str, target: str) -> None:
+    with suppress(OSError):
+        return os.link(source, target)
+    return os.symlink(source, target)
+
+
+def may_share(sizes_bytes: int, files: int) -> bool:
+    """Whether a version of that size may be handed over as what others read too."""
+    return sizes_bytes > COPIED_BYTES or files > COPIED_FILES
+
+
+def is_small(source: Path) -> bool:
+    """Whether it would be copied. Raises OSError."""
+    found = (entry for _, entry in _walk(source, ""))
+    return _are_small([one.stat().st_size for one in found if one.is_file(follow_symlinks=False)])
+
+
+def _are_small(sizes: list[int]) -> bool:
+    return len(sizes) <= COPIED_FILES and sum(sizes) <= COPIED_BYTES
+
+
+def _walk(folder: Path, below: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """Folders before what is in them. What Python leaves beside code that is run is no part of a version."""
+    with os.scandir(folder / below) as found:
+        for entry in found:
+            if entry.name == "__pycache__":
+                continue
+            path = os.path.join(below, entry.name)
+            yield path, entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(folder, path)

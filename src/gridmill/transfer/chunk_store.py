@@ -1,0 +1,510 @@
+"""Chunks kept in a folder: checked before they are kept, up to a quota, those that are in use for sure.
+
+Who may have how much of a quota: first come, first served, and whoever waits holds nobody up.
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from uuid import uuid4
+
+from gridmill import codec
+from gridmill.domain.amounts import show_bytes
+from gridmill.domain.farm_protocol import Hashes, Manifest
+from gridmill.errors import (
+    CapacityError,
+    DataError,
+    InputError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+    UnsafePathError,
+)
+from gridmill.transfer.durable import not_kept, seal_open, sync, touch, write_at
+from gridmill.transfer.large_files import LargeFiles, Layout, layouts
+from gridmill.transfer.manifest import Turns
+from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
+from gridmill.transfer.stream import Chunk, Content, Flow, damaged, matches
+
+HELD_BYTES = 8 << 20
+"""So much is held before it is kept, in one go."""
+
+
+class ChunkStore:
+    """Chunks of one source; a Carrier (see `carry`) that is a folder of this machine.
+
+    Below the folder lie `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
+    expected (see LargeFiles). What was kept together is a lot: one name is given, not one for each. One
+    process has a store open at a time; several of its threads may use it. Killed at any moment it counts
+    whole chunks only.
+    """
+
+    def __init__(self, folder: Path, quota_bytes: int) -> None:
+        """Opens it; what a killed process left half-written goes. Raises StorageError."""
+        self.folder = folder
+        self.quota_bytes = quota_bytes
+        self.drafts = folder / "drafts"
+        self._chunks, self._pins = folder / "chunks", folder / "pins"
+        self._lock = threading.Lock()
+        self._lots: dict[str, str] = {}  # of chunks that have a file of their own
+        self._turns = Turns()
+        try:
+            shutil.rmtree(self.drafts, ignore_errors=True)
+            for made in (folder, self._chunks, self._pins, self.drafts):
+                made.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._large = LargeFiles(folder)
+            self._sizes = self._listed()
+            self._pinned = {path.name: _pins(path) for path in self._pins.iterdir()}
+        except OSError as error:
+            raise not_kept(error, folder) from error
+        self._size_bytes, self._coming_bytes = sum(self._sizes.values()), 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all chunks."""
+        return self._size_bytes
+
+    def _listed(self) -> OrderedDict[str, int]:
+        """Sizes in bytes of chunks and large files, the least recently used first."""
+        found = [
+            (os.stat(self._path(name)).st_atime_ns, name, size) for name, size in self._large.sizes().items()
+        ]
+        for lot in os.scandir(self._chunks):
+            for entry in os.scandir(lot):
+                looked = entry.stat()
+                found.append((looked.st_atime_ns, entry.name, looked.st_size))
+                self._lots[entry.name] = lot.name
+            with suppress(OSError):
+                os.rmdir(lot)  # one that a kill left empty
+        return OrderedDict((name, size) for _, name, size in sorted(found))
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """Those, once each, that are not there. The others now count as just used."""
+        looked: dict[str, bool] = {}
+        with self._lock:
+            return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._has(chunk, looked))
+
+    def _has(self, chunk: str, looked: dict[str, bool]) -> bool:
+        for name in (chunk, *self._large.holders(chunk)):
+            if name not in looked:
+                looked[name] = self._touch(name)
+            if looked[name]:
+                return True
+        return False
+
+    def _touch(self, name: str) -> bool:
+        """Whether it is there, as it was written; what somebody took away or wrote to is not."""
+        if name not in self._sizes:
+            return False
+        there = touch(self._file(name)) if name in self._lots else self._large.touch(name)
+        if not there:
+            self._drop(name)
+            return False
+        self._sizes.move_to_end(name)
+        return True
+
+    def _drop(self, name: str) -> int:
+        """How many bytes went."""
+        self._large.remove(name)
+        lot = self._lots.pop(name, None)
+        if lot is not None:
+            _remove(f"{self._chunks}/{lot}", name)
+        size_bytes = self._sizes.pop(name)
+        self._size_bytes -= size_bytes
+        return size_bytes
+
+    def path(self, chunk: str) -> Path:
+        """Where a chunk's file is. Raises InputError for what is not a hash, NotFoundError."""
+        check_hash(chunk)
+        return Path(self._file(chunk))
+
+    def _file(self, chunk: str) -> str:
+        """As `path`; of many small files each Path made counts."""
+        lot = self._lots.get(chunk)
+        if lot is None:
+            raise NotFoundError("is not here", place=f"chunk {chunk}")
+        return f"{self._chunks}/{lot}/{chunk}"
+
+    def _path(self, name: str) -> str:
+        large = self._large.path(name)
+        return str(large) if large else self._file(name)
+
+    def content(self, name: str) -> str:
+        """The read-only file of what is kept by this name (see `kept_as`). Raises NotFoundError."""
+        if name in self._lots:
+            return self._file(name)
+        if self._large.is_coming(name):
+            raise NotFoundError("is not whole", place=f"file {name}")
+        return self._path(name)
+
+    def size_of(self, name: str) -> int:
+        """In bytes, of what is kept by this name. Raises NotFoundError."""
+        size_bytes = self._sizes.get(name)
+        if size_bytes is None:
+            raise NotFoundError("is not here", place=f"file {name}")
+        return size_bytes
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """Their contents, in this order. Raises NotFoundError, StorageError."""
+        for chunk in chunks:
+            try:
+                yield Chunk(hash=chunk, data=self._read(chunk))
+            except FileNotFoundError as error:
+                raise NotFoundError("is not here", place=f"chunk {chunk}") from error
+            except OSError as error:
+                raise not_kept(error, self.folder) from error
+
+    def _read(self, chunk: str) -> bytes:
+        inside = self._large.read(chunk)
+        if inside is not None:
+            return inside
+        with open(self._file(chunk), "rb", buffering=0) as file:
+            return file.read()
+
+    def expect(self, manifest: Manifest) -> tuple[str, ...]:
+        """Be ready for the files of a tree: the large ones are begun, of what is there already. Answers the
+        chunks that are lacking, once each; none: all files can be had by `content`.
+
+        Raises InputError for chunks that do not have the sizes that are said, StorageError as `send`.
+        """
+        large = layouts(manifest)
+        small = [entry.chunks[0] for entry in manifest.files if len(entry.chunks) == 1]
+        try:
+            self._begin(large)
+            lacking = [chunk for name in large for chunk in self._filled(name)]
+            lacking += self._not_alone(small)
+        except OSError as error:
+            raise not_kept(error, self.folder) from error
+        return tuple(dict.fromkeys(lacking))
+
+    def _begin(self, large: Mapping[str, Layout]) -> None:
+        with self._lock:
+            new = {name: layout for name, layout in large.items() if not self._touch(name)}
+            size_bytes = sum(layout.size_bytes for layout in new.values())
+            self._make_room(size_bytes)
+            self._coming_bytes -= size_bytes
+            for name, layout in new.items():
+                self._large.begin(layout)
+                self._sizes[name] = layout.size_bytes
+                self._size_bytes += layout.size_bytes
+
+    def _filled(self, name: str) -> list[str]:
+        """The chunks that a large file lacks, and that are nowhere else."""
+        lacking = [chunk for chunk in self._large.lacking(name) if not self._copied(chunk)]
+        if set(self._large.lacking(name)) - set(lacking):
+            raise InputError("its chunks do not have the sizes that were said", place=f"file {name}")
+        return lacking
+
+    def _copied(self, chunk: str) -> bool:
+        """Whether it was found, and written where it is expected; it needs no file of its own then."""
+        with suppress(NotFoundError, DataError):
+            (found,) = self.fetch((chunk,))
+            found.check()
+            self._large.take(found)
+            with self._lock:
+                if chunk in self._sizes and chunk not in self._all_pinned():
+                    self._drop(chunk)
+            return True
+        return False
+
+    def _not_alone(self, chunks: Sequence[str]) -> list[str]:
+        """Those that are nowhere; the others have a file of their own now."""
+        with self._lock:
+            wanted = [chunk for chunk in dict.fromkeys(chunks) if not self._touch(chunk)]
+        return [chunk for chunk in wanted if not self._taken_out(chunk)]
+
+    def _taken_out(self, chunk: str) -> bool:
+        """Whether a large file has it; it has a file of its own then. One that holds something else goes."""
+        while holders := self._large.holders(chunk):
+            with suppress(NotFoundError, DataError):
+                (found,) = self.fetch((chunk,))
+                found.check()
+                self._keep((found,))
+                return True
+            with self._lock:
+                if holders[0] in self._sizes:
+                    self._drop(holders[0])
+        return False
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Keep these; the least recently used go where the quota asks for it.
+
+        Raises DataError for content without its hash, InputError for one that is too large, StorageError when
+        the disk is full, or the quota used up by what is pinned: then nothing half-written stays.
+        """
+        with self._turns.turn(len(chunks)):
+            for chunk in chunks:
+                _check(chunk)
+        try:
+            self._keep([chunk for chunk in chunks if not self._large.take(chunk)])
+        except OSError as error:
+            raise not_kept(error, self.folder) from error
+
+    def receive(self, flows: Iterable[Flow]) -> None:
+        """Keep these as they come: what is expected in a large file is written there piece by piece, smaller
+        ones are kept together. Raises as `send`, and what the flows raise."""
+        held, held_bytes = list[Chunk](), 0
+        for flow in flows:
+            check_hash(flow.hash)
+            _check_size(flow.size_bytes)
+            if not self._received(flow):
+                held.append(flow.gathered())
+                held_bytes += flow.size_bytes
+            if held_bytes >= HELD_BYTES:
+                self.send(held)
+                held, held_bytes = [], 0
+        self.send(held)
+
+    def _received(self, flow: Flow) -> bool:
+        try:
+            return self._large.receive(flow)
+        except OSError as error:
+            raise not_kept(error, self.folder) from error
+
+    def _keep(self, chunks: Sequence[Chunk]) -> None:
+        """Each as a file of its own, all in one lot: that gets its name once they are on the disk."""
+        with self._lock:
+            new = {chunk.hash: chunk for chunk in chunks if chunk.hash not in self._sizes}
+            room_bytes = sum(len(chunk.data) for chunk in new.values())
+            self._make_room(room_bytes)
+        draft = f"{self.drafts}/{uuid4().hex}"
+        try:
+            if new:
+                self._write(draft, new.values())
+            with self._lock:
+                self._name(draft, new)
+                self._coming_bytes -= room_bytes
+        except BaseException:
+            with self._lock:
+                self._coming_bytes -= room_bytes
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+    def _write(self, folder: str, chunks: Collection[Chunk]) -> None:
+        """Into a new folder, and onto the disk: one that a power failure takes back then is only missing."""
+        os.mkdir(folder, 0o700)
+        with self._turns.turn(len(chunks)):
+            paths = [_write(f"{folder}/{chunk.hash}", chunk.data) for chunk in chunks]
+        sync([*paths, folder])
+
+    def _name(self, draft: str, new: Mapping[str, Chunk]) -> None:
+        """From now on they count as there, and no more as coming."""
+        lot = draft.rpartition("/")[2]
+        for chunk in new.keys() & self._sizes.keys():  # another thread was quicker
+            _remove(draft, chunk)
+        if mine := {name: len(chunk.data) for name, chunk in new.items() if name not in self._sizes}:
+            os.rename(draft, f"{self._chunks}/{lot}")
+        self._sizes.update(mine)
+        self._size_bytes += sum(mine.values())
+        self._lots.update(dict.fromkeys(mine, lot))
+
+    def _make_room(self, room_bytes: int) -> None:
+        """For bytes that come; they count from now on."""
+        over_bytes = self._size_bytes + self._coming_bytes + room_bytes - self.quota_bytes
+        if over_bytes > 0:
+            over_bytes -= self._evict(over_bytes)
+        if over_bytes > 0:
+            raise StorageError(
+                f"the quota of {self.quota_bytes} bytes is used up by what is in use",
+                hint="Wait for an attempt that uses it to end, or raise the quota.",
+                place=str(self.folder),
+            )
+        self._coming_bytes += room_bytes
+
+    def _evict(self, wanted_bytes: int) -> int:
+        """How many bytes went."""
+        pinned, gone_bytes = self._all_pinned(), 0
+        for name in [name for name in self._sizes if name not in pinned]:
+            if gone_bytes >= wanted_bytes:
+                break
+            gone_bytes += self._drop(name)
+        return gone_bytes
+
+    def _all_pinned(self) -> set[str]:
+        return set[str]().union(*self._pinned.values())
+
+    def pin(self, owner: str, names: Iterable[str], *, instead_of: Iterable[str] = ()) -> None:
+        """Keep what has these names (see `kept_as`), there already or not, for an owner (an attempt), beside
+        what it had (but for those `instead_of` which they come), until it unpins.
+
+        Raises InputError, StorageError.
+        """
+        path = self._pin(owner)
+        with self._lock:
+            pinned = (self._pinned.get(owner, frozenset()) - set(instead_of)) | set(names)
+            if pinned == self._pinned.get(owner):
+                return
+            self._pinned[owner] = pinned
+            draft = self.drafts / uuid4().hex
+            try:
+                draft.write_bytes(codec.encode(Hashes(chunks=tuple(sorted(pinned)))))
+                sync([draft])
+                draft.rename(path)
+            except OSError as error:
+                raise not_kept(error, path) from error
+
+    def pinned(self) -> Mapping[str, Mapping[str, int]]:
+        """By owner, the sizes (bytes) of what is kept for it and there."""
+        with self._lock:
+            return {
+                owner: {name: self._sizes[name] for name in names if name in self._sizes}
+                for owner, names in self._pinned.items()
+            }
+
+    def unpin(self, owner: str) -> None:
+        """Its chunks may go when room is needed. Repeatable. Raises InputError, StorageError."""
+        path = self._pin(owner)
+        with self._lock:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise not_kept(error, path) from error
+            self._pinned.pop(owner, None)
+
+    def _pin(self, owner: str) -> Path:
+        check_path(owner)
+        if "/" in owner:
+            raise UnsafePathError(f"{owner!r} cannot be an owner's name")
+        return self._pins / owner
+
+
+def _check(chunk: Chunk) -> None:
+    _check_size(len(chunk.data))
+    if not matches(chunk.data, chunk.hash):
+        check_hash(chunk.hash)
+        raise damaged(chunk.hash)
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > LARGEST_CHUNK_BYTES:
+        raise InputError(f"a chunk of {size_bytes} bytes: {LARGEST_CHUNK_BYTES} is the most")
+
+
+def _remove(lot: str, chunk: str) -> None:
+    """Its file; the last one takes the folder along."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{lot}/{chunk}")
+    with suppress(OSError):
+        os.rmdir(lot)
+
+
+def _write(path: str, data: Content) -> str:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        write_at(descriptor, data)
+        seal_open(descriptor)
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def _pins(path: Path) -> frozenset[str]:
+    return frozenset(codec.decode(path.read_bytes(), Hashes).chunks)
+
+
+_FRESH_SECONDS = 60.0
+"""Whoever waits asks again and again; who has not for so long wants it no more."""
+_NAMED = 3
+
+
+class Room:
+    """Sizes in bytes of what owners (attempts) use, by its names; what several use counts once. Not safe to
+    use from several threads at once."""
+
+    def __init__(self, quota_bytes: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._quota_bytes, self._monotonic = quota_bytes, monotonic
+        self._numbers = count()
+        self._since: dict[str, int] = {}
+        self._taken: dict[str, Mapping[str, int]] = {}
+        self._trees: dict[str, dict[str, Mapping[str, int]]] = {}
+        self._waiting: dict[str, float] = {}
+
+    def take(
+        self, owner: str, tree: str, wanted: Mapping[str, int], others: Mapping[str, Mapping[str, int]]
+    ) -> tuple[str, ...]:
+        """Room for this tree too, in the place of what was wanted for it before. `others` is what owners of
+        whom this does not know use. Answers owners who wait, came later, and must let go of what they have
+        for it: they ask for all again.
+
+        Raises CapacityError for more than the quota, UnavailableError while others have the room, or came
+        earlier and wait.
+        """
+        trees = {**self._trees.get(owner, {}), tree: wanted}
+        mine = {name: size for has in trees.values() for name, size in has.items()}
+        if sum(mine.values()) > self._quota_bytes:
+            raise CapacityError(
+                f"{show_bytes(sum(mine.values()))} are more than the quota of "
+                f"{show_bytes(self._quota_bytes)}",
+                hint="Ask for less, or raise the quota.",
+            )
+        mark = self._since.setdefault(owner, next(self._numbers))
+        self._forget_stale()
+        used = {name: has for name, has in {**others, **self._taken}.items() if name != owner}
+        later = [name for name in self._waiting if self._since[name] > mark]
+        if mine != self._taken.get(owner):
+            self._check(owner, mine, used, later)
+        freed = [name for name in later if used.get(name) and not self._fits(mine, used.values())]
+        for name in freed:
+            self._forget(name)
+        self._waiting.pop(owner, None)
+        self._taken[owner], self._trees[owner] = mine, trees
+        return tuple(freed)
+
+    def _check(
+        self, owner: str, mine: Mapping[str, int], used: Mapping[str, Mapping[str, int]], later: Iterable[str]
+    ) -> None:
+        ahead = [name for name in self._waiting if self._since[name] < self._since[owner]]
+        hold = {name: has for name, has in used.items() if name not in set(later)}
+        if not ahead and self._fits(mine, hold.values()):
+            return
+        self._waiting[owner] = self._monotonic()
+        hint = "It waits for their ends; the farm's owner can raise the quota."
+        if ahead:
+            raise UnavailableError(f"it waits for room behind {_named(ahead)}", hint=hint)
+        total = sum({name: size for has in hold.values() for name, size in has.items()}.values())
+        raise UnavailableError(
+            f"it needs {show_bytes(sum(mine.values()))}, and {_named(list(hold))} use {show_bytes(total)} of "
+            f"the quota of {show_bytes(self._quota_bytes)}",
+            hint=hint,
+        )
+
+    def _fits(self, mine: Mapping[str, int], others: Iterable[Mapping[str, int]]) -> bool:
+        together = dict(mine)
+        for one in others:
+            together.update(one)
+        return sum(together.values()) <= self._quota_bytes
+
+    def _forget_stale(self) -> None:
+        oldest = self._monotonic() - _FRESH_SECONDS
+        self._waiting = {name: asked for name, asked in self._waiting.items() if asked > oldest}
+
+    def left_over(self, owner: str, tree: str, wanted: Iterable[str]) -> set[str]:
+        """Names that it had for this tree, and that nothing of it has once the tree is as wanted."""
+        trees = self._trees.get(owner, {})
+        kept = {name for uri, has in trees.items() if uri != tree for name in has}
+        return set(trees.get(tree, ())) - kept - set(wanted)
+
+    def waits_no_more(self, owner: str) -> None:
+        """It has all that it needs: what it has is not to be let go of for others."""
+        self._waiting.pop(owner, None)
+
+    def give_back(self, owner: str) -> None:
+        """It uses nothing any more, and waits for nothing. May be repeated."""
+        self._forget(owner)
+        self._since.pop(owner, None)
+        self._waiting.pop(owner, None)
+
+    def _forget(self, owner: str) -> None:
+        self._taken.pop(owner, None)
+        self._trees.pop(owner, None)
+
+
+def _named(owners: list[str]) -> str:
+    more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
+    return f"{', '.join(owners[:_NAMED])}{more}"

@@ -1,0 +1,200 @@
+"""The files of a version with the hashes of their content: listed once, when it succeeds."""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote, unquote_to_bytes
+from uuid import uuid4
+
+from gridmill.codec import decode, encode
+from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.manifest import Contents, StoredFile, StoredLink, VersionManifest, manifest_uri
+from gridmill.domain.storage_uri import below
+from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathError
+
+NOTHING = Contents()
+_THREADS = 4
+_ALONE_BYTES = 4 << 20
+"""Less is hashed without threads, which cost about as much to start."""
+_PLAIN = re.compile("[^%\ud800-\udfff]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    path: str
+    place: str
+    stat: os.stat_result
+
+
+def list_contents(folder: Path, known: Contents = NOTHING, names: Iterable[str] | None = None) -> Contents:
+    """The files and links below `folder` (with `names` these files alone) by path.
+
+    A file that `known` has with the same size and time of change is not read again. Raises StorageError.
+    """
+    before = {one.path: one for one in known.files}
+    with reading_errors(folder):
+        found = sorted(_found(folder, names), key=lambda one: one.path)
+        new = (one for one in found if not _is_same(before.get(one.path), one.stat))
+        hashes = hash_all({one.place: one.stat.st_size for one in new})
+        links = tuple(sorted(_links(folder), key=lambda one: one.path)) if names is None else None
+    return Contents(files=tuple(_stored(one, hashes, before) for one in found), links=links)
+
+
+def _links(folder: Path) -> Iterator[StoredLink]:
+    begin = len(str(folder)) + 1
+    for place in _walk(str(folder)):
+        if os.path.islink(place):
+            yield StoredLink(path=written(place[begin:]), target=written(os.readlink(place)))
+
+
+@contextmanager
+def reading_errors(place: str | Path) -> Iterator[None]:
+    """Turns what the system says of a version's files into StorageError; `place` where it names none."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        raise StorageError(message, place=str(error.filename or place)) from error
+
+
+def _stored(found: _Found, hashes: Mapping[str, str], before: dict[str, StoredFile]) -> StoredFile:
+    if found.place not in hashes:
+        return before[found.path]
+    return StoredFile(
+        path=found.path,
+        size_bytes=found.stat.st_size,
+        mtime_ns=found.stat.st_mtime_ns,
+        sha256=hashes[found.place],
+    )
+
+
+def _is_same(known: StoredFile | None, looked: os.stat_result) -> bool:
+    return known is not None and (known.size_bytes, known.mtime_ns) == (looked.st_size, looked.st_mtime_ns)
+
+
+def _found(folder: Path, names: Iterable[str] | None) -> Iterator[_Found]:
+    places = _walk(str(folder)) if names is None else (os.path.join(folder, name) for name in names)
+    begin = len(str(folder)) + 1
+    for place in places:
+        looked = os.lstat(place)
+        if stat.S_ISREG(looked.st_mode):
+            yield _Found(path=written(place[begin:]), place=place, stat=looked)
+
+
+def list_paths(folder: Path, *, links: bool = False) -> Iterator[str]:
+    """Files below, as a list of contents would have them, with or without links. Raises OSError."""
+    begin = len(str(folder)) + 1
+    for place in _walk(str(folder)):
+        if links or not os.path.islink(place):
+            yield written(place[begin:])
+
+
+def target_of(place: str) -> str | None:
+    """What a link there says, as a list of contents has it; None where there is no link. Raises OSError."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return written(os.readlink(place)) if os.path.islink(place) else None
+    return None
+
+
+def _walk(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(entry.path)
+            else:
+                yield entry.path
+
+
+def written(path: str) -> str:
+    """A path as a list of contents has it: as JSON can, and as no two files have it."""
+    return (
+        path if _PLAIN.fullmatch(path) else quote(os.fsencode(path), safe="/ !\"#$&'()*+,:;<=>?@[\\]^`{|}~")
+    )
+
+
+def place_of(folder: Path, path: str) -> str:
+    """Where a stored file's path is below its version's folder. Raises UnsafePathError."""
+    name = os.fsdecode(unquote_to_bytes(path)) if "%" in path else path
+    if name[:1] in ("", "/") or (".." in name and ".." in name.split("/")):
+        raise UnsafePathError(f"{path!r} is no path of a version's file", place=str(folder))
+    return os.path.join(folder, name)
+
+
+def hash_all(sizes: Mapping[str, int]) -> dict[str, str]:
+    """The hashes of files, by their places; `sizes` are in bytes. Raises OSError.
+
+    Large files first, so that no thread is left alone with one at the end.
+    """
+    if len(sizes) < 2 or sum(sizes.values()) < _ALONE_BYTES:
+        return {place: hash_of(place) for place in sizes}
+    order = sorted(sizes, key=lambda place: -sizes[place])
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+        return dict(zip(order, threads.map(hash_of, order), strict=True))
+
+
+def hash_of(path: str | Path) -> str:
+    """SHA-256 of a file's content, in hex; `sha256sum` prints the same. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_contents(path: Path, contents: Contents) -> None:
+    """Whole or not at all. Raises StorageError."""
+    write_whole(path, encode(contents), sync=False)
+
+
+def write_whole(path: Path, *pieces: bytes, sync: bool = True) -> None:
+    """A file that appears with all its content; `sync`: which is on the disk by then. Raises StorageError."""
+    draft = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "xb") as file:
+            file.writelines(pieces)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        draft.replace(path)
+        if sync:
+            sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names of its files on the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_contents(path: Path) -> Contents | None:
+    """What an attempt listed; None where it did not. Raises StorageError for what cannot be read."""
+    try:
+        return decode(path.read_bytes(), Contents)
+    except FileNotFoundError:
+        return None
+    except (OSError, InputError) as error:
+        raise StorageError(f"the list of its files cannot be read: {error}", place=str(path)) from error
+
+
+def read_manifest(root: str | Path, version: Artifact) -> VersionManifest:
+    """The manifest of a version. Raises NotFoundError where there is none, StorageError for a damaged one."""
+    path = below(root, manifest_uri(version.name, version.number))
+    try:
+        return decode(path.read_bytes(), VersionManifest)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{version.id} has no manifest", place=str(path)) from error
+    except (OSError, InputError) as error:
+        raise StorageError(
+            f"the manifest of {version.id} cannot be read: {error}", place=str(path)
+        ) from error

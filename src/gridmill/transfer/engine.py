@@ -1,0 +1,424 @@
+"""How many batches of a transfer travel at a time: what is under way is lost when the line is cut.
+
+Chunks from where they are to where they are missing: in parallel, checked on arrival, resumed.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
+
+from gridmill.domain.farm_protocol import FileEntry, Manifest
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
+from gridmill.transfer.manifest import Turns, scan_files
+from gridmill.transfer.paths import FilesBelow, chunk_sizes
+from gridmill.transfer.progress import Progress
+from gridmill.transfer.stream import PIECE_BYTES, Chunk, Content, Flow, Flowing, Receiving, flow_of
+
+_THIN_BYTES_PER_SECOND = 1e6
+"""Below that four chunks at a time take longer than ten seconds."""
+_BETTER = 1.25
+
+
+class Streams:
+    """`now` batches travel at a time, one at first: over a quick line all `most`, over a thin one another as
+    long as it brings something. It does where the line is long and loses packets, not where it is full."""
+
+    def __init__(self, most: int) -> None:
+        self.now, self.thin = 1, True
+        self._most, self._worth = most, most
+        self._known: dict[int, float] = {}
+
+    def learn(self, streams: int, bytes_per_second: float) -> None:
+        """So much went while so many travelled."""
+        self.thin = bytes_per_second < _THIN_BYTES_PER_SECOND
+        if not self.thin:
+            self.now = self._most
+            return
+        if streams > 1 and streams - 1 not in self._known:  # it was quick until now
+            self.now, self._worth, self._known = 1, self._most, {}
+            return
+        best = self._known[streams] = max(bytes_per_second, self._known.get(streams, 0.0))
+        if best < _BETTER * self._known.get(streams - 1, 0.0):
+            self._worth = min(self._worth, streams - 1)
+        self.now = min(streams + 1, self._worth)
+
+
+BATCH_BYTES = 8 << 20
+_ASKED = 10_000  # hashes in one question
+_BATCH_CHUNKS = 1000
+_TOGETHER = 256  # small files that are read in one go
+_DAMAGED = 3  # times that a chunk may arrive damaged
+_LONGEST_WAIT_SECONDS = 10.0
+_THIN_BATCH_BYTES = 1 << 20  # a large chunk travels by itself
+_CHUNK_COST_BYTES = 1 << 10  # that many more take as long
+_LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
+
+T = TypeVar("T")
+
+
+class Giver(Protocol):
+    """Has chunks. Called from several threads at once."""
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """Their contents. Raises NotFoundError, UnavailableError."""
+        ...
+
+
+class Taker(Protocol):
+    """Keeps chunks. Called from several threads at once."""
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """Those that it does not have. Raises UnavailableError."""
+        ...
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        """Keep these, to be repeated. Raises DataError for content without its hash, UnavailableError."""
+        ...
+
+
+class Carrier(Giver, Taker, Protocol):
+    """Both: a ChunkStore, a bucket, a farm."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A Carrier that can say how far a batch is."""
+
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> Carrier:
+        """It, as it calls `moved` with the size in bytes of each piece (`piece_bytes` at most) that it sends
+        next, or has got, or less than 0 for what goes anew. What that raises ends the batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """At most `parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as
+    it can). Over a thin line they are fewer and smaller: what is on its way when that is cut travels again.
+    What does not answer is asked again, after `wait_seconds` at first and then ever later, for
+    `patience_seconds`, counted anew whenever something arrives."""
+
+    parallel: int = 4
+    limit_bytes_per_second: float | None = None
+    patience_seconds: float = 300.0
+    wait_seconds: float = 0.2
+
+
+USUAL = Terms()
+
+
+class Tree:
+    """Gives the chunks of a tree that was scanned, right from its files."""
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self._root, self._chunk_bytes, self._turns = root, manifest.chunk_bytes, Turns()
+        self.size_bytes = manifest.size_bytes
+        self._places: dict[str, tuple[FileEntry, int]] = {}
+        for entry in manifest.files:
+            for index, chunk in enumerate(entry.chunks):
+                self._places.setdefault(chunk, (entry, index))
+
+    def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
+        """See Giver. Raises StorageError. Who takes them sees when they are not what was scanned."""
+        with FilesBelow(self._root) as below:
+            for small, names in groupby(chunks, self._is_small):
+                if small:
+                    yield from self._together(names, below)
+                else:
+                    yield from (self._read(name, below) for name in names)
+
+    def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
+        """See Flowing. Raises StorageError."""
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        with FilesBelow(self._root) as below:
+            for small, names in groupby(chunks, self._is_small):
+                if small:
+                    yield from map(flow_of, self._together(names, below))
+                else:
+                    yield from (self._flow(name, below, buffer) for name in names)
+
+    def _is_small(self, name: str) -> bool:
+        return self._range(name).stop <= PIECE_BYTES
+
+    def _together(self, names: Iterable[str], below: FilesBelow) -> Iterator[Chunk]:
+        left = iter(names)
+        while some := list(islice(left, _TOGETHER)):
+            with self._turns.turn(len(some)):
+                found = [self._read(name, below) for name in some]
+            yield from found
+
+    def _read(self, name: str, below: FilesBelow) -> Chunk:
+        where, path = self._range(name), self._places[name][0].path
+        try:
+            descriptor = below.open(path)
+            try:
+                return Chunk(hash=name, data=os.pread(descriptor, len(where), where.start))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._unreadable(error, path) from error
+
+    def _flow(self, name: str, below: FilesBelow, buffer: memoryview) -> Flow:
+        where = self._range(name)
+        pieces = self._pieces(below, self._places[name][0].path, where, buffer)
+        return Flow(hash=name, size_bytes=len(where), pieces=pieces)
+
+    def _range(self, name: str) -> range:
+        """Where it lies in its file."""
+        entry, index = self._places[name]
+        offset = index * self._chunk_bytes
+        return range(offset, min(offset + self._chunk_bytes, entry.size_bytes))
+
+    def _pieces(self, below: FilesBelow, path: str, where: range, buffer: memoryview) -> Iterator[Content]:
+        offset = where.start
+        try:
+            with below.file(path) as descriptor:
+                while left := where.stop - offset:
+                    read = os.preadv(descriptor, [buffer[:left]], offset)
+                    if not read:
+                        return
+                    offset += read
+                    yield buffer[:read]
+        except OSError as error:
+            raise self._unreadable(error, path) from error
+
+    def _unreadable(self, error: OSError, path: str) -> StorageError:
+        place = str(error.filename or self._root / path)
+        return StorageError(f"cannot be read: {error.strerror}", place=place)
+
+
+def push(
+    manifest: Manifest,
+    root: Path,
+    far: Taker,
+    *,
+    progress: Progress | None = None,
+    terms: Terms = USUAL,
+    stop: threading.Event | None = None,
+) -> None:
+    """Carry what `far` lacks of the tree at `root`. Raises as `carry`, and ConflictError naming a file that
+    changed since it was scanned."""
+    tree = Tree(root, manifest)
+    try:
+        carry(chunk_sizes(manifest), tree, far, progress=progress, terms=terms, stop=stop)
+    except DataError:
+        _refuse_changed(manifest, root)
+        raise
+
+
+def _refuse_changed(manifest: Manifest, root: Path) -> None:
+    now = scan_files(root, [entry.path for entry in manifest.files], chunk_bytes=manifest.chunk_bytes)
+    for was, entry in zip(sorted(manifest.files, key=lambda entry: entry.path), now.files, strict=True):
+        if was != entry:
+            raise ConflictError(
+                "it changed while it was carried",
+                place=str(root / entry.path),
+                hint="Stage it again once nothing writes to it.",
+            )
+
+
+def pull(
+    manifest: Manifest,
+    near: Taker,
+    far: Giver,
+    *,
+    progress: Progress | None = None,
+    terms: Terms = USUAL,
+    stop: threading.Event | None = None,
+) -> None:
+    """Carry what `near` lacks of a tree that `far` told of; a Placer then makes it. Raises as `carry`."""
+    carry(chunk_sizes(manifest), far, near, progress=progress, terms=terms, stop=stop)
+
+
+def carry(
+    sizes: Mapping[str, int],
+    giver: Giver,
+    taker: Taker,
+    *,
+    progress: Progress | None = None,
+    terms: Terms = USUAL,
+    stop: threading.Event | None = None,
+) -> None:
+    """Carry the chunks (sizes in bytes by hash) that the taker lacks. What has arrived never travels again.
+
+    Raises UnavailableError after the patience (StorageError at once: a disk that is full stays so), DataError
+    for a chunk that arrives damaged again and again, NotFoundError for one that the giver does not have,
+    InterruptedRunError once `stop` is set.
+    """
+    _Carrying(giver, taker, progress or Progress(), terms, stop or threading.Event()).carry(sizes)
+
+
+class _Carrying:
+    """One transfer. Its threads share the batches that are left; the first that fails ends all."""
+
+    def __init__(
+        self, giver: Giver, taker: Taker, progress: Progress, terms: Terms, stop: threading.Event
+    ) -> None:
+        self._giver, self._taker, self._progress = giver, taker, progress
+        self._terms, self._stop = terms, stop
+        limit = terms.limit_bytes_per_second
+        self._streams, self._none_left = Streams(terms.parallel), False
+        self._piece_bytes = PIECE_BYTES if limit is None else min(PIECE_BYTES, max(1, int(limit)))
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._heard = self._free = time.monotonic()
+
+    def carry(self, sizes: Mapping[str, int]) -> None:
+        lacking = self._lacking(list(sizes))
+        total_bytes = sum(sizes.values())
+        self._progress.expect(total_bytes, total_bytes - sum(sizes[chunk] for chunk in lacking))
+        left = batches(lacking, sizes, self._batch_bytes)
+        workers = min(self._terms.parallel, len(lacking))
+        with ThreadPoolExecutor(self._terms.parallel) as threads:
+            working = [threads.submit(self._work, number, left) for number in range(workers)]
+            try:
+                first, _ = wait(working, return_when=FIRST_EXCEPTION)
+            finally:
+                self._end()
+        for done in (*first, *working):
+            done.result()
+
+    def _batch_bytes(self) -> int:
+        return min(BATCH_BYTES, _THIN_BATCH_BYTES) if self._streams.thin else BATCH_BYTES
+
+    def _end(self) -> None:
+        with self._changed:
+            self._over.set()
+            self._changed.notify_all()
+
+    def _lacking(self, chunks: list[str]) -> list[str]:
+        found: list[str] = []
+        for at in range(0, len(chunks), _ASKED):
+            some = chunks[at : at + _ASKED]
+            found += self._insist(partial(self._taker.missing, some))
+        return found
+
+    def _work(self, number: int, left: Iterator[list[str]]) -> None:
+        while batch := self._next(number, left):
+            streams, began = self._streams.now, time.monotonic()
+            size_bytes = self._insist(partial(self._pass, batch))
+            self._heard = time.monotonic()
+            size_bytes += len(batch) * _CHUNK_COST_BYTES
+            self._learn(streams, streams * size_bytes / max(1e-6, self._heard - began))
+
+    def _next(self, number: int, left: Iterator[list[str]]) -> list[str] | None:
+        """What it carries, once that many travel at a time."""
+        with self._changed:
+            self._changed.wait_for(lambda: number < self._streams.now or self._is_over())
+            batch = None if self._is_over() else next(left, None)
+            if batch is None:
+                self._none_left = True
+                self._changed.notify_all()
+            return batch
+
+    def _is_over(self) -> bool:
+        return self._none_left or self._over.is_set()
+
+    def _learn(self, streams: int, bytes_per_second: float) -> None:
+        with self._changed:
+            self._streams.learn(streams, bytes_per_second)
+            self._changed.notify_all()
+
+    def _pass(self, batch: list[str]) -> int:
+        """How many bytes."""
+        moved_bytes = 0
+
+        def moved(size_bytes: int) -> None:
+            nonlocal moved_bytes
+            self._slow_down(max(0, size_bytes))
+            self._heard = time.monotonic()
+            self._progress.moved(size_bytes)
+            with self._lock:  # it may be told by several threads
+                moved_bytes += size_bytes
+
+        try:
+            size_bytes = self._passed(batch, moved)
+        except BaseException:
+            self._progress.moved(-moved_bytes)
+            raise
+        self._progress.arrived(size_bytes, moved_bytes)
+        return size_bytes
+
+    def _passed(self, batch: list[str], moved: Callable[[int], None]) -> int:
+        if isinstance(self._giver, Metered):
+            chunks = list(self._giver.metered(moved, self._piece_bytes).fetch(batch))
+            self._taker.send(chunks)
+            return sum(len(chunk.data) for chunk in chunks)
+        if isinstance(self._taker, Metered):
+            chunks = list(self._giver.fetch(batch))
+            self._taker.metered(moved, self._piece_bytes).send(chunks)
+            return sum(len(chunk.data) for chunk in chunks)
+        if isinstance(self._giver, Flowing) and isinstance(self._taker, Receiving):
+            sizes = list[int]()
+            self._taker.receive(self._told(self._giver.flows(batch), sizes))
+            return sum(sizes)
+        chunks = list(self._giver.fetch(batch))
+        size_bytes = sum(len(chunk.data) for chunk in chunks)
+        self._slow_down(size_bytes)
+        self._taker.send(chunks)
+        return size_bytes
+
+    def _told(self, flows: Iterable[Flow], sizes: list[int]) -> Iterator[Flow]:
+        for flow in flows:
+            self._slow_down(flow.size_bytes)
+            sizes.append(flow.size_bytes)
+            yield flow
+
+    def _slow_down(self, size_bytes: int) -> None:
+        if self._terms.limit_bytes_per_second is None:
+            return self._wait(0)
+        with self._lock:
+            self._free = max(self._free, time.monotonic())
+            mine, self._free = self._free, self._free + size_bytes / self._terms.limit_bytes_per_second
+        return self._wait(mine - time.monotonic())
+
+    def _insist(self, act: Callable[[], T]) -> T:
+        damaged = tried = 0
+        while True:
+            self._wait(0)
+            try:
+                return act()
+            except StorageError:
+                raise
+            except UnavailableError:
+                if time.monotonic() - self._heard > self._terms.patience_seconds:
+                    raise
+            except DataError:
+                damaged += 1
+                if damaged == _DAMAGED:
+                    raise
+            self._wait(min(_LONGEST_WAIT_SECONDS, self._terms.wait_seconds * 2**tried))
+            tried += 1
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while True:
+            left_seconds = until - time.monotonic()
+            stopped = self._stop.wait(min(_LOOK_SECONDS, max(0.0, left_seconds)))
+            if stopped or self._over.is_set():
+                raise InterruptedRunError("the transfer was stopped", hint="What has arrived stays there.")
+            if left_seconds <= _LOOK_SECONDS:
+                return
+
+
+def batches(
+    chunks: Iterable[str], sizes: Mapping[str, int], most_bytes: Callable[[], int] = lambda: BATCH_BYTES
+) -> Iterator[list[str]]:
+    """Chunks that travel together: about `most_bytes`, as that is then; one chunk at least."""
+    batch: list[str] = []
+    size_bytes = 0
+    for chunk in chunks:
+        if batch and (size_bytes + sizes[chunk] > most_bytes() or len(batch) == _BATCH_CHUNKS):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(chunk)
+        size_bytes += sizes[chunk]
+    if batch:
+        yield batch

@@ -1,0 +1,345 @@
+"""Files of several chunks: made of these as they arrive, in any order, so that each is written once."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from gridmill import codec
+from gridmill.domain.farm_protocol import FileEntry, Manifest
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+from gridmill.transfer.durable import SEALED_NS, begin_sync, seal, touch, write_at
+from gridmill.transfer.stream import Chunk, Content, Flow, damaged, matches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a large file is made of; `chunk_bytes` is the size of all chunks but the last."""
+
+    size_bytes: int
+    chunk_bytes: int
+    chunks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """A hash of all this."""
+        said = f"{self.size_bytes} {self.chunk_bytes} {''.join(self.chunks)}"
+        return hashlib.sha256(said.encode()).hexdigest()
+
+    def range_of(self, index: int) -> tuple[int, int]:
+        """Where a chunk lies: offset and size in bytes."""
+        offset = index * self.chunk_bytes
+        return offset, min(self.chunk_bytes, self.size_bytes - offset)
+
+
+def kept_as(entry: FileEntry, chunk_bytes: int) -> str:
+    """The name that a file's content is kept by: of its only chunk, of its layout, or none (it is empty)."""
+    if len(entry.chunks) > 1:
+        return layout_of(entry, chunk_bytes).name
+    return entry.chunks[0] if entry.chunks else ""
+
+
+def layout_of(entry: FileEntry, chunk_bytes: int) -> Layout:
+    """Of a file of a manifest with chunks of that size."""
+    return Layout(size_bytes=entry.size_bytes, chunk_bytes=chunk_bytes, chunks=entry.chunks)
+
+
+def layouts(manifest: Manifest) -> dict[str, Layout]:
+    """Of its large files, by their names."""
+    found = (layout_of(entry, manifest.chunk_bytes) for entry in manifest.files if len(entry.chunks) > 1)
+    return {layout.name: layout for layout in found}
+
+
+class _File:
+    """`absent` are the chunks, by index, that have not arrived. One that was `found` coming is to be read
+    before that is known."""
+
+    def __init__(self, layout: Layout, *, whole: bool = False, found: bool = False) -> None:
+        self.layout, self.name, self.whole, self.found = layout, layout.name, whole, found
+        self.places: dict[str, list[int]] = {}
+        for index, chunk in enumerate(layout.chunks):
+            self.places.setdefault(chunk, []).append(index)
+        self.absent = set[int]() if whole else set(range(len(layout.chunks)))
+        self.writers, self.gone, self.looking = 0, False, False
+        self.flowing = set[int]()  # nobody else writes there: what comes may turn out to be wrong
+        self.writing = threading.Lock()  # one waits here; in the kernel it would spin
+
+    def fitting(self, chunk: str, size_bytes: int) -> list[int]:
+        """Where it is absent, nobody is at it, and this size is wanted."""
+        free = self.absent - self.flowing
+        return [at for at in self.places[chunk] if at in free and self.layout.range_of(at)[1] == size_bytes]
+
+    def claim(self, chunk: str, size_bytes: int) -> int | None:
+        """A place for what is to flow there, from now on a writer's. None while what is there is looked at:
+        that could be believed, and written over."""
+        free = [] if self.found or self.looking else self.fitting(chunk, size_bytes)
+        if not free:
+            return None
+        self.flowing.add(free[0])
+        self.writers += 1
+        return free[0]
+
+    def place(self, chunk: str) -> int | None:
+        """Where it is to be found, if it has arrived."""
+        return next((at for at in self.places[chunk] if at not in self.absent), None)
+
+
+class LargeFiles:
+    """Those of a ChunkStore: `coming/NAME` and, once whole, `large/NAME`; beside them `layouts/NAME`.
+
+    Safe to call from several threads. Killed at any moment some chunks of a coming file are there: which,
+    their hashes tell when it is expected again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """What belongs to nothing goes. Raises OSError."""
+        self._large, self._coming = folder / "large", folder / "coming"
+        self._layouts = folder / "layouts"
+        self._changed = threading.Condition()
+        self._files: dict[str, _File] = {}
+        self._holders: dict[str, list[_File]] = {}
+        for made in (self._large, self._coming, self._layouts):
+            made.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._open()
+
+    def _open(self) -> None:
+        whole = {path.name for path in self._large.iterdir()}
+        there = whole | {path.name for path in self._coming.iterdir()}
+        for path in tuple(self._layouts.iterdir()):
+            with suppress(InputError):
+                layout = codec.decode(path.read_bytes(), Layout)
+                if layout.name == path.name and path.name in there:
+                    self._add(_File(layout, whole=path.name in whole, found=path.name not in whole))
+        for folder in (self._large, self._coming, self._layouts):
+            for path in tuple(folder.iterdir()):
+                if path.name not in self._files:
+                    path.unlink()
+
+    def _add(self, file: _File) -> None:
+        self._files[file.name] = file
+        for chunk in file.places:
+            self._holders.setdefault(chunk, []).append(file)
+
+    def sizes(self) -> dict[str, int]:
+        """Of each, in bytes, as it is once it is whole."""
+        return {name: file.layout.size_bytes for name, file in self._files.items()}
+
+    def path(self, name: str) -> Path | None:
+        """Where a file is, whole or coming; None when it is none of these."""
+        file = self._files.get(name)
+        return None if file is None else self._path(file)
+
+    def _path(self, file: _File) -> Path:
+        return (self._large if file.whole else self._coming) / file.name
+
+    def is_coming(self, name: str) -> bool:
+        """Whether it lacks chunks, or is not yet on the disk."""
+        file = self._files.get(name)
+        return file is not None and not file.whole
+
+    def touch(self, name: str) -> bool:
+        """Whether it is there as it was written; then it counts as just used. Raises OSError."""
+        with self._changed:
+            file = self._files.get(name)
+            return file is not None and touch(self._path(file), sealed=file.whole)
+
+    def holders(self, chunk: str) -> list[str]:
+        """The files in which it has arrived."""
+        if chunk not in self._holders:  # as mostly: of many small ones each lock counts
+            return []
+        with self._changed:
+            return [file.name for file in self._holders_of(chunk) if file.place(chunk) is not None]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def begin(self, layout: Layout) -> None:
+        """Have its chunks written into place from now on. Raises OSError."""
+        file = _File(layout)
+        (self._layouts / file.name).write_bytes(codec.encode(layout))
+        self._path(file).touch(mode=0o600)
+        with self._changed:
+            self._add(file)
+
+    def lacking(self, name: str) -> tuple[str, ...]:
+        """The chunks that have not arrived, once each; none once it is whole. Raises OSError."""
+        file = self._files[name]
+        if file.found:
+            self._recognise(file)
+        with self._changed:
+            self._changed.wait_for(lambda: file.absent or file.whole or file.gone)
+            return tuple(dict.fromkeys(file.layout.chunks[at] for at in sorted(file.absent)))
+
+    def _recognise(self, file: _File) -> None:
+        """What is there of a process that was killed."""
+        with self._changed:
+            file.writers += 1
+            file.found, file.looking = False, True
+        there = list[int]()
+        try:
+            there = _whole_chunks(self._path(file), file.layout)
+        finally:
+            self._wrote(file, there)
+            file.looking = False
+
+    def take(self, chunk: Chunk) -> bool:
+        """Write a chunk, whose hash was compared, wherever it is expected; whether it is anywhere now.
+
+        Raises OSError.
+        """
+        if chunk.hash not in self._holders:
+            return False
+        with self._changed:
+            files = self._holders_of(chunk.hash)
+        written = [self._write(file, chunk) for file in files]
+        return any(written)
+
+    def _write(self, file: _File, chunk: Chunk) -> bool:
+        with self._changed:
+            places = file.fitting(chunk.hash, len(chunk.data))
+            if not places:
+                return file.place(chunk.hash) is not None
+            file.writers += 1
+        done = list[int]()
+        try:
+            with file.writing:
+                _put(self._path(file), file.layout, places, chunk.data)
+            done = places
+        except FileNotFoundError:  # room was made meanwhile
+            return False
+        finally:
+            self._wrote(file, done)
+        return True
+
+    def receive(self, flow: Flow) -> bool:
+        """Write a chunk where it is expected, as it comes; whether it is expected. One that turns out to have
+        another hash is as absent as before.
+
+        Raises DataError, OSError, and what the flow raises.
+        """
+        if flow.hash not in self._holders:
+            return False
+        with self._changed:
+            claims = ((file, file.claim(flow.hash, flow.size_bytes)) for file in self._holders_of(flow.hash))
+            file, at = next(((file, at) for file, at in claims if at is not None), (None, None))
+        if file is None or at is None:
+            return False
+        done = list[int]()
+        try:
+            descriptor = os.open(self._path(file), os.O_WRONLY)
+        except FileNotFoundError:  # room was made meanwhile
+            self._wrote(file, done, flowed=at)
+            return False
+        try:
+            _pour(descriptor, file.layout.range_of(at), flow, file.writing)
+            done = [at]
+        finally:
+            os.close(descriptor)
+            self._wrote(file, done, flowed=at)
+        self._repeat(flow)
+        return True
+
+    def _holders_of(self, chunk: str) -> tuple[_File, ...]:
+        return tuple(self._holders.get(chunk, ()))
+
+    def _repeat(self, flow: Flow) -> None:
+        """What has come is wanted elsewhere too."""
+        with self._changed:
+            free = [file for file in self._holders_of(flow.hash) if file.fitting(flow.hash, flow.size_bytes)]
+        data = self.read(flow.hash) if free else None
+        if data is not None:
+            again = Chunk(hash=flow.hash, data=data)
+            again.check()
+            self.take(again)
+
+    def _wrote(self, file: _File, done: Sequence[int], flowed: int | None = None) -> None:
+        """The last that writes into a file that lacks nothing ends it: nobody writes to it after that."""
+        with self._changed:
+            file.writers -= 1
+            file.flowing.discard(flowed)
+            file.absent.difference_update(done)
+            if file.absent or file.writers or file.whole or file.gone:
+                return
+        try:
+            seal(self._path(file))
+            with self._changed:
+                self._path(file).rename(self._large / file.name)
+                file.whole = True
+        except OSError:
+            self.remove(file.name)
+            raise
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+    def read(self, chunk: str) -> bytes | None:
+        """Its content, as it is in one of the files. Raises OSError."""
+        if chunk not in self._holders:
+            return None
+        with self._changed:  # so that it keeps its name until it is open
+            found = [(file, file.place(chunk)) for file in self._holders_of(chunk)]
+            file, at = next(((file, at) for file, at in found if at is not None), (None, None))
+            if file is None or at is None:
+                return None
+            data = self._path(file).open("rb", buffering=0)
+        with data:
+            if file.whole and os.fstat(data.fileno()).st_mtime_ns != SEALED_NS:
+                return None  # somebody wrote to it
+            offset, size = file.layout.range_of(at)
+            return os.pread(data.fileno(), size, offset)
+
+    def remove(self, name: str) -> None:
+        """It goes; what was linked to it stays. Raises OSError."""
+        with self._changed:
+            file = self._files.pop(name, None)
+            if file is None:
+                return
+            for chunk in file.places:
+                self._holders[chunk].remove(file)
+                if not self._holders[chunk]:
+                    del self._holders[chunk]
+            file.gone = True
+            self._changed.notify_all()
+            for folder in (self._large, self._coming, self._layouts):
+                (folder / name).unlink(missing_ok=True)
+
+
+def _put(path: Path, layout: Layout, places: Sequence[int], data: Content) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        for at in places:
+            offset, size = layout.range_of(at)
+            write_at(descriptor, data, offset)
+            begin_sync(descriptor, offset, size)
+    finally:
+        os.close(descriptor)
+
+
+def _pour(descriptor: int, place: tuple[int, int], flow: Flow, writing: threading.Lock) -> None:
+    offset, size = place
+    hashed, end = blake3(), offset + size
+    for piece in flow.pieces:
+        hashed.update(piece)
+        rest = memoryview(piece)[: end - offset]
+        with writing:
+            write_at(descriptor, rest, offset)
+        offset += len(rest)
+    if hashed.hexdigest() != flow.hash:
+        raise damaged(flow.hash)
+    begin_sync(descriptor, place[0], size)
+
+
+def _whole_chunks(path: Path, layout: Layout) -> list[int]:
+    found = list[int]()
+    with path.open("rb", buffering=0) as data:
+        end = os.fstat(data.fileno()).st_size
+        for at, chunk in enumerate(layout.chunks):
+            offset, size = layout.range_of(at)
+            if offset + size <= end and matches(os.pread(data.fileno(), size, offset), chunk):
+                found.append(at)
+    return found

@@ -1,0 +1,336 @@
+"""What files hashed to when they were last read, so that an unchanged tree is only looked at.
+
+Many small files, by several threads: one after the other, unless they wait for a disk.
+
+Folders and files as manifests: which chunks they are made of.
+"""
+
+import os
+import stat
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import field
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+from blake3 import blake3
+
+from gridmill import codec
+from gridmill.domain.farm_protocol import FileEntry, Manifest
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
+from gridmill.transfer.paths import FilesBelow, check_path, file_below, folder_below
+
+SETTLED_NS = 2_000_000_000
+"""A file that changed more recently than this may change again within the same tick of the file system's
+clock: what it hashed to is not kept."""
+
+HASH = "blake3"
+"""Of what kind hashes are; those that were kept when they were of another are not believed."""
+
+
+class Looks(Protocol):
+    """What `os.stat` gives of a file, as far as it tells whether the file changed."""
+
+    @property
+    def st_size(self) -> int:
+        """Its size in bytes."""
+        ...
+
+    @property
+    def st_mtime_ns(self) -> int:
+        """When its content changed."""
+        ...
+
+    @property
+    def st_ctime_ns(self) -> int:
+        """When its content or its record changed."""
+        ...
+
+    @property
+    def st_ino(self) -> int:
+        """Its inode."""
+        ...
+
+
+Seen = tuple[int, int, int, int]
+"""Of a file: size in bytes, times of change of its content and of its record (ns), inode."""
+
+
+def seen(stat: Looks) -> Seen:
+    """What tells that a file is as it was."""
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The file that a HashCache is kept in."""
+
+    hash: str = ""
+    chunk_bytes: int = 0
+    files: Mapping[str, tuple[Seen, tuple[str, ...]]] = field(default_factory=dict)
+
+
+class HashCache:
+    """Hashes of one tree's files, kept in a file of its own; without one they are not kept. One scan uses it
+    at a time; what is lost or damaged is only hashed again."""
+
+    def __init__(self, path: Path | None, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._path = path
+        self._now_ns = now_ns
+        self._new: dict[str, tuple[Seen, tuple[str, ...]]] = {}
+        self._old: Mapping[str, tuple[Seen, tuple[str, ...]]] = {}
+        self._chunk_bytes = 0
+
+    def open(self, chunk_bytes: int) -> None:
+        """Read what was kept for chunks of that size."""
+        self._chunk_bytes, self._new, self._old = chunk_bytes, {}, {}
+        if self._path is None:
+            return
+        with suppress(OSError, InputError):
+            kept = codec.decode(self._path.read_bytes(), Kept)
+            self._old = kept.files if (kept.hash, kept.chunk_bytes) == (HASH, chunk_bytes) else {}
+
+    def again(self) -> None:
+        """Begin another scan by what the one before saw, without reading the file again."""
+        self._old, self._new = self._new, {}
+
+    def keep_all(self) -> None:
+        """Take what was kept as what a scan saw, for `again`."""
+        self._new = dict(self._old)
+
+    def look(self, path: str, stat: Looks) -> tuple[str, ...] | None:
+        """The file's chunks; None when it must be read."""
+        known = self._old.get(path)
+        if known is None or known[0] != seen(stat):
+            return None
+        self._new[path] = known
+        return known[1]
+
+    def keep(self, path: str, stat: Looks, chunks: tuple[str, ...]) -> None:
+        """What it hashed to, as it looked before it was read."""
+        if max(stat.st_mtime_ns, stat.st_ctime_ns) < self._now_ns() - SETTLED_NS:
+            self._new[path] = (seen(stat), chunks)
+
+    def save(self) -> None:
+        """Keep what the scan saw, and only that. Raises StorageError."""
+        if self._path is None or self._new == self._old:
+            return
+        draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(codec.encode(Kept(hash=HASH, chunk_bytes=self._chunk_bytes, files=self._new)))
+            draft.rename(self._path)
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise StorageError(f"cannot be written: {error.strerror}", place=str(self._path)) from error
+
+
+_ALONE = threading.RLock()
+_WAITING_SECONDS = 3e-4
+PATIENCE_SECONDS = 0.25
+
+
+class Turns:
+    """For threads that do many small things to the files of one tree. Several at that pass the interpreter on
+    with each of them, which costs more than these do (twice the time, for files of 10 kB that are in memory).
+    So each is alone at it in this process, but where files are waited for (a disk, a network): then others
+    had better go on meanwhile. Nobody waits for a turn longer than `patience_seconds`."""
+
+    def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._patience_seconds, self._wait = patience_seconds, False
+
+    @contextmanager
+    def turn(self, files: int) -> Iterator[None]:
+        """For so many."""
+        if self._wait or not _ALONE.acquire(timeout=self._patience_seconds):
+            yield
+            return
+        try:
+            began, used = time.monotonic(), time.thread_time()
+            yield
+            waited_seconds = (time.monotonic() - began) - (time.thread_time() - used)
+            self._wait = waited_seconds > _WAITING_SECONDS * files
+        finally:
+            _ALONE.release()
+
+
+CHUNK_BYTES = 4 << 20
+"""Size of a chunk, but a file's last. Smaller ones cost requests and syncs, larger ones let more travel:
+of a file of 256 MB to which 1 % is appended, with 4 MiB on average 2 %, with 8 MiB 3 %."""
+_READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor until it is hashed
+_TOGETHER = 256  # small files that a thread reads in one go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A file that was found, as it looked."""
+
+    path: str
+    stat: os.stat_result
+
+
+def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
+    """The manifest of a folder, or of a single file (one entry with an empty path). No empty folders.
+
+    Raises NotFoundError; UnsafePathError or InputError for links, devices and names that cannot travel;
+    ConflictError for a file that changes meanwhile; StorageError.
+    """
+    return _manifest(path, lambda: _found(path), cache, chunk_bytes)
+
+
+def scan_files(
+    root: Path, paths: Iterable[str], *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES
+) -> Manifest:
+    """The manifest of these files alone below `root`, as of a table at one version. Raises as `scan`."""
+    return _manifest(root, lambda: [_looked(root, path) for path in sorted(set(paths))], cache, chunk_bytes)
+
+
+def _manifest(
+    root: Path, find: Callable[[], list[_File]], cache: HashCache | None, chunk_bytes: int
+) -> Manifest:
+    cache = cache or HashCache(None)
+    try:
+        files = find()
+        cache.open(chunk_bytes)
+        known = {file.path: cache.look(file.path, file.stat) for file in files}
+        unknown = [file for file in files if known[file.path] is None]
+        known.update(_hashed(root, unknown, chunk_bytes))
+    except PermissionError as error:
+        place = str(error.filename or root)
+        hint = "Let whoever carries it read it."
+        raise InputError(f"cannot be read: {error.strerror}", place=place, hint=hint) from error
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
+    for file in unknown:
+        cache.keep(file.path, file.stat, known[file.path] or ())
+    with suppress(StorageError):  # what is not kept is hashed again
+        cache.save()
+    entries = (
+        FileEntry(path=file.path, size_bytes=file.stat.st_size, chunks=known[file.path] or ())
+        for file in files
+    )
+    return Manifest(files=tuple(entries), chunk_bytes=chunk_bytes)
+
+
+def _found(root: Path) -> list[_File]:
+    try:
+        looked = os.lstat(root)
+    except FileNotFoundError as error:
+        raise NotFoundError("there is no such file or folder", place=str(root)) from error
+    if stat.S_ISDIR(looked.st_mode):
+        return sorted(_walk(root), key=lambda file: file.path)
+    _check_kind(looked, root, "")
+    return [_File(path="", stat=looked)]
+
+
+def _walk(root: Path) -> Iterator[_File]:
+    """By descriptors, so that nobody who writes there can lead the way out by a link."""
+    with folder_below(root, "") as top:
+        for above, folders, names, folder in os.fwalk(dir_fd=top, onerror=_raise):
+            below = os.path.normpath(above)
+            before = "" if below == "." else f"{below}/"
+            for name in folders:  # links to folders are among them
+                _check_no_link(os.stat(name, dir_fd=folder, follow_symlinks=False), root, before + name)
+            for name in names:
+                looked = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                _check_kind(looked, root, before + name)
+                check_path(before + name)
+                yield _File(path=before + name, stat=looked)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _looked(root: Path, path: str) -> _File:
+    check_path(path)
+    with file_below(root, path) as descriptor:
+        looked = os.fstat(descriptor)
+    _check_kind(looked, root, path)
+    return _File(path=path, stat=looked)
+
+
+def _check_no_link(looked: os.stat_result, root: Path, path: str) -> None:
+    if stat.S_ISLNK(looked.st_mode):
+        raise UnsafePathError(
+            "links are not carried", place=str(root / path), hint="Put the file itself there."
+        )
+
+
+def _check_kind(looked: os.stat_result, root: Path, path: str) -> None:
+    _check_no_link(looked, root, path)
+    if not stat.S_ISREG(looked.st_mode):
+        raise InputError("only files and folders are carried", place=str(root / path), hint="Take it away.")
+
+
+def _hashed(root: Path, files: list[_File], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
+    """Chunks by path; several threads read, as hashing lets go of the interpreter."""
+    small, medium, large = _by_size(files, (min(_SMALL_BYTES, chunk_bytes), chunk_bytes))
+    hashes: dict[str, tuple[str, ...]] = {}
+    turns = Turns()
+
+    def in_turn(some: Sequence[_File]) -> dict[str, tuple[str, ...]]:
+        with turns.turn(len(some)):
+            return _whole(root, some)
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        for done in threads.map(in_turn, _groups(small, _TOGETHER)):
+            hashes.update(done)
+        for done in threads.map(lambda some: _whole(root, some), _groups(medium, 1)):
+            hashes.update(done)
+        for file in large:
+            offsets = range(0, file.stat.st_size, chunk_bytes)
+            hashes[file.path] = tuple(
+                threads.map(lambda offset, file=file: _part(root, file, offset, chunk_bytes), offsets)
+            )
+    return hashes
+
+
+def _by_size(files: Iterable[_File], limits_bytes: Sequence[int]) -> tuple[list[_File], ...]:
+    """Up to the first limit, up to the second, larger ones."""
+    found = tuple(list[_File]() for _ in (*limits_bytes, 0))
+    for file in files:
+        found[bisect_left(limits_bytes, file.stat.st_size)].append(file)
+    return found
+
+
+def _groups(files: Sequence[_File], size: int) -> list[Sequence[_File]]:
+    return [files[at : at + size] for at in range(0, len(files), size)]
+
+
+def _whole(root: Path, files: Iterable[_File]) -> dict[str, tuple[str, ...]]:
+    with FilesBelow(root) as below:
+        return {
+            file.path: (_hash(root, below, file, 0, file.stat.st_size),) if file.stat.st_size else ()
+            for file in files
+        }
+
+
+def _part(root: Path, file: _File, offset: int, most_bytes: int) -> str:
+    with FilesBelow(root) as below:
+        return _hash(root, below, file, offset, most_bytes)
+
+
+def _hash(root: Path, below: FilesBelow, file: _File, offset: int, most_bytes: int) -> str:
+    hashed, left = blake3(), min(most_bytes, file.stat.st_size - offset)
+    piece = memoryview(bytearray(min(left, _READ_BYTES)))
+    descriptor = below.open(file.path)
+    try:
+        while left and (read := os.preadv(descriptor, [piece[:left]], offset)):
+            hashed.update(piece[:read])
+            offset, left = offset + read, left - read
+        looked = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if left or seen(looked) != seen(file.stat):
+        raise ConflictError(
+            "it changed while it was read", place=str(root / file.path), hint="Try again once it is written."
+        )
+    return hashed.hexdigest()

@@ -1,0 +1,188 @@
+"""Paths of a tree that others told, or in which others write: none leads out, by its name or by a link."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from gridmill.domain.farm_protocol import FileEntry, Manifest
+from gridmill.errors import InputError, NotFoundError, UnsafePathError
+
+LARGEST_CHUNK_BYTES = 64 << 20
+"""Larger ones are refused, wherever they come from."""
+User = tuple[int, int]
+"""A Unix user and group, by their numbers."""
+_LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; what Linux takes
+_HASH = re.compile("[0-9a-f]{64}")
+_LEADS_ELSEWHERE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\0]")  # an empty name, `.`, `..`; no other file's
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not be waited for
+
+
+def check_path(path: str) -> None:
+    """A relative path with `/`, as a manifest or a request tells it.
+
+    Raises UnsafePathError for an absolute one, for empty parts, `.` and `..`, for backslashes, NUL, what is
+    not UTF-8, and for what is too long for a file system.
+    """
+    try:
+        said = path.encode()
+    except UnicodeEncodeError as error:
+        raise UnsafePathError(f"the path {path!r} is not UTF-8") from error
+    if _LEADS_ELSEWHERE.search(path):
+        raise UnsafePathError(f"the path {path!r} is not one below a folder")
+    if len(said) > _LONGEST_NAME and (
+        len(said) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in said.split(b"/"))
+    ):
+        raise UnsafePathError(f"the path {path[:80]!r}… is too long")
+
+
+def check_hash(chunk: str) -> None:
+    """Raises InputError for what is not 256 bits in hex, small letters."""
+    if not _HASH.fullmatch(chunk):
+        raise InputError(f"{chunk[:80]!r} is not the hash of a chunk")
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """What can be placed. A single file's manifest has one entry with an empty path.
+
+    Raises UnsafePathError for paths that lead elsewhere or meet each other (twice the same, a file that is
+    also a folder), InputError for sizes that do not fit the chunks.
+    """
+    if not 0 < manifest.chunk_bytes <= LARGEST_CHUNK_BYTES:
+        raise InputError(f"chunks of {manifest.chunk_bytes} bytes: 1 to {LARGEST_CHUNK_BYTES} are possible")
+    single = len(manifest.files) == 1 and manifest.files[0].path == ""
+    seen: set[str] = set()
+    for entry in manifest.files:
+        if not single:
+            check_path(entry.path)
+        if entry.path in seen:
+            raise UnsafePathError(f"the path {entry.path!r} is there twice")
+        seen.add(entry.path)
+        _check_entry(entry, manifest.chunk_bytes)
+    if not single:
+        _check_folders(seen)
+
+
+def _check_entry(entry: FileEntry, chunk_bytes: int) -> None:
+    if entry.size_bytes < 0 or len(entry.chunks) != -(-entry.size_bytes // chunk_bytes):
+        raise InputError(
+            f"{entry.size_bytes} bytes do not fit {len(entry.chunks)} chunks of {chunk_bytes} bytes",
+            place=entry.path,
+        )
+    for chunk in entry.chunks:
+        check_hash(chunk)
+
+
+def _check_folders(files: set[str]) -> None:
+    folders = {path.rpartition("/")[0] for path in files} - {""}
+    while folders:
+        if met := files & folders:
+            raise UnsafePathError(f"the path {min(met)!r} is both a file and a folder")
+        folders = {path.rpartition("/")[0] for path in folders} - {""}
+
+
+def chunk_sizes(manifest: Manifest) -> dict[str, int]:
+    """Each chunk of a manifest once, in order, with its size in bytes."""
+    sizes: dict[str, int] = {}
+    for entry in manifest.files:
+        for index, chunk in enumerate(entry.chunks):
+            sizes[chunk] = min(manifest.chunk_bytes, entry.size_bytes - index * manifest.chunk_bytes)
+    return sizes
+
+
+@contextmanager
+def folder_below(root: Path, path: str, *, make: bool = False, user: User | None = None) -> Iterator[int]:
+    """A descriptor of the folder at `path` (empty: the root itself), no link on the way followed.
+
+    `make`: folders that are missing are made, for that user. Raises UnsafePathError where a link or a file is
+    in the way, NotFoundError, OSError.
+    """
+    here = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+    try:
+        for name in path.split("/") if path else ():
+            deeper = _enter(here, name, (root, path), made=make and _made(here, name), user=user)
+            os.close(here)
+            here = deeper
+        yield here
+    finally:
+        os.close(here)
+
+
+def _made(folder: int, name: str) -> bool:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _enter(folder: int, name: str, place: tuple[Path, str], *, made: bool, user: User | None) -> int:
+    try:
+        entered = os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError as error:
+        raise NotFoundError("there is no such folder", place=str(Path(*place))) from error
+    except NotADirectoryError as error:  # a link, too
+        raise UnsafePathError(
+            f"{name!r} on the way there is a link or a file", place=str(Path(*place))
+        ) from error
+    if made and user is not None:
+        os.fchown(entered, *user)
+    return entered
+
+
+class FilesBelow:
+    """Ordinary files below a root, opened one after the other: the folder of the last stays open, as the next
+    is mostly in the same. To be used with `with`, by one thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._above, self._folder = root, "", -1
+        self._opened = ExitStack()
+
+    def __enter__(self) -> "FilesBelow":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @contextmanager
+    def file(self, path: str) -> Iterator[int]:
+        """As `file_below`."""
+        descriptor = self.open(path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def open(self, path: str) -> int:
+        """As `file_below`, to be closed."""
+        root, path = (self._root, path) if path else (self._root.parent, self._root.name)
+        above, _, name = path.rpartition("/")
+        if self._folder < 0 or above != self._above:
+            self._opened.close()
+            self._folder = -1
+            self._folder, self._above = self._opened.enter_context(folder_below(root, above)), above
+        return _open(self._folder, name, (root, path))
+
+
+@contextmanager
+def file_below(root: Path, path: str) -> Iterator[int]:
+    """A descriptor of the ordinary file at `path` (empty: the root itself is one), no link followed.
+
+    Raises UnsafePathError for links, NotFoundError, OSError.
+    """
+    with FilesBelow(root) as files, files.file(path) as descriptor:
+        yield descriptor
+
+
+def _open(folder: int, name: str, place: tuple[Path, str]) -> int:
+    try:
+        return os.open(name, _FILE, dir_fd=folder)
+    except FileNotFoundError as error:
+        raise NotFoundError("there is no such file", place=str(Path(*place))) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnsafePathError("it is a link", place=str(Path(*place))) from error
+        raise

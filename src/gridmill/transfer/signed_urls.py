@@ -1,0 +1,327 @@
+"""Objects of a bucket as a farm opens them: by signed URLs, each for one object, without any credentials."""
+
+import http.client
+import re
+import socket
+import ssl
+import time
+import urllib.request
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Any, Protocol
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+
+from gridmill.domain.farm_protocol import Parcel, Slice
+from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
+from gridmill.http.server import little_unsent
+from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash
+from gridmill.transfer.stream import PIECE_BYTES, Chunk, Content, Flow, in_pieces
+
+SILENCE_SECONDS = 30.0
+"""A bucket that says nothing for so long does not answer."""
+PARCEL_SECONDS = 900.0
+"""The content of one parcel comes in this time, or it is asked for again."""
+_BUCKET = re.compile(r"(s3|gs)://[A-Za-z0-9._-]{3,}(/[^?#]*)?")
+_HTTP = re.compile(r"https?://[!-~]+")
+_CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<]{1,200})</Message>")
+_PASSING = frozenset({408, 429})
+_TOLD_BYTES = 4096
+_SENT_BYTES = 1 << 14
+_TELLING = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"})
+"""Where AWS, Google, Alibaba, Azure and Oracle tell machines of themselves, beside 169.254.169.254."""
+_TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
+
+
+class Far(Protocol):
+    """A farm that opens objects. All raise UnavailableError."""
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        """See Taker."""
+        ...
+
+    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
+        """Keep the chunks of these objects; those that are not there. Raises InputError where the bucket
+        refuses, DataError for content without its hash."""
+        ...
+
+    def give(self, parcel: Parcel) -> None:
+        """Put its chunks into this object. Raises NotFoundError, and InputError where the bucket refuses."""
+        ...
+
+
+def check_bucket(url: str, place: str = "") -> None:
+    """Raises InputError, at `place` (default: the URL), for what names no bucket."""
+    if not _BUCKET.fullmatch(url) or ".." in url.split("/"):
+        raise InputError(
+            f"{url!r} is no bucket" if place else "is no bucket",
+            place=place or url,
+            hint="Name s3://BUCKET/PREFIX or gs://BUCKET/PREFIX.",
+        )
+
+
+def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[Slice, ...]:
+    """Chunks (hash, size in bytes), one after the other."""
+    found, begin = [], 0
+    for chunk, size_bytes in sizes:
+        found.append(Slice(chunk=chunk, begin=begin, size_bytes=size_bytes))
+        begin += size_bytes
+    return tuple(found)
+
+
+def cut(content: bytes, slices: Iterable[Slice]) -> Iterator[Chunk]:
+    """The chunks of an object's content; who keeps them sees what is damaged."""
+    view = memoryview(content)
+    for one in slices:
+        yield Chunk(hash=one.chunk, data=view[one.begin : one.begin + one.size_bytes])
+
+
+def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
+    """Its chunks; their hashes are still to be compared. Otherwise as `flows`."""
+    return (flow.gathered() for flow in flows(parcel, allowed))
+
+
+def flows(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Flow]:
+    """Its chunks, as they come. `allowed`: hosts that may be opened wherever they are.
+
+    Raises NotFoundError where there is no such object, DataError where it is too short, InputError where the
+    bucket refuses, UnavailableError.
+    """
+    until = time.monotonic() + PARCEL_SECONDS
+    for run in _runs(parcel.slices):
+        first, end = run[0].begin, run[-1].begin + run[-1].size_bytes
+        if first == end:
+            yield from (Flow(hash=one.chunk, size_bytes=0, pieces=iter(())) for one in run)
+            continue
+        asked = urllib.request.Request(_checked(parcel.url), headers={"Range": f"bytes={first}-{end - 1}"})
+        with _opened(asked, allowed) as answer:
+            if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+                raise UnavailableError(
+                    "the bucket does not give parts of an object", place=_shown(parcel.url)
+                )
+            _refuse_short(answer, end - first, parcel.url)
+            for one in run:
+                pieces = _exactly(answer, one.size_bytes, parcel.url, until)
+                yield Flow(hash=one.chunk, size_bytes=one.size_bytes, pieces=pieces)
+
+
+def write(parcel: Parcel, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
+    """Put these, the parcel's in their order, as the object; whole or not at all. `allowed` as for `read`.
+
+    Raises InputError where the bucket refuses, DataError for a chunk of another size, UnavailableError.
+    """
+    size_bytes = sum(one.size_bytes for one in parcel.slices)
+    headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
+    body: Any = _bodies(parcel.slices, chunks)
+    asked = urllib.request.Request(_checked(parcel.url), body, headers, method="PUT")
+    with _opened(asked, allowed) as answer:
+        answer.read(_TOLD_BYTES)
+
+
+def send(url: str, size_bytes: int, pieces: Iterable[Content]) -> None:
+    """Put an object from home: wherever the bucket is, and by the proxy that the environment names.
+
+    Raises HTTPError where it is refused, URLError, OSError, HTTPException.
+    """
+    headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
+    body: Any = _little(pieces)
+    asked = urllib.request.Request(url, body, headers, method="PUT")
+    opener = urllib.request.build_opener(_Straight, _PlainHandler(_ANY), _SecureHandler(_ANY))
+    with opener.open(asked, timeout=SILENCE_SECONDS) as answer:
+        answer.read(_TOLD_BYTES)
+
+
+def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[Content]:
+    for one, chunk in zip(slices, chunks, strict=True):
+        if len(chunk.data) != one.size_bytes:
+            raise DataError(f"has {len(chunk.data)} bytes, not {one.size_bytes}", place=f"chunk {one.chunk}")
+        yield from _little([chunk.data])
+
+
+def _little(contents: Iterable[Content]) -> Iterator[Content]:
+    """SILENCE_SECONDS are for all that is sent in one call: enough also where many share a thin line."""
+    for content in contents:
+        yield from in_pieces(content, _SENT_BYTES)
+
+
+def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
+    """Those that lie side by side, together: one request each."""
+    run: list[Slice] = []
+    for one in sorted(slices, key=lambda one: one.begin):
+        check_hash(one.chunk)
+        if one.begin < 0 or not 0 <= one.size_bytes <= LARGEST_CHUNK_BYTES:
+            raise InputError(f"{one.size_bytes} bytes from {one.begin} on are no chunk")
+        if run and run[-1].begin + run[-1].size_bytes != one.begin:
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -> None:
+    """An object that ends too early stays so; an answer that breaks off may be whole next time."""
+    if answer.length is not None and answer.length < size_bytes:
+        raise DataError(f"has {answer.length} bytes where {size_bytes} were put", place=_shown(url))
+
+
+def _exactly(answer: http.client.HTTPResponse, size_bytes: int, url: str, until: float) -> Iterator[Content]:
+    while size_bytes:
+        piece = answer.read1(min(size_bytes, PIECE_BYTES))
+        if not piece:
+            raise UnavailableError("what the bucket sends breaks off", place=_shown(url))
+        if time.monotonic() > until:
+            raise UnavailableError("the bucket is too slow", place=_shown(url))
+        size_bytes -= len(piece)
+        yield piece
+
+
+def _checked(url: str) -> str:
+    try:
+        host, _ = urlsplit(url).hostname, urlsplit(url).port
+    except ValueError:
+        host = None
+    if not host or not _HTTP.fullmatch(url):
+        raise InputError("a parcel's URL begins with https:// or http://, and a host", place="url")
+    return url
+
+
+def _shown(url: str) -> str:
+    """Without its signature."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}{parts.path}"
+
+
+class _Any(Container[str]):
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+_ANY = _Any()
+"""Home opens any host that its owner has said."""
+
+
+@contextmanager
+def _opened(asked: urllib.request.Request, allowed: Container[str]) -> Iterator[Any]:
+    place = _shown(asked.full_url)
+    try:
+        with _opener(allowed).open(asked, timeout=SILENCE_SECONDS) as answer:
+            yield answer
+    except HTTPError as error:
+        raise refusal(error, asked.get_method(), place) from None  # its text has the whole URL
+    except URLError as error:
+        raise UnavailableError(f"the bucket does not answer: {_why(error.reason)}", place=place) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UnavailableError(f"the bucket does not answer: {_why(error)}", place=place) from None
+
+
+def _why(error: object) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundError | UnavailableError:
+    """What a bucket's answer comes to; it is read to its end."""
+    with error:
+        try:
+            told = error.read(_TOLD_BYTES)
+        except (OSError, http.client.HTTPException):
+            told = b""
+    words = [found[1].decode(errors="replace") for rule in (_CODE, _MESSAGE) if (found := rule.search(told))]
+    said = f"the bucket answers {error.code} {': '.join(words)}".strip()
+    if error.code >= 500 or error.code in _PASSING:
+        return UnavailableError(said, place=place)
+    if error.code == http.HTTPStatus.NOT_FOUND and method == "GET":
+        return NotFoundError(said, place=place)
+    if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        return DataError(said, place=place)
+    hint = "May the credentials at home read and write there, is home's clock right, and is the endpoint "
+    return InputError(said, place=place, hint=f"{hint}the bucket's own?")
+
+
+class _Straight(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401  a signature is for one address
+        return None
+
+
+class _PlainHandler(urllib.request.HTTPHandler):
+    def __init__(self, allowed: Container[str]) -> None:
+        super().__init__()
+        self._allowed = allowed
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(_connection, http.client.HTTPConnection, self._allowed), req)
+
+
+class _SecureHandler(urllib.request.HTTPSHandler):
+    def __init__(self, allowed: Container[str]) -> None:
+        super().__init__()
+        self._allowed = allowed
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        made = partial(_connection, http.client.HTTPSConnection, self._allowed, context=_authorities())
+        return self.do_open(made, req)
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _connection(
+    kind: type[http.client.HTTPConnection],
+    allowed: Container[str],
+    host: str,
+    **more: Any,  # noqa: ANN401
+) -> http.client.HTTPConnection:
+    """One that looks where it leads before anything is said."""
+    made = kind(host, **more)
+
+    def dial(address: tuple[str, int], *rest: Any) -> socket.socket:  # noqa: ANN401
+        dialled = socket.create_connection(address, *rest)
+        little_unsent(dialled)
+        if address[0] not in allowed:
+            _check_far(dialled)
+        return dialled
+
+    made._create_connection = dial  # type: ignore[attr-defined]  # the only place before its TLS
+    return made
+
+
+def _check_far(dialled: socket.socket) -> None:
+    there, here = dialled.getpeername()[0], dialled.getsockname()[0]
+    if there == here or is_refused(there):
+        dialled.close()
+        raise InputError(
+            f"{there} is no bucket's address",
+            hint="Where a bucket is on the farm's own machine, GRIDMILL_BUCKET_HOSTS there names its host.",
+        )
+
+
+def is_refused(address: str) -> bool:
+    """Whether a farm opens nothing there: the machine itself, what is never routed, and where clouds answer
+    whoever asks with the machine's own credentials; in whatever form."""
+    found = ip_address(address.partition("%")[0])
+    return any(_is_near(one) for one in (found, *_within(found)))
+
+
+def _is_near(found: IPv4Address | IPv6Address) -> bool:
+    odd = found.is_link_local or found.is_loopback or found.is_unspecified or found.is_multicast
+    return odd or str(found) in _TELLING
+
+
+def _within(found: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
+    """What an IPv6 address leads to where it is translated."""
+    if isinstance(found, IPv4Address):
+        return
+    yield from (one for one in (found.ipv4_mapped, found.sixtofour) if one is not None)
+    if any(found in network for network in _TRANSLATED):
+        yield IPv4Address(int(found) & 0xFFFF_FFFF)
+
+
+def _opener(allowed: Container[str]) -> urllib.request.OpenerDirector:
+    """With no proxy: the address would be the proxy's."""
+    straight = urllib.request.ProxyHandler({})
+    return urllib.request.build_opener(straight, _Straight, _PlainHandler(allowed), _SecureHandler(allowed))

@@ -1,0 +1,78 @@
+"""How pods of other machines reach this control node: opened when a site asks, the same after a restart."""
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+
+from gridmill.errors import UnavailableError
+from gridmill.transport.server import Links
+
+_PORTS = "doors.json"
+
+
+class HomeDoors:
+    """Doors of the home's control node: its certificate lies in HOME/tls, the ports given in HOME/doors.json.
+
+    Pods outlive the control node and know the link by which they were brought up: the same host has the
+    same port and certificate for the home's life. Safe to call from several threads.
+    """
+
+    def __init__(self, links: Links, home: Path, now: Callable[[], float]) -> None:
+        self._links = links
+        self._home = home
+        self._now = now
+        self._open: dict[str, str] = {}
+        self._lock = Lock()
+
+    def tls(self, host: str, port: int = 0) -> str:
+        """See Doors."""
+        with self._lock:
+            known = self._open.get(host)
+            if known is None or (port and not known.startswith(f"tls:{host}:{port}#")):
+                self._open[host] = self._listen(host, port)
+            return self._open[host]
+
+    def _listen(self, host: str, port: int) -> str:
+        if find_spec("cryptography") is None:
+            raise UnavailableError(
+                "pods on other machines need a certificate of the control node, and the package "
+                "`cryptography` is not here",
+                hint="pip install 'gridmill[tls]'",
+            )
+        from gridmill.transport.certificate import make_certificate
+
+        certfile, keyfile = make_certificate(self._home / "tls", self._now())
+        before = self._ports().get(host, 0)
+        try:
+            port, fingerprint = self._links.listen_tls(host, port or before, certfile, keyfile)
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"pods cannot be listened for at {host}:{port or before}: {error.message}",
+                hint="Name an address of this machine that the nodes reach, with a free port: "
+                "`gridmill configure site NAME --set control=HOST:PORT`.",
+            ) from error
+        self._remember(host, port)
+        return f"tls:{host}:{port}#{fingerprint}"
+
+    def _ports(self) -> dict[str, int]:
+        try:
+            found: dict[str, int] = json.loads((self._home / _PORTS).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _remember(self, host: str, port: int) -> None:
+        draft = self._home / f".{_PORTS}"
+        draft.write_text(json.dumps({**self._ports(), host: port}))
+        draft.rename(self._home / _PORTS)
+
+    def spool(self, folder: Path) -> str:
+        """See Doors."""
+        link = f"spool:{folder}"
+        with self._lock:
+            if link not in self._open:
+                self._links.watch_spool(folder)
+                self._open[link] = link
+        return link

@@ -1,0 +1,165 @@
+"""The pod's end of a link, over any wire; and the Unix and TLS links by name."""
+
+import logging
+import select
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from gridmill.codec import encode_message
+from gridmill.domain.pod_protocol import FromPod, Heartbeat, ToPod
+from gridmill.errors import InputError
+from gridmill.ports.link import PodLink
+from gridmill.transport import unix
+from gridmill.transport.socket import SocketWire, Wire
+from gridmill.transport.transport import Lines, Liveness, Monotonic, NewLiveness, to_pod
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 0.2  # the pod watches its jobs in the same thread
+_LOOK_AGAIN_SECONDS = 0.005
+_READS_PER_TURN = 64
+
+Waiting: TypeAlias = tuple[int, int] | None
+"""A file descriptor and the poll events that opening waits for; None: look again shortly."""
+Dial: TypeAlias = Callable[[], Generator[Waiting, None, Wire]]
+"""Opens a wire step by step; may raise OSError. Each step can be tried again at once."""
+
+
+class StreamLink:
+    """A PodLink over a wire. Where the link has heartbeats, `receive` sends and checks them: a pod calls
+    it at least each few seconds, whether or not something is readable."""
+
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        new_liveness: NewLiveness | None = None,
+        attempt_seconds: float = 10.0,
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
+        self._dial = dial
+        self._attempt_seconds = attempt_seconds
+        self._monotonic = monotonic
+        self._new_liveness = new_liveness
+        self._opening: Generator[Waiting, None, Wire] | None = None
+        self._opening_since = 0.0
+        self._wire: Wire | None = None
+        self._lines = Lines()
+        self._liveness: Liveness | None = None
+
+    def connect(self) -> bool:
+        """Try to open, for at most 0.2 s; the next call goes on where this one stopped."""
+        if self._wire is not None:
+            return True
+        if self._opening is None:
+            self._opening, self._opening_since = self._dial(), self._monotonic()
+        wire = self._go_on(self._opening)
+        if wire is None:
+            return False
+        self._wire, self._lines = wire, Lines()
+        self._liveness = self._new_liveness(self._monotonic) if self._new_liveness else None
+        return True
+
+    def _go_on(self, opening: Generator[Waiting, None, Wire]) -> Wire | None:
+        until = time.monotonic() + _PATIENCE_SECONDS
+        try:
+            while _ready(next(opening), until - time.monotonic()):
+                pass
+        except StopIteration as done:
+            self._opening = None
+            wire: Wire = done.value
+            return wire
+        except OSError as error:
+            _LOG.debug("link_not_open reason=%s", error)
+            self._opening = None
+            return None
+        if self._monotonic() - self._opening_since > self._attempt_seconds:
+            self._give_up()
+        return None
+
+    def _give_up(self) -> None:
+        if self._opening is not None:
+            self._opening.close()
+            self._opening = None
+
+    def fileno(self) -> int | None:
+        """The socket's; None when closed."""
+        return None if self._wire is None else self._wire.fileno()
+
+    def receive(self) -> Sequence[ToPod] | None:
+        """Messages that have come, without heartbeats; None when the link is closed."""
+        if self._wire is None:
+            return None
+        messages: list[ToPod] = []
+        ended = not self._read_into(self._wire, messages)
+        if ended or not self._keep_alive():
+            self.close()
+        return messages if messages or not ended else None
+
+    def _read_into(self, wire: Wire, messages: list[ToPod]) -> bool:
+        """False when the stream has ended or is garbage."""
+        for _ in range(_READS_PER_TURN):
+            data = wire.read()
+            if not data:
+                return data is not None
+            if self._liveness:
+                self._liveness.heard()
+            try:
+                decoded = [to_pod(line) for line in self._lines.feed(data)]
+            except InputError as error:
+                _LOG.warning("link_closed reason=%s", error)
+                return False
+            messages += [message for message in decoded if not isinstance(message, Heartbeat)]
+        return True
+
+    def _keep_alive(self) -> bool:
+        """False when the control node must be taken for gone."""
+        if self._liveness is None:
+            return True
+        if self._liveness.is_silent():
+            _LOG.warning("link_closed reason=silence")
+            return False
+        return not self._liveness.should_speak() or self.send([Heartbeat(time=time.time())])
+
+    def send(self, messages: Sequence[FromPod]) -> bool:
+        """Send; False when the link is closed (what has come before can still be received)."""
+        if self._wire is None:
+            return False
+        if self._liveness:
+            self._liveness.said()
+        return self._wire.write(b"".join(encode_message(message) + b"\n" for message in messages))
+
+    def pending(self) -> bool:
+        """True while bytes wait for the socket to become writable."""
+        return self._wire is not None and self._wire.wants_write()
+
+    def flush(self) -> bool:
+        """Send what is buffered as far as it goes; False when the link is closed."""
+        return self._wire is not None and self._wire.flush()
+
+    def close(self) -> None:
+        """Close; may be repeated."""
+        self._give_up()
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+
+def _ready(waiting: Waiting, seconds: float) -> bool:
+    poll = select.poll()
+    if waiting is None:
+        poll.poll(_LOOK_AGAIN_SECONDS * 1000)
+        return seconds > 0
+    poll.register(*waiting)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
+def make_unix(address: str) -> PodLink:
+    """The link to the control node that listens at the path `address`."""
+
+    def dial() -> Generator[Waiting, None, Wire]:
+        yield from ()  # a local connection opens at once or not at all
+        return SocketWire(unix.dial(Path(address)))
+
+    return StreamLink(dial)

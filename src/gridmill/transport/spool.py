@@ -1,0 +1,226 @@
+"""The spool link: bytes through numbered files, for machines that share a folder but no network.
+
+::
+
+    FOLDER/epoch                         the name of the running control node's epoch; absent: nobody is there
+    FOLDER/<epoch>/<connection>/out/     what the pod says: 000000000001, 000000000002, ...
+    FOLDER/<epoch>/<connection>/in/      what the control node says
+
+A file appears whole (written beside, then renamed) and is deleted by its reader; an empty one ends the
+stream. A connection is a folder of its own, so nothing of an earlier one can be mistaken for it; the control
+node's first file is its answer to the pod that opened it. Each start of a control node is a new epoch and
+removes the earlier ones: that is how a pod learns that it must dial again and say Hello.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+from gridmill.errors import StorageError
+from gridmill.ports.link import PodLink
+from gridmill.transport.pod_side import StreamLink, Waiting
+from gridmill.transport.socket import Wire
+from gridmill.transport.transport import Monotonic, encoded_heartbeat, for_spool
+
+_QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.005, 0.5, 1.25
+_COUNT_FROM_BYTES = 2**20  # below this, nobody asks the folder how much of it has been read
+_ANSWER_SECONDS = 90.0
+
+
+class SpoolWire:
+    """A Wire over two folders. `owns` removes the connection's folder on closing: the control node does."""
+
+    def __init__(self, connection: Path, *, read_from: str, write_to: str, owns: bool) -> None:
+        self.connection = connection
+        self._source, self._target = connection / read_from, connection / write_to
+        self._owns = owns
+        self._next_read = self._next_write = 1
+        self._names: Iterator[str] = iter(())  # seen in the source and not read yet
+        self._written: deque[tuple[int, int]] = deque()  # number and size of files that may be unread
+        self._written_bytes = 0
+        self._ended = False
+
+    def fileno(self) -> int | None:
+        """Nothing to select on."""
+        return None
+
+    def read(self) -> bytes | None:
+        """The next file's content."""
+        try:
+            return self._take()
+        except FileNotFoundError:
+            return None  # the connection's folder is gone
+        except OSError:
+            return b""  # the file system has a bad moment: a long one ends as silence
+
+    def _take(self) -> bytes | None:
+        name = next(self._names, None) or self._look()
+        if name is None or int(name) != self._next_read:
+            return b""
+        path = self._source / name
+        data = path.read_bytes()
+        self._next_read += 1
+        path.unlink(missing_ok=True)
+        return data or None
+
+    def _look(self) -> str | None:
+        self._names = iter(sorted(name for name in os.listdir(self._source) if name.isdigit()))
+        return next(self._names, None)
+
+    def write(self, data: bytes) -> bool:
+        """The next file."""
+        try:
+            write_whole(self._target, f"{self._next_write:012d}", data)
+        except OSError:
+            return False
+        self._written.append((self._next_write, len(data)))
+        self._written_bytes += len(data)
+        self._next_write += 1
+        return True
+
+    def flush(self) -> bool:
+        """Nothing is ever queued."""
+        return True
+
+    def wants_write(self) -> bool:
+        """Nothing is ever queued."""
+        return False
+
+    def pending_bytes(self) -> int:
+        """What the reader has not deleted yet."""
+        if self._written_bytes > _COUNT_FROM_BYTES:
+            self._forget_read()
+        return self._written_bytes
+
+    def _forget_read(self) -> None:
+        with contextlib.suppress(OSError):
+            left = [int(name) for name in os.listdir(self._target) if name.isdigit()]
+            oldest = min(left, default=self._next_write)
+            while self._written and self._written[0][0] < oldest:
+                self._written_bytes -= self._written.popleft()[1]
+
+    def end(self) -> None:
+        """An empty file."""
+        if not self._ended:
+            self._ended = self.write(b"")
+
+    def close(self) -> None:
+        """End the stream; the owner removes the folder."""
+        self.end()
+        if self._owns:
+            remove(self.connection)
+
+
+def write_whole(folder: Path, name: str, data: bytes) -> None:
+    """A file that appears at once or not at all. Raises OSError."""
+    beside = folder / f".{name}"
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+    os.rename(beside, folder / name)
+
+
+def remove(folder: Path) -> None:
+    """Hide a folder, then remove it: somebody may still be writing into it."""
+    gone = folder.with_name(f".gone-{folder.name}")
+    with contextlib.suppress(OSError):
+        os.rename(folder, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+# the pod's end
+
+
+def make(folder: str, monotonic: Monotonic = time.monotonic) -> PodLink:
+    """The link to the control node that watches `folder`."""
+
+    def dial() -> Generator[Waiting, None, Wire]:
+        return _dial(Path(folder))
+
+    return StreamLink(dial, new_liveness=for_spool, attempt_seconds=_ANSWER_SECONDS, monotonic=monotonic)
+
+
+def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
+    """Make a connection's folder and wait for the control node's first file. Raises OSError."""
+    epoch = (folder / "epoch").read_text()
+    name = os.urandom(8).hex()
+    beside, connection = folder / epoch / f".{name}", folder / epoch / name
+    for part in (beside, beside / "in", beside / "out"):
+        part.mkdir(mode=0o700)  # no parents: an epoch that is over must not come back
+    os.rename(beside, connection)
+    try:
+        while not os.listdir(connection / "in"):
+            yield None
+    except BaseException:  # GeneratorExit too: whoever gives up leaves no connection behind
+        remove(connection)
+        raise
+    return SpoolWire(connection, read_from="in", write_to="out", owns=False)
+
+
+# the control node's end
+
+
+class SpoolFolder:
+    """A polled source of wires: quick while something happens, then slower, up to half a second."""
+
+    def __init__(self, folder: Path, monotonic: Monotonic) -> None:
+        """Begin a new epoch. Raises StorageError."""
+        self._folder = folder
+        self._monotonic = monotonic
+        self._name = f"epoch-{os.urandom(8).hex()}"
+        self._seen: set[str] = set()
+        self._interval = _QUICKEST_SECONDS
+        self._due = monotonic()
+        try:
+            self._begin()
+        except OSError as error:
+            raise StorageError(f"cannot be a spool: {error.strerror or error}", place=str(folder)) from error
+
+    def _begin(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._folder.stat().st_uid != os.geteuid():
+            raise StorageError("belongs to another user", place=str(self._folder))
+        os.chmod(self._folder, 0o700)  # attempts' orders pass through here
+        (self._folder / self._name).mkdir(mode=0o700)
+        write_whole(self._folder, "epoch", self._name.encode())
+        for entry in os.listdir(self._folder):
+            if entry.startswith("epoch-") and entry != self._name:
+                remove(self._folder / entry)
+            elif entry.startswith(".gone-"):
+                shutil.rmtree(self._folder / entry, ignore_errors=True)
+
+    def poll(self) -> Sequence[Wire]:
+        """Connections that are new; each is answered with a first file."""
+        self._interval = min(self._interval * _SLOWING, _SLOWEST_SECONDS)
+        self._due = self._monotonic() + self._interval
+        try:
+            names = {name for name in os.listdir(self._folder / self._name) if not name.startswith(".")}
+        except OSError:
+            return ()  # a bad moment of the file system; without end, all its channels fall silent
+        new, self._seen = sorted(names - self._seen), names
+        if new:
+            self.stir()
+        return [self._answer(name) for name in new]
+
+    def _answer(self, name: str) -> Wire:
+        connection = self._folder / self._name / name
+        wire = SpoolWire(connection, read_from="out", write_to="in", owns=True)
+        wire.write(encoded_heartbeat())
+        return wire
+
+    def stir(self) -> None:
+        """Poll quickly again."""
+        self._interval = _QUICKEST_SECONDS
+        self._due = min(self._due, self._monotonic() + _QUICKEST_SECONDS)
+
+    def due_seconds(self) -> float:
+        """How long until the next poll."""
+        return self._due - self._monotonic()
+
+    def close(self) -> None:
+        """Withdraw the epoch: pods find nobody. What was said stays to be read until the next start."""
+        with contextlib.suppress(OSError):
+            (self._folder / "epoch").unlink()

@@ -1,0 +1,216 @@
+"""Messages on a byte stream: one JSON line each, a limit on the line, and who may say what.
+
+Heartbeats where a dead peer makes no sound: say something in time, and notice a long silence.
+
+A Unix socket needs none of this (the kernel tells); a TLS connection through a network and a spool folder do.
+Only the local monotonic clock is read, so the clocks of two machines are never compared.
+
+One pod's connection as the control node sees it, over any wire.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from gridmill.codec import decode_message, encode_message
+from gridmill.domain.pod_protocol import (
+    Ack,
+    Events,
+    FromPod,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Start,
+    Stop,
+    ToPod,
+    Welcome,
+)
+from gridmill.errors import InputError
+from gridmill.transport.socket import Wire
+
+LINE_LIMIT_BYTES = 64 * 2**20
+"""A longer line is refused: nobody can make the other end keep more than this in memory."""
+
+
+class Lines:
+    """Cuts a stream into lines. Each byte is looked at once, however long the line."""
+
+    def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes. Raises InputError when a line grows over the limit."""
+        first, *rest = data.split(b"\n")
+        self._keep(first)
+        if not rest:
+            return []
+        lines = [b"".join(self._parts), *rest[:-1]]
+        self._parts, self._size = [], 0
+        self._keep(rest[-1])
+        return lines
+
+    def _keep(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > self.limit_bytes:
+            raise InputError(f"a line is longer than {self.limit_bytes} bytes")
+
+    @property
+    def partial(self) -> bool:
+        """True while a line has begun and not ended."""
+        return self._size > 0
+
+
+def from_pod(line: bytes) -> FromPod:
+    """What a pod may say. Raises InputError for anything else."""
+    message = decode_message(line)
+    if isinstance(message, Hello | Events | Heartbeat):
+        return message
+    raise InputError(f"a pod does not say {type(message).__name__}")
+
+
+def to_pod(line: bytes) -> ToPod:
+    """What a control node may say. Raises InputError for anything else."""
+    message = decode_message(line)
+    if isinstance(message, Welcome | Start | Stop | Ack | Goodbye | Heartbeat):
+        return message
+    raise InputError(f"a control node does not say {type(message).__name__}")
+
+
+Monotonic: TypeAlias = Callable[[], float]
+
+
+class Liveness:
+    """Of one channel, seen from one end."""
+
+    def __init__(self, monotonic: Monotonic, *, heartbeat_seconds: float, silence_seconds: float) -> None:
+        self._monotonic = monotonic
+        self._heartbeat_seconds = heartbeat_seconds
+        self._silence_seconds = silence_seconds
+        self._said = self._heard = monotonic()
+
+    def said(self) -> None:
+        """Something was sent."""
+        self._said = self._monotonic()
+
+    def heard(self) -> None:
+        """Something came."""
+        self._heard = self._monotonic()
+
+    def should_speak(self) -> bool:
+        """True when a heartbeat is due."""
+        return self._monotonic() - self._said >= self._heartbeat_seconds
+
+    def is_silent(self) -> bool:
+        """True when the peer must be taken for gone."""
+        return self._monotonic() - self._heard >= self._silence_seconds
+
+
+def for_tls(monotonic: Monotonic) -> Liveness:
+    """A peer that is there speaks within 5 s; 20 s leave room for a long pause or lost packets."""
+    return Liveness(monotonic, heartbeat_seconds=5.0, silence_seconds=20.0)
+
+
+def for_spool(monotonic: Monotonic) -> Liveness:
+    """Slower: a heartbeat is a file, and a shared file system may show it half a minute late."""
+    return Liveness(monotonic, heartbeat_seconds=10.0, silence_seconds=90.0)
+
+
+NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]
+
+
+_LOG = logging.getLogger(__name__)
+SEND_LIMIT_BYTES = 64 * 2**20
+"""A pod that leaves this much unread is dropped: it connects again and is told what still holds."""
+GREETING_LIMIT_BYTES = 2**20
+"""The limit on a pod's first line: a stranger who never gets further costs little."""
+FAREWELL_SECONDS = 5.0
+"""How long a dropped channel may take to read the rest."""
+
+Hear: TypeAlias = Callable[[int, FromPod, int], None]
+"""Takes a channel's number, a message and its size in bytes."""
+
+
+class Channel:
+    """Where a method returns False the channel is over and wants to be closed."""
+
+    def __init__(
+        self, number: int, wire: Wire, hear: Hear, *, liveness: Liveness | None, monotonic: Monotonic
+    ) -> None:
+        self.number = number
+        self.wire = wire
+        self._hear = hear
+        self._liveness = liveness
+        self._monotonic = monotonic
+        self._lines = Lines(GREETING_LIMIT_BYTES)
+        self._farewell: float | None = None  # when a finished channel is closed at the latest
+
+    def read(self) -> bool | None:
+        """Take in one chunk; None when there was nothing."""
+        data = self.wire.read()
+        if not data:
+            return None if data is not None else False
+        if self._farewell is not None:
+            return True
+        if self._liveness:
+            self._liveness.heard()
+        try:
+            self._understand(self._lines.feed(data))
+        except InputError as error:
+            return self._over(str(error))
+        return True
+
+    def _understand(self, lines: list[bytes]) -> None:
+        """Pass on what the lines say but for heartbeats, which are the links' own. Raises InputError."""
+        for line in lines:
+            message = from_pod(line)
+            self._lines.limit_bytes = LINE_LIMIT_BYTES
+            if not isinstance(message, Heartbeat):
+                self._hear(self.number, message, len(line))
+
+    def send(self, lines: bytes) -> bool:
+        """Send what goes at once and queue the rest; over when the pod left too much unread."""
+        if self._farewell is not None:
+            return True
+        if self.wire.pending_bytes() > SEND_LIMIT_BYTES:
+            return self._over("too much unread")
+        if self._liveness:
+            self._liveness.said()
+        self.wire.write(lines)
+        return True  # a broken wire is found by reading, after the last that the pod said
+
+    def flush(self) -> bool:
+        """Go on sending."""
+        self.wire.flush()
+        if self._farewell is not None and not self.wire.wants_write():
+            self.wire.end()
+        return True
+
+    def finish(self) -> bool:
+        """Send the rest, say that it was all, and let the pod close. Closing at once could lose the rest:
+        a network resets a connection that is closed with something unread."""
+        if self._farewell is None:
+            self._farewell = self._monotonic() + FAREWELL_SECONDS
+        return self.flush()
+
+    def tick(self) -> bool:
+        """Heartbeats and deadlines; called about once a second."""
+        if self._farewell is not None:
+            return self._monotonic() < self._farewell
+        if self._liveness is None:
+            return True
+        if self._liveness.is_silent():
+            return self._over("silence")
+        return not self._liveness.should_speak() or self.send(encoded_heartbeat())
+
+    def _over(self, reason: str) -> bool:
+        _LOG.warning("channel_closed channel=%d reason=%s", self.number, reason)
+        return False
+
+
+def encoded_heartbeat() -> bytes:
+    """A heartbeat as it travels."""
+    return encode_message(Heartbeat(time=time.time())) + b"\n"
