@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gridmill import __version__
 from gridmill.codec import decode, encode
 from gridmill.domain.farm_protocol import Joined, JoinRequest
 from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.join import invite
 from gridmill.farm.main import Running, start
 from gridmill.settings import Settings
+from gridmill.version import __version__
 
 LOCAL = Site(name="farm", kind=SiteKind.LOCAL)
 

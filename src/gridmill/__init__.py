@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gridmill.telemetry import turn_off_telemetry
+from gridmill.version import __version__
 
 if TYPE_CHECKING:
     from gridmill.domain.amounts import Amounts
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
 
 turn_off_telemetry()  # before any library that has some can be imported
 
-__version__ = "0.1.0"
 
 _MODULES = {
     "gridmill.errors": (

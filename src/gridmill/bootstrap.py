@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from gridmill import __version__
 from gridmill.control.background import Beside
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
@@ -41,6 +40,7 @@ from gridmill.storage.home import make_home
 from gridmill.storage.root import Root
 from gridmill.transport.listeners import HomeDoors
 from gridmill.transport.server import Links
+from gridmill.version import __version__
 
 _OF_A_FARM = "`gridmill farm sources` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
 _LOOK_SECONDS = 0.05

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.farms import farm, open_folder, visitor
 
-from gridmill import __version__
 from gridmill.codec import decode
 from gridmill.domain.farm_protocol import Joined, JoinRequest
 from gridmill.errors import AwayError
@@ -20,6 +19,7 @@ from gridmill.farm.tenant import Source
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_source
+from gridmill.version import __version__
 
 
 @pytest.fixture

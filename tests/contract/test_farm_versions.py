@@ -11,7 +11,6 @@ import pytest
 from tests.contract.test_farm_api import attempt, framed, hear, outcome, pod_order, tree_of
 from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
 
-from gridmill import __version__
 from gridmill.codec import decode
 from gridmill.domain.farm_protocol import Deploy, FarmLook, Hashes, JoinRequest, Place, PodNames
 from gridmill.domain.pod_protocol import Hello, Message, Welcome
@@ -22,6 +21,7 @@ from gridmill.farm.tenant import Invitation, invited
 from gridmill.ports.site import Sights
 from gridmill.sites.farm.client import Farm
 from gridmill.sites.farm.credentials import Credentials
+from gridmill.version import __version__
 
 MAJOR, MINOR = map(int, __version__.split(".")[:2])
 NEWER, FAR_NEWER = f"{MAJOR}.{MINOR + 1}.0", f"{MAJOR}.{MINOR + 2}.0"

@@ -163,6 +163,7 @@ OPEN_TO_ALL = {
     "gridmill.codec",
     "gridmill.telemetry",
     "gridmill.private_files",
+    "gridmill.version",
     "gridmill.__main__",
 }
 """What every layer above may import, so that its layer is its whole contract."""

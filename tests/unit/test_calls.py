@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from gridmill import __version__
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.states import RunState
@@ -25,6 +24,7 @@ from gridmill.rpc.server import peer_pid
 from gridmill.settings import as_variables, chosen_variables, read_settings
 from gridmill.testing.fake_grid import Act, FakeGrid
 from gridmill.testing.local_calls import Served
+from gridmill.version import __version__
 
 DEMO = Pipeline(name="demo", jobs=(Job(name="first", command=CommandSpec(run="true")),))
 HELLO = Hello(command="gridmill run demo.yaml", environment={"TZ": "Etc/here"})

@@ -13,7 +13,6 @@ from jinja2 import Environment
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gridmill import __version__
 from gridmill.api.routes import backfill_router as backfills
 from gridmill.api.routes import router
 from gridmill.api.routes import router as advising
@@ -25,6 +24,7 @@ from gridmill.domain.naming import LOOPBACK
 from gridmill.errors import InputError
 from gridmill.http.errors import answer_errors, bounded, declared_bytes, failure, pass_on, too_large
 from gridmill.ports.grid import Grid
+from gridmill.version import __version__
 
 BODY_BYTES = 16 * 2**20
 """Largest body: a pipeline of 100,000 jobs is below it."""

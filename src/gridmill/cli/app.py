@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gridmill import __version__
 from gridmill.errors import InputError
+from gridmill.version import __version__
 
 COMMANDS = {
     "run": ("gridmill.cli.run:run", "Run a pipeline and show its progress."),

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gridmill import __version__
 from gridmill.cli.farm import Listening, listening
 from gridmill.cli.session import Json, emit, settings_of, show
 from gridmill.cli.tables import table
@@ -36,6 +35,7 @@ from gridmill.sdk.discovery import dial_home
 from gridmill.settings import Settings, is_farm
 from gridmill.sites.machine import gpus
 from gridmill.storage.filesystem import check_root, find_mount
+from gridmill.version import __version__
 
 if TYPE_CHECKING:
     from gridmill.sites.farm.credentials import Keeping

@@ -1,5 +1,8 @@
-"""`python -m gridmill.embedded FD`: the first command of a home starts it, and it ends with the last one. FD is
-a socket to who starts it: an empty part says that it is up, another one why not."""
+"""`python -m gridmill.embedded FD`: a control node that the first command of a home starts.
+
+It ends with the last command. FD is a socket to the process that starts it: an empty part says that it is up,
+another one says why not.
+"""
 
 import gc
 import logging

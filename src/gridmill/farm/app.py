@@ -8,7 +8,6 @@ from fastapi import FastAPI, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from gridmill import __version__
 from gridmill.domain.farm_protocol import Deploy, FarmLook, Joined, JoinRequest, PodNames
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
@@ -19,6 +18,7 @@ from gridmill.farm.join import Tries, WrongSecretError, join
 from gridmill.farm.transfer import router as staging
 from gridmill.http.errors import answer_errors, failure
 from gridmill.ports.site import Sights
+from gridmill.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gridmill import __version__
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.farm.certificates import Authority
 from gridmill.farm.deployment import Lodging
@@ -16,6 +15,7 @@ from gridmill.farm.store import Records
 from gridmill.farm.tenant import Source, authorised, stranger
 from gridmill.farm.tenant_sandbox import Quarters, open_quarters
 from gridmill.settings import Settings
+from gridmill.version import __version__
 
 
 @dataclass(slots=True, kw_only=True)

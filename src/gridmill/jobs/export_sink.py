@@ -1,4 +1,4 @@
-"""The rows of a sink's version as Parquet files: `python -m gridmill.jobs.export_sink` writes them for a command.
+"""`python -m gridmill.jobs.export_sink` writes the rows of a sink's version as Parquet files, for a command.
 
 A process of its own, so that a pod never loads what reads tables. It takes JSON from standard input.
 """

@@ -18,7 +18,7 @@ from gridmill.jobs.features import Floats
 from gridmill.jobs.model_files import Card, shaped
 from gridmill.transfer.checkout import hand_tree, is_small
 
-RUNNER = Path(__file__).parent / "training" / "runner.py"
+RUNNER = Path(__file__).parent / "training" / "custom_runner.py"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 import selectors
 from collections.abc import Callable, Mapping, Sequence
 
-import gridmill
 from gridmill.domain.pod_protocol import PROTOCOL, Events, Hello, PodOrder, ToPod, Welcome
 from gridmill.domain.states import AttemptState
 from gridmill.pod.journal import Journal
 from gridmill.pod.network import own_address
 from gridmill.ports.link import PodLink
+from gridmill.version import __version__
 
 FIRST_BACK_OFF_SECONDS = 0.05
 LONGEST_BACK_OFF_SECONDS = 1.0
@@ -80,7 +80,7 @@ class Courier:
             deployment_id=self._order.deployment_id,
             secret=self._order.secret,
             protocol=PROTOCOL,
-            version=gridmill.__version__,
+            version=__version__,
             attempts=self._attempts(),
             address=own_address(self._order.link),
         )

@@ -23,7 +23,6 @@ from jinja2 import (
 )
 from markupsafe import Markup
 
-from gridmill import __version__
 from gridmill.domain.advice import Advice, Forecast
 from gridmill.domain.amounts import show_bytes, show_factor, show_number, show_seconds
 from gridmill.domain.artifact import Artifact, ArtifactKind
@@ -42,6 +41,7 @@ from gridmill.report.outcome import SHOWN_FAILURES, consequences, failures, resu
 from gridmill.report.predictions import forecast
 from gridmill.report.svg import Axes, Point, Scale, dot, figure, tick_texts, ticks
 from gridmill.report.transfers import carried_lines
+from gridmill.version import __version__
 
 LEAST_SECONDS, LEAST_SAVING = 10.0, 0.2
 """Advice is shown on jobs that take at least so long, where another number of workers saves at least that

@@ -480,7 +480,8 @@ def _box(box: Box, at: Point) -> str:
     name = box.name.partition(" (")[0] if box.count > 1 else box.name
     drawn = (
         f"<title>{escape(f'{name}: {line}')}</title>"
-        f'<rect class="box {escape(marks)}" x="{x}" y="{y}" width="{_GRAPH_WIDTH}" height="{_GRAPH_HEIGHT}" rx="7"/>'
+        f'<rect class="box {escape(marks)}" x="{x}" y="{y}" '
+        f'width="{_GRAPH_WIDTH}" height="{_GRAPH_HEIGHT}" rx="7"/>'
         f'<text x="{x + 12}" y="{y + 19}" class="name">{escape(elided(name, _NAME))}</text>'
         f'<text x="{x + 12}" y="{y + 36}" class="axis">{escape(elided(line, _LINE))}</text>'
     )

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from gridmill import __version__
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError, UnreachedError, from_body
@@ -23,6 +22,7 @@ from gridmill.ports.grid import Grid
 from gridmill.rpc.protocol import Call, Hello, Welcome, Word, case, readable, receive_frame, send_frame
 from gridmill.settings import Settings, as_variables
 from gridmill.transport.unix import dial
+from gridmill.version import __version__
 
 SOCKET = "client.sock"
 """In the home: where clients of this user and this machine call the control node."""

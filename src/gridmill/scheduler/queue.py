@@ -12,8 +12,8 @@ from gridmill.scheduler.ordering import UNKNOWN_SECONDS, due
 from gridmill.scheduler.sorted_tuples import Ordered
 
 Rank: TypeAlias = tuple[int, float, int, int, str]
-"""(-priority, due time, run order, job order, JobRun id): smaller goes first; see gridmill.scheduler.ordering.
-All in one tuple: two that are compared are often equal up to the run."""
+"""(-priority, due time, run order, job order, JobRun id): the smallest is first; see
+gridmill.scheduler.ordering. All in one tuple: two that are compared are often equal up to the run."""
 
 Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass"]
 """A job in line: its rank, and its class. Ranks differ, so classes are never compared. It is made once, when

@@ -36,8 +36,8 @@ class Rehearsal:
     """`places`: how many jobs run at once; `here`: what runs there now, until known times; `elsewhere`: what
     counts for the projects beside; `standings`: how these stand now, and then change.
 
-    Of several projects the one that used less goes first, as in a plan (gridmill.scheduler.fair_share); one at its
-    quota lets others pass until enough of its jobs have ended.
+    Of several projects the one that used less goes first, as in a plan (gridmill.scheduler.fair_share); one
+    at its quota lets others pass until enough of its jobs have ended.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from gridmill import __version__
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import HomeInUseError, InputError, UnavailableError, UnreachedError
 from gridmill.ports.grid import Grid
@@ -19,6 +18,7 @@ from gridmill.sdk.home_lock import asking_if_free
 from gridmill.settings import Settings, as_variables, chosen_variables, read_settings, whole_environment
 from gridmill.storage.filesystem import check_home
 from gridmill.storage.home import make_home
+from gridmill.version import __version__
 
 _TURN_SECONDS = 120.0
 """How long somebody else who starts a control node is waited for."""

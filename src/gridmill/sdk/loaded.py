@@ -52,7 +52,7 @@ class Version:
     def columns(self) -> tuple[str, ...]:
         """The columns of a table; those that a model reads."""
         if self.kind == ArtifactKind.MODEL:
-            card = _jobs("models").load_card(self.path)
+            card = _jobs("model_files").load_card(self.path)
             return tuple(encoding.column for encoding in card.encodings)
         return tuple(column.name for column in self.artifact.output.columns)
 
@@ -79,7 +79,7 @@ class Version:
 
     def files(self) -> tuple[Path, ...]:
         """All its files, by name; of a sink those of this version."""
-        found = _jobs("look").files_of(Path(self.root), self.artifact.output) if self.path else ()
+        found = _jobs("peek").files_of(Path(self.root), self.artifact.output) if self.path else ()
         return tuple(self.path / name for name in found)
 
     def to_arrow(
@@ -124,7 +124,7 @@ class Version:
         a model that predicts by code of its own. Raises InputError, DataError.
         """
         self._need((ArtifactKind.MODEL,), "a model")
-        given = _jobs("given_rows")
+        given = _jobs("apply_model")
         table, back = given.as_arrow(rows), given.in_form_of(rows)
         return back(_jobs("apply_model").apply_model(self.path, self.id, table, trust=trust))
 
@@ -235,7 +235,7 @@ def _format(to: str | Path | IO[bytes], format: str | None) -> str:
 
 def _graph(folder: Path, name: str) -> bytes:
     """The model's graph, with the names of its columns in the metadata."""
-    models, path = _jobs("models"), folder / GRAPH
+    models, path = _jobs("model_files"), folder / GRAPH
     card = models.load_card(folder)
     if not path.is_file():
         why = "predicts by code of its own" if card.predict else "has no single graph for all its members"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill import __version__
 from gridmill.codec import encode
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind
 from gridmill.domain.manifest import (
@@ -36,6 +35,7 @@ from gridmill.transfer.contents import (
     written,
 )
 from gridmill.transfer.verify import is_litter, seal
+from gridmill.version import __version__
 
 
 def keep_manifest(root: Path, version: Artifact, listed: str, *, shared: bool = False) -> None:

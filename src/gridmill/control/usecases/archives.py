@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gridmill import __version__
 from gridmill.control.garbage import running
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.latest import find_latest, note_latest_move, note_set
@@ -20,6 +19,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.plugins import find
 from gridmill.ports.store import key_of
+from gridmill.version import __version__
 
 _Moved: TypeAlias = Pipeline | Run | JobRun | Artifact | Alias
 _WORDS: dict[type[object], str] = {

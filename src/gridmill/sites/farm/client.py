@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from gridmill import __version__
 from gridmill.codec import decode, encode
 from gridmill.domain.farm_protocol import (
     Deploy,
@@ -48,6 +47,7 @@ from gridmill.sites.farm.tunnel import Tunnel
 from gridmill.transfer import stream
 from gridmill.transfer.signed_urls import PARCEL_SECONDS
 from gridmill.transfer.stream import UNMETERED, Chunk, Meter
+from gridmill.version import __version__
 
 
 class Frames:

@@ -7,13 +7,13 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill import __version__
 from gridmill.domain.farm_protocol import Joined, JoinRequest
 from gridmill.domain.naming import read_address
 from gridmill.errors import AwayError, ConflictError, GridmillError, InputError, StorageError
 from gridmill.private_files import write_private
 from gridmill.sites.farm.client import Farm
 from gridmill.sites.farm.credentials import Credentials, Keeping, keeping
+from gridmill.version import __version__
 
 PORT = 8700
 _AWAY = (
