@@ -32,7 +32,7 @@ Generated: 20,000 jobs of four teams (lognormal durations, gangs of 1 to 64 GPUs
 as by night) on {MADE_GPUS} GPUs at a load of {MADE_LOAD:g}. GPUs are alike and a gang needs all of its own at
 once. Shortest first, shortest remaining first and EASY know every duration (EASY looks at {DEPTH} waiting
 jobs); ours knows only how long the jobs of the same cluster or team took that ended before, and decides with
-the planner's functions (planning/service.py): the order, whom to interrupt, and for how long a job is left
+the planner's functions (scheduler/ordering.py): the order, whom to interrupt, and for how long a job is left
 alone; where its room is the planner says itself, as it sees pods. Interrupting a job that can resume costs it
 {RESTART_SECONDS:.0f} s on all its GPUs. The interrupting disciplines are told that all jobs can resume,
 unless it says otherwise. Completion: from submission to end. Wait: from submission to the first start.

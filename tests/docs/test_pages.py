@@ -107,3 +107,14 @@ def test_pages_speak_of_settings_and_exit_codes_that_exist():
         for variable in set(re.findall(r"\bGRIDMILL_[A-Z]+\b", page.read_text("utf-8"))):
             inside = variable.startswith(INSIDE)
             assert inside or variable in known, f"{name(page)}: {variable}"
+
+
+MODULE = re.compile(r"`((?:src/gridmill/)?[a-z_]+(?:/[a-z_]+)*/[a-z_]+\.py)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_modules_that_documents_name_are_there(page: Path):
+    """A module is named by its path below the package, or below the repository."""
+    places = (ROOT, ROOT / "src" / "gridmill", page.parent)
+    named = MODULE.findall(page.read_text())
+    assert [one for one in named if not any((place / one).exists() for place in places)] == []
