@@ -13,13 +13,7 @@ from jinja2 import Environment
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gridmill.api.routes import backfill_router as backfills
-from gridmill.api.routes import router
-from gridmill.api.routes import router as advising
-from gridmill.api.routes import router as schedules
-from gridmill.api.routes import router as sharing
-from gridmill.api.routes import router as versions
-from gridmill.api.routes import sink_router as alterations
+from gridmill.api.routes import backfill_router, router, sink_router
 from gridmill.domain.naming import LOOPBACK
 from gridmill.errors import InputError
 from gridmill.http.errors import answer_errors, bounded, declared_bytes, failure, pass_on, too_large
@@ -88,13 +82,8 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     """
     app = FastAPI(title="Gridmill", version=__version__, docs_url=None, redoc_url=None)
     app.state.grid = grid
-    app.include_router(router)
-    app.include_router(versions)
-    app.include_router(schedules)
-    app.include_router(backfills)
-    app.include_router(alterations)
-    app.include_router(advising)
-    app.include_router(sharing)
+    for one in (router, backfill_router, sink_router):
+        app.include_router(one)
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     answer_errors(app)
