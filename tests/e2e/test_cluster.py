@@ -266,6 +266,7 @@ def test_a_link_that_is_cut_for_a_while_costs_nothing(land: Farmland) -> None:
     land.ended_well(run, "beta")
 
 
+@pytest.mark.long
 def test_a_controller_that_is_killed_costs_nothing(land: Farmland) -> None:
     run = land.waiting("killed")
     land.kill(land.beta, "farm")

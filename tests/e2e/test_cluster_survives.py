@@ -203,6 +203,7 @@ def refused(land: Farmland, where: str) -> str:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not ssh.is_installed(), reason=ssh.HOW_TO_GET_IT)
 def test_a_farm_behind_ssh_is_reached_without_a_port_of_its_own(land: Farmland) -> None:
     make_keys(land)

@@ -355,6 +355,7 @@ jobs:
     assert "the largest" in said["many"]
 
 
+@pytest.mark.long
 def test_a_cable_pulled_for_a_moment_costs_nothing(lab: Lab) -> None:
     run = lab.waiting_on_beta("moment")
     lab.beta.connect(False)

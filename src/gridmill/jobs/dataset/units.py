@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from gridmill.domain.amounts import show_count
 from gridmill.domain.dataset import NUMBER_FORMATS, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
 from gridmill.domain.source import UNIX_UNITS
 from gridmill.errors import DataError, InputError
@@ -331,7 +332,7 @@ def _kinds(engine: duckdb.DuckDBPyConnection, column: _Column) -> str:
         if row[f"n{unit}"]:
             example = row[f"e{unit}"]
             said = readings(example, (unit,)) if unit else "no such time"
-            parts.append(f"{_shown(example)} is {said} ({row[f'n{unit}']:,} rows)")
+            parts.append(f"{_shown(example)} is {said} ({show_count(row[f'n{unit}'], 'row')})")
     return "; ".join(parts)
 
 
