@@ -219,7 +219,7 @@ WRONG: list[tuple[list[Any], dict[str, str], str, str]] = [
         "(milliseconds",
         "Under `dataset`, write `timestamp_format: {t: unix_s}`",
     ),
-    ([1704067200, 0], {}, "0 is no such time (1 rows)", "make them missing"),
+    ([1704067200, 0], {}, "0 is no such time (1 row)", "make them missing"),
     ([20240101, 20241301], {}, "20241301 is no such time", "correct them"),
     ([1704067200.5, float("inf")], {}, "is no such time", "correct them"),
     ([20240101, 1704067200], {"t": "%Y%m%d"}, "in 1 rows it is no time", "another unit"),
