@@ -215,7 +215,7 @@ WRONG: list[tuple[list[Any], dict[str, str], str, str]] = [
     (
         [1704067200, 1704067200000],
         {},
-        "1704067200 is 1 January 2024 (seconds since 1970) (1 rows); 1704067200000 is 1 January 2024 "
+        "1704067200 is 1 January 2024 (seconds since 1970) (1 row); 1704067200000 is 1 January 2024 "
         "(milliseconds",
         "Under `dataset`, write `timestamp_format: {t: unix_s}`",
     ),
