@@ -1,1 +1,1 @@
-"""The nouns: frozen dataclasses of the standard library. No I/O, no clock, no randomness."""
+"""The nouns: frozen records, and the moves between their states. No I/O, no clock, no randomness."""

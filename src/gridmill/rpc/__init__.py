@@ -1,2 +1,1 @@
-"""Calls of the use cases between processes of one user on one machine: over a Unix socket, quick to
-import."""
+"""Calls of the use cases between processes of one user on one machine, over a Unix socket."""

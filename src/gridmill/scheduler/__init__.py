@@ -1,1 +1,1 @@
-"""Pure functions: Snapshot -> Plan. They know only the model."""
+"""Pure functions from a snapshot to a plan. They know only the domain."""

@@ -1,6 +1,7 @@
-"""Carrying files: what is there already does not travel again.
+"""Transfers of files between sites: what the other side has already is not sent again.
 
-A tree is told as a Manifest: files as chunks that are named by their BLAKE3 hashes (`manifest`). Chunks are
-kept in a ChunkStore (`chunks`, `large`), carried between whatever can take and give them (`carry`, `frames`,
-by a bucket: `export`, `kept`, `parcels`), and made into a tree again below a root (`place`).
+A tree is described by a Manifest: files as chunks that are named by their BLAKE3 hashes (`manifest`).
+Chunks are kept in a store (`chunk_store`, `large_files`), sent between whatever can take and give them
+(`engine`, `stream`; by a bucket: `bucket_exchange`, `bucket_cache`, `signed_urls`), and written as a tree
+below a root (`checkout`).
 """

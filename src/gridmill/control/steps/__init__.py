@@ -1,1 +1,1 @@
-"""NEW PACKAGE gridmill.control.steps."""
+"""Steps that ticks and use cases share: begin a run, settle an attempt, cut a job into parts."""

@@ -1,1 +1,1 @@
-"""NEW PACKAGE gridmill.control.ticks."""
+"""The steps of the control node's loop: each reads the records, decides, commits, then acts."""

@@ -1,1 +1,1 @@
-"""NEW PACKAGE gridmill.control.usecases."""
+"""What clients ask of the control node: a module for each noun, joined by `service`."""

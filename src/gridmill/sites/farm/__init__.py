@@ -1,1 +1,1 @@
-"""A remote static cluster: a farm that is dialled over mutual TLS."""
+"""A farm of other machines as a site: it is called over mutual TLS."""
