@@ -1,1 +1,1 @@
-"""The nouns: frozen records, and the moves between their states. No I/O, no clock, no randomness."""
+"""The domain model: frozen records and the transitions between their states. No I/O, clock or randomness."""

@@ -1,4 +1,4 @@
-"""Advice on workers: what limits a job, what more workers would buy, and which number is worth its price."""
+"""Records of the advice on workers: what limits a job, what more workers would gain, and the best number."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,6 +1,7 @@
-"""Amounts of CPUs, memory and GPUs, and how people write sizes and durations.
+"""Amounts of CPUs, memory and GPUs, and the parsing and printing of sizes, durations, counts and numbers.
 
-GPUs whose owner shares them: each counts as so many, numbered through (0 to 3 are the first one's).
+It also numbers the shares of GPUs whose owner shares them: each GPU counts as several, numbered consecutively
+(shares 0 to 3 belong to the first GPU).
 """
 
 import re

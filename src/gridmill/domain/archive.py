@@ -1,4 +1,4 @@
-"""A project on its way from one grid to another: the records of some pipelines, and where their files lie."""
+"""Records of a project that is exported to another grid: its pipelines' records and where their files are."""
 
 from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.frozen import dataclass

@@ -1,8 +1,7 @@
-"""Versions of what jobs made: sink, dataset, model, prediction, files.
+"""Artifacts (versions of what jobs made: sink, dataset, model, prediction, files) and their aliases.
 
-Names for versions: `latest` and `best` without being asked, and those that users set.
-
-Which version `latest` is: the one that the last run of its pipeline made, or found unchanged.
+`latest` and `best` are aliases that always exist; users set others. `latest` is the version that the last run
+of its pipeline made or found unchanged.
 """
 
 import re

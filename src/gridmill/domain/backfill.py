@@ -1,4 +1,4 @@
-"""Backfills: a pipeline run over a range of time, chunk by chunk, and what has become of each chunk."""
+"""Backfills: a pipeline is run over a range of time in chunks; records, bounds and state of each chunk."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field

@@ -1,4 +1,7 @@
-"""Local times and months in time zones. The time zone database is read only where a zone is used."""
+"""Local times and calendar months in time zones, and the times when the clock of a zone changes.
+
+The time zone database is read only when a zone is used.
+"""
 
 from calendar import monthrange
 from datetime import UTC, datetime, tzinfo

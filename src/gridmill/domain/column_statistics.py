@@ -1,4 +1,4 @@
-"""A dataset's columns for people: a histogram in one line, quantiles, what goes with the label."""
+"""The statistics of a dataset's columns as text: histogram, quantiles, correlation with the label."""
 
 from collections.abc import Mapping
 from typing import Any

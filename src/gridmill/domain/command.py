@@ -1,6 +1,6 @@
-"""Which nodes of its site a command is run on, once on each.
+"""Declaration of a command job: a program of the user, run as one process, as a gang or once per node.
 
-A command: a program of the user, run as one process, as a gang, or once on each node.
+`Each` selects the nodes of its site on which a command runs once.
 """
 
 import shlex

@@ -1,10 +1,7 @@
-"""Models side by side.
+"""Comparison of models and of any two versions, and the preview of a version's first rows.
 
-Looking into versions: the first rows, and how two of them differ.
-
-How the records of two versions differ: a pure function of both.
-
-Which models are put side by side, and what is told of them: pure functions of their records.
+All functions are pure and compare the records of versions. They also decide which models of a run are
+comparable and which of their metrics and settings are shown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Declaration of what is fitted on the training rows of a dataset, and then applied to all.
+"""Declaration of a dataset: basis, joins, windows, lags, label, splits and encoders.
 
-Declaration of a dataset.
+Encoders are fitted on the training rows and then applied to all rows.
 """
 
 from collections.abc import Mapping

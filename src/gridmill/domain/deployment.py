@@ -1,4 +1,4 @@
-"""A deployment: a resource brought up, one pod per worker."""
+"""A deployment: a running resource with one pod per worker."""
 
 from collections.abc import Mapping
 from dataclasses import field

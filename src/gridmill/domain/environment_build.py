@@ -1,5 +1,7 @@
-"""The building of a job's Python environment, which comes before its code runs: how it is seen in progress
-and in logs."""
+"""State and duration of the build of a job's Python environment, from its progress and its log lines.
+
+The environment is built before the job's code runs.
+"""
 
 from collections.abc import Iterable, Mapping
 

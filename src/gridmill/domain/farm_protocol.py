@@ -1,4 +1,4 @@
-"""What a source (the Gridmill at home) and a farm (a light Gridmill elsewhere) say to each other."""
+"""Messages between a tenant (the Gridmill that sends jobs) and a farm (a light Gridmill that runs them)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

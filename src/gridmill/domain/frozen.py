@@ -1,7 +1,8 @@
-"""`dataclass` as the standard library has it, but a frozen one takes a tenth of the time to define.
+"""`dataclass` with the standard library's semantics; a frozen class takes a tenth of the time to define.
 
-The standard library writes and compiles the text of seven methods for each class: 1 ms, and there are some
-250 classes, most of which a command only mentions. Here a method is written when it is first called.
+The standard library generates and compiles the text of seven methods for each class. This takes 1 ms, and
+there are some 250 classes, most of which a command only mentions. Here a method is generated when it is first
+called.
 """
 
 import dataclasses

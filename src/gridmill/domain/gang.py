@@ -1,4 +1,4 @@
-"""A gang: one program in several ranks that start together, know of each other and end together."""
+"""A gang: one program in several ranks that start together, know each other's addresses and end together."""
 
 from collections.abc import Iterator, Mapping
 

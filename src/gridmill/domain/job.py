@@ -1,8 +1,7 @@
-"""When a job runs, by how the jobs that it needs have ended.
+"""A job: one declared piece of work of exactly one kind.
 
-A job: one declared piece of work, of exactly one kind.
-
-Which kind of version a job reads under a name of another pipeline's.
+It also defines when a job runs, given how the jobs that it needs have ended, and which kind of version a job
+reads under the name of another pipeline's result.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""What is kept beside a version's data, below `manifests/` of the storage root: its manifest, and the moves
-of its aliases."""
+"""Manifests of versions and the log of alias moves, stored below `manifests/` of the storage root."""
 
 from collections.abc import Sequence
 from enum import StrEnum

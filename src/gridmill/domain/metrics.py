@@ -1,6 +1,6 @@
-"""Metrics by name: which way is better, and which ones are shown where there is little room.
+"""Metrics by name: which direction is better, which are shown first; and the calibration of probabilities.
 
-Whether what a model says with some probability comes true that often, by its calibration curve.
+Calibration compares the predicted probability with the observed frequency, by the calibration curve.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
-"""Names that people give: they become parts of paths and ids.
+"""Checks and parsers of short texts that people write: names, HOST:PORT addresses and moments.
 
-HOST:PORT, as people write it.
-
-A moment as declarations write it.
+Names become parts of paths and ids, so their characters are restricted.
 """
 
 import re

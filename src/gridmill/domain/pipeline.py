@@ -1,8 +1,7 @@
-"""Where in a pipeline file the fields of a job are written, for errors that are found after it was read.
+"""A pipeline: jobs and their dependencies, the folder it comes from, and the lines of its fields.
 
-A pipeline: jobs and what each needs.
-
-Where a pipeline comes from: the folder that its name belongs to.
+The lines are kept for errors that are found after the file was read. `Origin` is the folder to which the
+pipeline's name belongs.
 """
 
 from collections.abc import Iterator, Mapping

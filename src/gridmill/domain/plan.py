@@ -1,4 +1,7 @@
-"""A plan: what to start, bring up and release, decided by a pure function."""
+"""A plan of the scheduler: which jobs to start, which deployments to bring up or release, as values.
+
+A pure function decides the plan (`scheduler/plan.py`).
+"""
 
 from typing import NamedTuple
 

@@ -1,15 +1,14 @@
-"""The event record: what a pod says about an attempt, and how it is kept.
+"""The protocol between control node and pod: messages, orders and events, the same over every link.
 
-A part of a job that is done on several machines.
-
-The protocol between control node and pod: the same messages over every link.
-
-A pod opens the link and says Hello; the control node answers Welcome. From then on the pod sends Events in
-journal order and keeps them until an Ack covers them; after a new Hello it sends again from the Welcome's
+A pod opens the link and sends Hello; the control node answers Welcome. From then on the pod sends Events in
+journal order and keeps them until an Ack covers them. After a new Hello it sends again from the Welcome's
 `acknowledged`. The control node sends Start for every placed attempt that the Hello does not list: a pod
-starts an attempt id at most once, for ever. Stop for an unknown attempt is answered with an ENDED event
-(state stopped) when the pod never heard of the attempt: it will refuse a later Start of that id.
-A pod whose `secret` is wrong, whose deployment is gone or whose protocol is unknown gets Goodbye and ends.
+starts an attempt id at most once, for ever. If a pod never received the attempt that a Stop names, it answers
+with an ENDED event (state stopped) and refuses a later Start of that id. A pod whose `secret` is wrong, whose
+deployment does not exist any more or whose protocol is unknown gets Goodbye and ends.
+
+`Event` is the stored form of what a pod reports about an attempt. `Part` is one part of a job that is done on
+several machines.
 """
 
 from collections.abc import Mapping

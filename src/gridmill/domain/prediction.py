@@ -1,4 +1,4 @@
-"""Declaration of a prediction by a swarm."""
+"""Declaration of a batch prediction, which a swarm of workers computes."""
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError

@@ -1,4 +1,4 @@
-"""Preflight: a pipeline held against its data before anything runs; the question and the answer."""
+"""Records of the preflight, which checks a pipeline against its data before it runs: question and answer."""
 
 from collections.abc import Mapping
 from dataclasses import field

@@ -1,4 +1,4 @@
-"""Projects: who shares a grid, what each used of it, and how much it may have at once."""
+"""Projects that share a grid: the quota of each and how much each has used."""
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError

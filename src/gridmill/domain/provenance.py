@@ -1,4 +1,4 @@
-"""What a job's result is made from, part by part, so that a reader sees which part changed."""
+"""What a job's result is made from, listed part by part, so that a reader sees which part changed."""
 
 from collections.abc import Mapping
 from dataclasses import field

@@ -1,9 +1,8 @@
-"""What a reader must know about a version: rows dropped, rejected, left out, unknown or converted with loss.
+"""Remarks on a version: rows dropped, rejected, left out, unknown or converted with loss, as sentences.
 
-Jobs count these in the details of their output. `remarks_of` puts the counts into sentences, which the
-terminal's summary, the report and `show` print. A job adds sentences of its own under REMARKS.
-
-How many rows went into a job, came out of it, and were dropped: from what its version counts.
+Jobs count these in the details of their output. `remarks_of` turns the counts into sentences, which the
+terminal's summary, the report and `show` print. A job adds sentences of its own under REMARKS. `row_flow`
+gives how many rows a job read, wrote and dropped, from the counts of its version.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""A resource: a named, typed claim, sized from the job's size or by hand; and the size chosen, with why.
+"""A resource: a named, typed claim; its size and the reason for it; and the alternatives of a job.
 
-Where a job could go, and what is expected of it there: the time it runs, waits, and its data travels.
+A resource is sized from the job's size or by hand. `Alternative` and `Choice` record where a job could run
+and the expected time to run, to wait and to transfer its data at each place.
 """
 
 from collections.abc import Mapping

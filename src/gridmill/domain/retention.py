@@ -1,4 +1,4 @@
-"""How long versions are kept, declared for a job or for all jobs of a pipeline; and how long runs are."""
+"""Retention of versions and runs, declared for a job or for all jobs, and which versions are beyond it."""
 
 from collections.abc import Mapping, Sequence
 

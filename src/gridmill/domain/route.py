@@ -1,6 +1,7 @@
-"""How what jobs at a farm read gets there, and what they make gets home.
+"""The route to a site elsewhere: the staging of inputs, and the bytes and rates of its transfers.
 
-The way to a site in another place: what attempts had carried over it, how quick it is, what is there.
+It records what attempts transferred in each direction, how fast the route is, and what the site holds
+already.
 """
 
 from collections.abc import Mapping

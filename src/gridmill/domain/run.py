@@ -1,8 +1,7 @@
-"""Why a running job is asked to make room for another.
+"""Runs, job runs and attempts; the preemption of an attempt; the critical path of a run.
 
-Runs, the jobs within them, and attempts.
-
-The critical path of a run: the jobs that its length hangs on.
+`Interruption` records why a running job is asked to make room for another. The critical path is the jobs that
+determine the length of the run.
 """
 
 from collections.abc import Mapping

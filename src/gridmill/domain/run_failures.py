@@ -1,5 +1,4 @@
-"""Why jobs of a run failed, and what to do next: pure functions of a view, for the terminal and the
-report."""
+"""Why jobs of a run failed and what to do next: pure functions of a view, for the terminal and the report."""
 
 from collections.abc import Iterable, Iterator
 

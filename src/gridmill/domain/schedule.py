@@ -1,4 +1,4 @@
-"""Schedules: when a kept pipeline runs by itself, and what has become of it so far."""
+"""Schedules: when a stored pipeline runs by itself, and the state of that so far."""
 
 from enum import StrEnum
 

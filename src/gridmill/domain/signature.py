@@ -1,4 +1,7 @@
-"""What a model predicts, or what a dataset's label is: two that differ cannot be compared."""
+"""The signature of a model (what it predicts) or of a dataset's label, for the check of comparability.
+
+Models and datasets with different signatures cannot be compared.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field

@@ -1,8 +1,7 @@
-"""A constraint on a sink: what each of its rows must keep to.
+"""Declaration of a sink: columns, constraints, outages, retention, and values that do not fit a column.
 
-An outage: a stretch of time in which a sink's data is known to be bad or missing.
-
-Declaration of a sink.
+A constraint is a condition that each row must meet. An outage is a period in which a sink's data is known to
+be wrong or missing.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Alterations of a sink: what was changed about it since its file was written, until it is changed back."""
+"""Alterations of a sink: changes made since its file was written, which hold until they are changed back."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

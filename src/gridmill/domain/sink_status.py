@@ -1,6 +1,7 @@
-"""What a sink's version says of its last load: rows it rejected, how far its values drifted, where it is.
+"""Status of a sink: the load task of each source, and rejected rows, drift and position of the last load.
 
-Load tasks: each source of a sink, what came from it, and when it is looked at again. Made on request.
+A load task is a source of a sink, what was loaded from it, and when it is checked again. Load tasks are
+computed on request and not stored.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""A site: a named place where resources can be brought up, and its machines.
-
-What is seen on a provider node just now.
-"""
+"""A site: a named place where resources can be brought up; its nodes and what was last observed on them."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace

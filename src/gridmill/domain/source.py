@@ -1,4 +1,4 @@
-"""Sources: where raw data comes from."""
+"""Declaration of sources, from which sinks load raw data: files, object storage, SQL databases, streams."""
 
 import re
 from codecs import lookup

@@ -1,6 +1,7 @@
-"""SQL that users write with references to parameters: where each stands, so that its value can be bound.
+"""SQL of users with references to parameters: finds the position of each, so that its value can be bound.
 
-Pure text: databases bind the values of a source's query, our own engine gets them as literals.
+All functions work on text only. Databases bind the values of a source's query; our own engine gets them as
+literals.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""States of runs, jobs, attempts, deployments and pods, each with its table of moves."""
+"""States of runs, jobs, attempts, deployments and pods, each with its table of allowed transitions."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Declaration of a training."""
+"""Declaration of a training job."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, replace

@@ -1,4 +1,4 @@
-"""Declaration of a search for good settings of a training."""
+"""Declaration of a hyperparameter search of a training job."""
 
 from collections.abc import Mapping
 from enum import StrEnum

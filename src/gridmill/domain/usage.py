@@ -1,7 +1,4 @@
-"""What an attempt tells of its workers: how long they worked, at what, and what they waited for.
-
-What takes space, and what can go.
-"""
+"""Resource use of an attempt's workers (busy and waiting time), and disk space in use and reclaimable."""
 
 from gridmill.domain.frozen import dataclass
 

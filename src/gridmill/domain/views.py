@@ -1,4 +1,4 @@
-"""What faces show: nouns put together for a reader. Made on request, never stored."""
+"""Views that the user interfaces show: records joined for a reader, computed on request, never stored."""
 
 from collections.abc import Mapping
 from dataclasses import field

@@ -1,1 +1,1 @@
-"""What the core asks of the world. Adapters are reached by name through `gridmill.plugins`."""
+"""Ports: protocols of what the core needs from outside; `gridmill.plugins` finds their adapters by name."""

@@ -1,4 +1,4 @@
-"""Time, as an interface."""
+"""The clock as a protocol."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What housekeeping asks of the disk: what lies where, how large it is, and to take something away."""
+"""The port that housekeeping uses to list what is on the disk, with sizes, and to delete it."""
 
 from enum import StrEnum
 from typing import Protocol

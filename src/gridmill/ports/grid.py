@@ -1,18 +1,7 @@
-"""The use cases of schedules.
+"""The use cases of Gridmill, offered by the control node's service in process and by the HTTP client.
 
-The use cases of backfills.
-
-The use cases of sites.
-
-The use cases of advice on workers.
-
-The use cases of projects that share a grid.
-
-The use cases of sinks: altering them, and how they stand.
-
-The use cases of versions: what jobs made, and the names that users give them.
-
-The use cases, as the control node's service offers them in process and the HTTP client over the wire.
+`Grid` joins the protocols of schedules, backfills, sites, advice, projects, sinks (alterations and status),
+versions and aliases, and housekeeping.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Links between control node and pods: three ways, one protocol."""
+"""Links between control node and pods: three transports, one protocol."""
 
 from collections.abc import Sequence
 from typing import Protocol

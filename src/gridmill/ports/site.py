@@ -1,6 +1,6 @@
-"""A site: brings up and tears down pods, and knows nothing about jobs.
+"""The site port: brings pods up, tears them down and reports on them. A site knows nothing of jobs.
 
-What a farm says of its pods.
+`Sights` is the report of a farm on its pods.
 """
 
 from collections.abc import Mapping, Sequence

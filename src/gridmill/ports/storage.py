@@ -1,4 +1,4 @@
-"""What the control node asks of storage: where the root is, what sources hold, code bundles, removal."""
+"""The storage port: the location of the root, the listing of sources, code bundles, and deletion."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol

@@ -1,6 +1,6 @@
-"""The store: versioned records changed by compare-and-set, and kept events.
+"""The store port: versioned records changed by compare-and-set, and events; the key of each record.
 
-The key, the parent and the liveness of each noun, as every store uses them.
+Every store uses the same key, parent and liveness of a record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Pure functions from a snapshot to a plan. They know only the domain."""
+"""The scheduler: pure functions from a snapshot to a plan. Depends on the domain only."""

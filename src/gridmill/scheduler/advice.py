@@ -1,4 +1,4 @@
-"""Advice on the workers of a job, from what its attempts measured: a pure function."""
+"""Advises on the number of workers of a job from the measurements of its attempts: a pure function."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

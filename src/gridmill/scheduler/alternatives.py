@@ -1,6 +1,6 @@
-"""How long a job would wait at a resource where it does not stand in line yet.
+"""Estimates what a job can expect at each resource that it may use: its wait and its run time.
 
-What is expected of a job at each of the resources that it may go to.
+The wait is estimated also for resources in whose queue the job is not.
 """
 
 from collections.abc import Collection, Mapping, Sequence

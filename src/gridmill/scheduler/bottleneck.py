@@ -1,6 +1,7 @@
-"""What a job's workers spend their time on, by their own records: CPU, disk, or waiting.
+"""Finds what limits a job's workers (CPU, disk or waiting), and plans probes that measure it.
 
-Probes: a job by itself, with so many workers on a part of its data, to learn how its time goes.
+The shares come from the workers' own records. A probe runs the job alone, with a given number of workers on a
+part of its data.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Free amounts of pods and nodes, kept in the order in which the planner wants to look at them."""
+"""Free amounts of pods and nodes, kept in the order in which the planner examines them."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache

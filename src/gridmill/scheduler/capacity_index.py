@@ -1,4 +1,4 @@
-"""Sites, deployments and the attempts on them: what is free where, and what stands idle."""
+"""Index of sites, deployments and their attempts: what is free at each place, and what is idle."""
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Deployment, Pod

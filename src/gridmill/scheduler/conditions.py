@@ -1,4 +1,4 @@
-"""Whether a job can run, by how the jobs before it have ended."""
+"""Decides whether a job can run, from how the jobs that it needs have ended."""
 
 from collections.abc import Callable, Sequence
 

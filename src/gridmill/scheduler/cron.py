@@ -1,9 +1,9 @@
-"""Due times of a cron expression in a time zone. Loaded only where a schedule has one.
+"""Computes the due times of a cron expression in a time zone. Loaded only when a schedule has one.
 
-The library finds matching local times; here they become moments, by two rules. An expression for certain
-hours is due once for each local time: a time that a change of the clock skips is due right after the
-change, one that occurs twice is due at its first occurrence. An expression for every hour is due whenever
-the local time matches: a skipped time is left out, a repeated one is due twice.
+The library finds matching local times; this module converts them to moments by two rules. An expression for
+certain hours is due once for each local time: a time that a clock change skips is due right after the change,
+and a time that occurs twice is due at its first occurrence. An expression for every hour is due whenever the
+local time matches: a skipped time is left out, a repeated one is due twice.
 """
 
 import re

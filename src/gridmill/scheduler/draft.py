@@ -1,6 +1,6 @@
-"""A plan in the making: decisions so far, and what is left of the snapshot's room after them.
+"""A plan under construction: the decisions so far, and the room that remains in the snapshot after them.
 
-Pods that their site ends at a certain time, a batch system say: no job gets there to be cut short.
+A job is not placed on a pod that its site (a batch system) is going to end before the job would finish.
 """
 
 from collections.abc import Collection, Mapping

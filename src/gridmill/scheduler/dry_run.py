@@ -1,4 +1,4 @@
-"""What a run would do: order, sizes and why, expected memory and time, and what stands in its way."""
+"""Predicts what a run would do: order, sizes with reasons, expected memory and time, and obstacles."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace

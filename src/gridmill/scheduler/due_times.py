@@ -1,8 +1,7 @@
-"""What a schedule wants now: pure functions of it and the time.
+"""Decides what a schedule or a backfill starts next, and computes due times: pure functions of the time.
 
-What a backfill wants next: pure functions of it and its chunks.
-
-The times that a schedule gives to a run, as texts: when it is due, and the due time before.
+It also writes the two times that a schedule passes to a run as texts: when the run is due, and the due time
+before.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Why a job does not run: a sentence for people, made when somebody asks."""
+"""Explains in a sentence why a job is not running. The sentence is computed on request."""
 
 from collections.abc import Iterator
 

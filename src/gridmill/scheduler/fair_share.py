@@ -1,7 +1,7 @@
-"""Fair shares and quotas of projects.
+"""Fair shares and quotas of projects: which project's jobs are placed first, and how much it may have.
 
-Of several projects the one that used least for its share goes first: the order of levels in Slurm's Fair Tree
-(usage over share), without its tree. What was used counts half as much each week, as with the decay of
+The project with the least use relative to its share is first: this is the order of levels in Slurm's Fair
+Tree (usage over share), without its tree. Past use counts half as much each week, as with the decay of
 Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
 """
 

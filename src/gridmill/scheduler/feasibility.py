@@ -1,6 +1,6 @@
-"""What can never run as things are, and the sentence that says so.
+"""Finds requests that can never run on the present sites, and explains why in a sentence.
 
-Memory of pods that stand side by side on a node.
+`leave_room` limits the memory of pods that run side by side on one node.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,12 +1,13 @@
-"""How much memory a job of each kind takes before anything was measured: the models that sizing starts from.
+"""Models of the memory that a job of each kind needs, used for sizing before anything was measured.
 
-Every estimate is `base + rows x columns x bytes per cell` (and for a recurrent network what one batch's
-activations take). The bases are the interpreter with the kind's libraries resident; the bytes per cell cover
-the columns as read, the copies that the kind makes of them, and the work space of its algorithm. They are the
-largest that `bench/sizing.py` has seen, of 12 and of 300 columns. Long texts take more than a number: so the
-stored bytes count too, whichever gives more. What streams its data takes no more than `most_bytes` for it.
+Every estimate is `base + rows x columns x bytes per cell` (and for a recurrent network the activations of one
+batch). The base is the interpreter with the kind's libraries resident. The bytes per cell cover the columns
+as read, the copies that the kind makes of them, and the work space of its algorithm. They are the largest
+values that `bench/sizing.py` has measured, with 12 and with 300 columns. Long texts take more than a number;
+therefore the stored bytes count too, whichever gives more. A job that streams its data takes no more than
+`most_bytes` for it.
 
-How many shards a swarm's rows are cut into, and in how many rounds so many workers do them.
+It also gives into how many shards a swarm's rows are cut, and in how many rounds its workers process them.
 """
 
 from math import inf

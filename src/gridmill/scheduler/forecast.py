@@ -1,4 +1,4 @@
-"""How long a job will take, by what was measured."""
+"""Forecasts how long a job will take from measurements."""
 
 from collections.abc import Callable, Sequence
 from statistics import median

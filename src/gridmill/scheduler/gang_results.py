@@ -1,8 +1,7 @@
-"""How a gang ended, from how each of its ranks did.
+"""The result and the resource use of a gang, combined from its ranks; and the ports where its ranks meet.
 
-Where the ranks of a gang meet: a port for each, and what all of them know of each other.
-
-What a job used that was done in parts: one measurement of the whole, from what each of them told.
+The use of a job that was done in parts is one measurement of the whole, added up from those of its parts.
+`gang_of` gives all ranks the address and port of each.
 """
 
 import hashlib

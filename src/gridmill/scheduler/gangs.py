@@ -1,4 +1,4 @@
-"""Places for gangs: all ranks get one, or none does."""
+"""Places gangs: all ranks get a place, or none does."""
 
 from gridmill.scheduler.capacity import Key, Slot
 from gridmill.scheduler.draft import Draft, find_lasting

@@ -1,7 +1,4 @@
-"""The jobs of a pipeline in an order in which each comes after what it needs.
-
-Finding the critical path of a run, and the slack of the other jobs.
-"""
+"""Topological order of a pipeline's jobs, and the critical path of a run with the slack of the other jobs."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches

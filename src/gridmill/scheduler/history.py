@@ -1,4 +1,4 @@
-"""What earlier attempts really used, the newest few per job and per kind of work."""
+"""The measured use of earlier attempts: the newest few per job and per kind of work."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""One resource while a plan is made: its line of jobs, and copies of what is free in its pods."""
+"""The state of one resource while a plan is made: its queue of jobs, and copies of its pods' free amounts."""
 
 from collections.abc import Iterator
 from heapq import heappop, heappush, heapreplace

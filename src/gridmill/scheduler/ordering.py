@@ -1,10 +1,10 @@
-"""The order in which jobs are served when nobody knows how long they take: by what is known of the past.
+"""Orders waiting jobs whose durations are unknown by the Gittins index of measured durations.
 
-What is expected to be left of a job is its Gittins index: the least, over all times that it might be given,
-of what it would be served by then over the chance that it ends by then (Gittins 1979; Aalto, Ayesta and
-Righter 2009 for queues). Its distribution is that of measured jobs like it. Where none lasted as long, a
-job is expected to last as long again as it has, so that the least served goes first (LAS; Tiresias, NSDI
-2019, for GPUs and gangs).
+The expected remaining time of a job is its Gittins index: the minimum, over all service times that it might
+be given, of the expected service until then divided by the chance that it ends by then (Gittins 1979; Aalto,
+Ayesta and Righter 2009 for queues). The distribution is that of similar measured jobs. If none ran as long, a
+job is expected to take as long again as it has taken, so that the job with the least attained service is
+first (LAS; Tiresias, NSDI 2019, for GPUs and gangs).
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What becomes of a job when its attempt ends or its needs do, and of a run when its jobs have."""
+"""Decides the next state of a job when its attempt or its needs end, and of a run when its jobs end."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Snapshot in, plan out: what to start where, what to bring up, release and refuse."""
+"""Plans from a snapshot: what to start and where, what to bring up, release and refuse."""
 
 from collections.abc import Collection, Mapping
 from math import inf, nextafter

@@ -1,4 +1,4 @@
-"""Running jobs that may be interrupted: how long each is expected to go on, and how long it is left alone."""
+"""The running jobs that may be preempted: their expected remaining time, and how long each is protected."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice

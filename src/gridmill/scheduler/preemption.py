@@ -1,4 +1,4 @@
-"""Running jobs that can resume make room for one whose turn comes long before theirs."""
+"""Preempts running jobs that can resume, for a waiting job that is due much earlier than they are."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy

@@ -1,10 +1,9 @@
-"""Columns that jobs and alterations of sinks name, held against those that their tables had when last made.
+"""Checks columns and inputs of a pipeline against the known tables before a run; builds the preflight.
 
-Expressions are SQL, which only the job itself can read: of these nothing is said.
-
-Tables that hold no rows yet, and the jobs that can do nothing without them.
-
-What a preflight is asked of a pipeline, and what its answer means for each job. Pure.
+It compares the columns that jobs and alterations of sinks name with those that the tables had when they were
+last made. Expressions are SQL, which only the job itself can read, so this module does not check them. It
+finds tables that hold no rows yet and the jobs that need some. It writes the question of a preflight and
+turns the answer into findings per job. All functions are pure.
 """
 
 import re

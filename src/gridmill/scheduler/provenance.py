@@ -1,6 +1,6 @@
-"""Why a job executes: what changed between what an earlier version was made from and now. Pure.
+"""Explains why a job executes (what changed since an earlier version) and selects its code files. Pure.
 
-Which files of a project the code of a job reads: those it declares, or all that are code.
+The code of a job is the files that it declares to read, or all files of the project that are code.
 """
 
 import posixpath

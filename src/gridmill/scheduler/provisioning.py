@@ -1,4 +1,4 @@
-"""Which deployments to bring up: for jobs that are ready and find no pod, and early for those that come."""
+"""Decides which deployments to bring up: for ready jobs without a pod, and early for jobs that come soon."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Jobs of one resource that want a place, grouped into classes that ask for the same."""
+"""The queue of one resource: waiting jobs, grouped into classes that request the same amounts."""
 
 from collections.abc import Iterator
 from heapq import merge

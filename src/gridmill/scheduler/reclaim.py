@@ -1,4 +1,4 @@
-"""Taking room back: what stands idle in the way of a job, or, for one that waited too long, what is busy."""
+"""Reclaims room for a job: releases idle pods and, if the job waited too long, drains busy ones."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""Whose turn it is among jobs that make the same artifact: at most one of them runs at a time.
+"""Index of runs and jobs: which jobs wait, which are blocked, and whose turn it is to make an artifact.
 
-Runs and their jobs, and the lines in which jobs stand: waiting for a place, or blocked by needs.
+Of the jobs that make the same artifact at most one runs at a time.
 """
 
 from bisect import insort

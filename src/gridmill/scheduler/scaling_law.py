@@ -1,22 +1,24 @@
-"""Amdahl's law and the Universal Scalability Law, fitted to the work that so many workers needed.
+"""Fits Amdahl's law and the Universal Scalability Law to the measured work of a job per number of workers.
 
 With n workers the shards of a job take W(n) worker-seconds, and at best W(n)/n seconds. If workers did not
-touch each other W were the same for every n. What they cost each other is one of two things:
+affect each other, W would be the same for every n. They cost each other time in two ways:
 
     W(n) = a + q (n - 1) + d n (n - 1)
 
-q: they queue for something that one has at a time. This is Amdahl's law (G. M. Amdahl, Validity of the single
-processor approach to achieving large scale computing capabilities, AFIPS 1967): q/a is a serial share.
-d: each pair of them has something to settle. With it W(n)/a is the denominator of the Universal Scalability
-Law (N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
+q: they queue for something that only one can have at a time. This is Amdahl's law (G. M. Amdahl, Validity of
+the single processor approach to achieving large scale computing capabilities, AFIPS 1967): q/a is a serial
+share.
+
+d: each pair of them has to synchronise. With it W(n)/a is the denominator of the Universal Scalability Law
+(N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
 Capacity Planning, Springer 2007): contention q/a, coherence d/a.
 
-The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a (who stands in line
-for all there is to do is as fast as one alone, not slower). d is taken up only where three numbers of
-workers were measured and an F-test says that it explains more than noise; of two only where more of them
-were slower than any line makes them: all their work is then taken to be done in line.
+The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a (if all work is done
+in turn, the job is as fast as with one worker, not slower). d is fitted only if three numbers of workers were
+measured and an F-test says that it explains more than noise; with two only if more workers were slower than
+any such line allows: all their work is then taken to be done in turn.
 
-How long a job takes with so many workers, and how sure that is.
+`Curve` gives the expected time for a number of workers with its confidence interval.
 """
 
 from collections.abc import Sequence

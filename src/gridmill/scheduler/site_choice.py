@@ -1,8 +1,7 @@
-"""Which of several resources a job goes to: where it is expected to be done first, data and all.
+"""Chooses the resource and site of a job by the expected time to its result, including data transfer.
 
-How long it takes to carry data to a site in another place and back, by what was measured.
-
-What a job's data would cross to a site in another place and back, before it does.
+The transfer time to a site elsewhere and back is computed from measured rates, and from what the job would
+have to transfer there before it does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

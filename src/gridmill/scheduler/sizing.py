@@ -1,4 +1,4 @@
-"""How much a job or a resource gets, and why, in sentences: a model per kind, corrected by measurements."""
+"""Sizes jobs and resources, and explains each size: a model per kind of job, corrected by measurements."""
 
 from dataclasses import replace
 from math import inf

@@ -1,4 +1,4 @@
-"""The picture the planner decides on: everything live, with indices kept up on every change."""
+"""The snapshot that the planner decides on: all live records, with indices updated on every change."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Into how many parts a job is cut whose work can be done on several machines, and what each part gets."""
+"""Decides into how many parts a job that can run on several machines is cut, and what each part gets."""
 
 from collections.abc import Callable
 from dataclasses import replace

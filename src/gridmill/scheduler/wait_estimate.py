@@ -1,6 +1,6 @@
-"""Serving the jobs of a resource in order, tried out in advance: when each would start.
+"""Estimates how long waiting jobs still wait, by simulating the service of a resource's queue in order.
 
-About how long a waiting job still waits: told from how long the jobs took that were measured before.
+The durations are those of measured jobs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
