@@ -17,9 +17,10 @@ from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.states import RunState
 from gridmill.errors import InputError, NotFoundError, UnavailableError, UnreachedError
+from gridmill.ports.usecases import use_case
 from gridmill.rpc import server
 from gridmill.rpc.client import SOCKET, Link, connect_to, differences, give_way
-from gridmill.rpc.protocol import REQUEST_BYTES, BrokenFrameError, Hello, case, receive_frame, send_frame
+from gridmill.rpc.protocol import REQUEST_BYTES, BrokenFrameError, Hello, receive_frame, send_frame
 from gridmill.rpc.server import peer_pid
 from gridmill.settings import as_variables, chosen_variables, read_settings
 from gridmill.testing.fake_grid import Act, FakeGrid
@@ -159,9 +160,9 @@ def test_errors_arrive_as_what_they_are(served: Served, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="none-1"):
         grid.run("none-1")
     with pytest.raises(InputError, match="no use case"):
-        case("close")
+        use_case("close")
     with pytest.raises(InputError, match="no use case"):
-        case("_private")
+        use_case("_private")
 
 
 def test_a_bundle_goes_as_it_is(fake: FakeGrid, served: Served, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from jinja2 import Environment
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gridmill.api.routes import backfill_router, router, sink_router
+from gridmill.api.routes import make_routes
 from gridmill.domain.naming import LOOPBACK
 from gridmill.errors import InputError
 from gridmill.http.errors import answer_errors, bounded, declared_bytes, failure, pass_on, too_large
@@ -82,8 +82,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     """
     app = FastAPI(title="Gridmill", version=__version__, docs_url=None, redoc_url=None)
     app.state.grid = grid
-    for one in (router, backfill_router, sink_router):
-        app.include_router(one)
+    app.include_router(make_routes())
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     answer_errors(app)

@@ -141,14 +141,12 @@ def _grid(request: Request) -> Grid:
 
 TheGrid = Annotated[Grid, Depends(_grid)]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
-Long = Annotated[str, Path(min_length=1, max_length=500)]
 
 
-def make_router(*tags: str) -> APIRouter:
+def make_router() -> APIRouter:
     """Routes under /v1 that refuse unknown fields and answer every error with the same body."""
     return APIRouter(
         prefix="/v1",
-        tags=list(tags),
         dependencies=[Depends(refuse_unknown)],
         responses={"default": {"model": Failure, "description": "An error"}},
     )
@@ -159,10 +157,10 @@ def reply(noun: object) -> Response:
     return Response(encode(noun), media_type="application/json")
 
 
-def check_name(given: str, name: str) -> None:
-    """Raise InputError unless the noun in the body is the one that the path names."""
+def check_name(given: str, name: str, *, field: str) -> None:
+    """Raise InputError unless the noun in the body, by that field, is the one that the path names."""
     if given != name:
-        raise InputError(f"the body's name is {given!r}, the path's {name!r}", place="body.name")
+        raise InputError(f"the body's {field} is {given!r}, the path's {name!r}", place=f"body.{field}")
 
 
 def done() -> Response:

@@ -1,7 +1,8 @@
-"""The use cases of Gridmill, offered by the control node's service in process and by the HTTP client.
+"""The use cases of Gridmill, offered by the control node's service in process and by its clients.
 
 `Grid` joins the protocols of schedules, backfills, sites, advice, projects, sinks (alterations and status),
-versions and aliases, and housekeeping.
+versions and aliases, and housekeeping. The REST API has its types, default values and lines of help from here:
+the first line of a docstring is the line of help. `ports/usecases.py` adds the HTTP request of each method.
 """
 
 from collections.abc import Mapping
@@ -41,19 +42,25 @@ class Schedules(Protocol):
     are `PIPELINE/JOB`; `apply` makes them."""
 
     def schedules(self) -> tuple[ScheduleView, ...]:
-        """Schedules of kept pipelines, by name."""
+        """List the schedules of kept pipelines and of their jobs, by name."""
         ...
 
     def schedule(self, name: str) -> ScheduleView:
-        """One of them, with its next due times."""
+        """Show one schedule, with its next due times."""
         ...
 
     def pause_schedule(self, name: str) -> ScheduleView:
-        """Start no further run until `start_schedule`. A paused one is fine."""
+        """Start no further run of a schedule until it is started again.
+
+        A schedule that is paused already stays as it is.
+        """
         ...
 
     def start_schedule(self, name: str) -> ScheduleView:
-        """Let a paused one go on, from now: what was due meanwhile is not made up for."""
+        """Let a paused schedule go on, from now.
+
+        Runs that were due meanwhile are skipped.
+        """
         ...
 
 
@@ -61,32 +68,34 @@ class Backfills(Protocol):
     """What a face can ask about backfills. They have the names of their pipelines, each of which has one."""
 
     def backfills(self) -> tuple[BackfillView, ...]:
-        """Backfills, by name."""
+        """List the backfills of pipelines, by name."""
         ...
 
     def backfill(self, name: str) -> BackfillView:
-        """One of them, with its chunks."""
+        """Show one backfill, with its chunks."""
         ...
 
     def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
-        """Start it and return at once. Chunks of that range that are done (by their runs) or under way stay
-        as they are, the others are run, those that failed, too. Without `chunks`: those it had before.
+        """Start a backfill, or the same one again: chunks that are done stay, the others are run.
 
-        Raises ConflictError while the pipeline's backfill over another range is under way, UnavailableError
-        where the control node does not stay up, InputError, PipelineError.
+        Returns at once. Chunks of that range that are done (by their runs) or under way stay as they are,
+        the others are run, those that failed, too. Without `chunks`: those it had before. Raises
+        ConflictError while the pipeline's backfill over another range is under way, UnavailableError where
+        the control node does not stay up, InputError, PipelineError.
         """
         ...
 
     def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
-        """Start one of the kept pipeline of its name, as it was applied last: its text is read again for each
-        chunk, with the chunk's bounds, and `values`, as parameters.
+        """Run a kept pipeline over a range, in chunks with the parameters `from` and `to`.
 
-        Raises NotFoundError, PipelineError where no text of it is kept, and what `start_backfill` raises.
+        The pipeline is the one of the backfill's name, as it was applied last: its text is read again for
+        each chunk, with the chunk's bounds, and `values`, as parameters. Raises NotFoundError, PipelineError
+        where no text of it is kept, and what `start_backfill` raises.
         """
         ...
 
     def stop_backfill(self, name: str) -> BackfillView:
-        """Start no further chunk until it is started again; runs that are active go on."""
+        """Start no further chunk of a backfill until it is started again; active runs go on."""
         ...
 
 
@@ -94,27 +103,34 @@ class Sites(Protocol):
     """What a face can ask about sites."""
 
     def sites(self) -> tuple[Site, ...]:
-        """All sites and their nodes, by name."""
+        """List all sites and their nodes, by name."""
         ...
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
+        """List the provider nodes of all sites: claimed, running, and as seen now.
+
+        Takes a second or so.
+        """
         ...
 
     def farms(self) -> tuple[FarmView, ...]:
-        """Farms, by name, as they were some seconds ago at most."""
+        """List farms, by name, as they were some seconds ago at most, with the speed of the connection."""
         ...
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
-        """Open the site, look at its nodes, and keep it; as it is now. Adding the same again is fine.
+        """Add a site, or replace its settings with `replace`; returns it with the nodes seen there.
 
-        Raises ConflictError when another one has that name, unless `replace`; InputError for settings that
-        its kind does not have, UnavailableError when it does not answer.
+        The site is opened first. Adding the same again is fine. Raises ConflictError when another one has
+        that name, unless `replace`; InputError for settings that its kind does not have, UnavailableError
+        when it does not answer.
         """
         ...
 
     def remove_site(self, name: str) -> None:
-        """Forget it. Raises ConflictError while a resource or a deployment is there."""
+        """Delete a site where no resource and no deployment is.
+
+        Raises ConflictError while there is one.
+        """
         ...
 
 
@@ -122,18 +138,18 @@ class Advising(Protocol):
     """What a face can ask about the workers of a job."""
 
     def advise(self, name: str) -> Advice:
-        """Advice on `pipeline/job`, from what its attempts measured.
+        """Show advice on the workers of `pipeline/job`, from measurements of its attempts.
 
         Raises NotFoundError where there is no such job, ConflictError where no attempt of it has succeeded
         yet, InputError for a job without workers.
         """
         ...
 
-    def probe(self, name: str, *, workers: int, share: float) -> RunView:
-        """Start a run of that job alone, with so many workers on a share of its data; answers at once.
+    def probe(self, name: str, *, workers: int, share: float = 0.1) -> RunView:
+        """Run one job alone, with this number of workers on a share of its data; returns at once.
 
-        It reads the newest versions of what the job needs; what it makes is thrown away, what it measured is
-        kept. Raises NotFoundError, InputError.
+        It reads the newest versions of its inputs; its outputs are deleted, its measurements are kept.
+        Raises NotFoundError, InputError.
         """
         ...
 
@@ -142,18 +158,21 @@ class Sharing(Protocol):
     """What a face can ask about projects."""
 
     def configure_project(self, project: Project) -> ProjectView:
-        """Create the project of that name, or replace its share and quota; what it used stays.
+        """Create a project, or replace its share and quota; its usage stays.
 
         Raises InputError.
         """
         ...
 
     def projects(self) -> tuple[ProjectView, ...]:
-        """All projects as they stand, by name."""
+        """List all projects as they are now, by name."""
         ...
 
     def remove_project(self, name: str) -> None:
-        """Remove it, and what it used. Raises NotFoundError, ConflictError while runs of it are active."""
+        """Delete a project without active runs, and its usage.
+
+        Raises NotFoundError, ConflictError while runs of it are active.
+        """
         ...
 
 
@@ -161,19 +180,22 @@ class Altering(Protocol):
     """What a face can ask about alterations. They hold for runs that start after them."""
 
     def alterations(self, *, name: str | None = None) -> tuple[Alterations, ...]:
-        """Of one sink (`pipeline/job`) or of all that were altered."""
+        """List the alterations of one sink (`pipeline/job`) or of all sinks that were altered."""
         ...
 
     def alter_sink(self, name: str, change: Change) -> Alterations:
-        """Add or remove a part; all changes there are then.
+        """Add or remove a source, constraint, metric or outage window of a sink.
 
-        Raises NotFoundError for a pipeline that is not kept or has no such sink, InputError for what is there
-        already or is not there.
+        Returns all changes of the sink after that. Raises NotFoundError for a pipeline that is not kept or
+        has no such sink, InputError for a part that exists already or does not exist.
         """
         ...
 
     def load_tasks(self, *, name: str | None = None) -> tuple[LoadTask, ...]:
-        """The sources of one sink (`pipeline/job`) or of all: how each stands. Raises NotFoundError."""
+        """List the sources of one sink (`pipeline/job`) or of all: last load, rows, rejects, next look.
+
+        Raises NotFoundError.
+        """
         ...
 
 
@@ -188,10 +210,11 @@ class Projects(Protocol):
         ...
 
     def restore(self, path: str) -> Moved:
-        """Verify an archive, then make all of it visible at once; what is here already and the same stays.
+        """Verify an archive on the control node's machine, then make all of it visible at once.
 
-        Raises InputError for one that is damaged, UnsafePathError, ConflictError where this grid has another
-        version or pipeline of the same name.
+        Versions and pipelines that are here already and the same stay. Raises InputError for an archive that
+        is damaged, UnsafePathError, ConflictError where this grid has another version or pipeline of the
+        same name.
         """
         ...
 
@@ -200,23 +223,24 @@ class Housekeeping(Protocol):
     """What a face can ask about space."""
 
     def usage(self) -> tuple[Usage, ...]:
-        """What takes space on the control node's disk: versions, records, folders of pods, caches."""
+        """Show the use of the control node's disk: versions, records, folders of pods, caches."""
         ...
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
-        """Take away versions beyond what their jobs retain, what removed versions and failed attempts left,
-        folders of pods that ended, and history (events, reports, code, runs that no version tells of) older
-        than `days`.
+        """Delete unused versions and leftovers, and history that is older than `days`.
 
-        What a run may be using stays. With `dry_run` only what would go is told.
+        These are versions beyond those that their jobs retain, files of removed versions and failed
+        attempts, folders of pods that ended, and history: events, reports, code, and runs that no version
+        refers to. Whatever a run may be using stays. With `dry_run` nothing is deleted, and the answer is
+        the same.
         """
         ...
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
-        """Delete a finished run: its records, events (with the logs), report, and what failed attempts left.
+        """Delete a finished run: its records, events, logs, report, and leftovers of failed attempts.
 
-        The versions that it made stay. With `dry_run` nothing is deleted. Raises NotFoundError, ConflictError
-        while it is active, and for a run of a backfill, which needs it to know what is done.
+        The versions that it made stay. With `dry_run` nothing is deleted. Raises NotFoundError,
+        ConflictError while it is active, and for a run of a backfill, which needs it to know what is done.
         """
         ...
 
@@ -226,41 +250,44 @@ class Versions(Altering, Protocol):
     `pipeline/job@prod` an alias, and `pipeline/job` the newest."""
 
     def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
-        """Versions that are not removed, newest first; `name` is `pipeline/job`."""
+        """List versions of sinks, datasets, models, predictions and files, newest first.
+
+        Removed versions are left out. `name` is `pipeline/job`.
+        """
         ...
 
     def artifact(self, artifact_id: str) -> Artifact:
-        """A version (`pipeline/job@N`, `pipeline/job@ALIAS`); `pipeline/job` alone is the newest."""
+        """Show a version (`pipeline/job@N`, `pipeline/job@ALIAS`); `pipeline/job` alone is the newest."""
         ...
 
     def version(self, artifact_id: str) -> VersionView:
-        """A version with its names, what it was made from and what was made from it."""
+        """Show a version with its names, its inputs, and the versions that were made from it."""
         ...
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
-        """The first rows of a table (or of a sink's rejects), or the files of a model or a command.
+        """Show the first rows of a table (or of a sink's rejects), or the files of a model or a command.
 
         Raises InputError where there are none to show, StorageError when they cannot be read.
         """
         ...
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
-        """How two versions differ: columns, statistics, metrics, settings.
+        """Compare two versions: columns, statistics, metrics, settings, and rows by the columns of `key`.
 
-        Rows are compared by `key`; without one by the columns that the versions say tell rows apart.
+        Without `key` rows are compared by the columns that the versions declare as their key.
         """
         ...
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
-        """Versions of a model side by side: metrics, settings, what they were made from and with.
+        """Compare versions of a model side by side: metrics, settings, inputs and software.
 
         `versions` are numbers, aliases or other models (`pipeline/job`); without any the last five, oldest
-        first. Raises InputError for what is no model, and where there is only one.
+        first. Raises InputError for a version that is no model, and where there is only one.
         """
         ...
 
     def verify(self, reference: str = "") -> tuple[Verified, ...]:
-        """Read all content of versions, and compare it with what it was when they were made.
+        """Read all content of versions, and compare it with the checksums of when they were made.
 
         `reference` is a version, `pipeline/job` for all versions of it, a pipeline for all of its, or empty
         for all there are. Raises NotFoundError where nothing has that name.
@@ -271,25 +298,31 @@ class Versions(Altering, Protocol):
         """Delete the content of a version, or of all (`pipeline/job`); their records stay, for lineage.
 
         Raises ConflictError while a run may use it; without `force` also where an alias stands for it or
-        another version was made from it. With `dry_run` nothing is removed or raised for that.
-        May be repeated.
+        another version was made from it. With `dry_run` nothing is removed or raised for that. May be
+        repeated.
         """
         ...
 
     def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
-        """The aliases that were set, of one `pipeline/job` or of all. `latest` and `best` need none."""
+        """List the aliases that were set, of one `pipeline/job` or of all.
+
+        `latest` and `best` always exist and are not listed.
+        """
         ...
 
     def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
-        """Set or move an alias; it as it is kept.
+        """Set or move an alias; with `expected` only where it stands for that version now (0: not set).
 
-        With `expected` only where it stands for that version now (0: where it is not set), else
-        StaleVersionError. Raises InputError, NotFoundError for a version that is not there.
+        Returns the alias as it is stored. Raises StaleVersionError where it stands for another version than
+        `expected`, InputError, NotFoundError for a version that does not exist.
         """
         ...
 
     def remove_alias(self, alias_id: str) -> None:
-        """Forget an alias; the version stays. One that is not set is fine."""
+        """Delete an alias; its version stays.
+
+        An alias that is not set is fine.
+        """
         ...
 
 
@@ -301,48 +334,54 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
     """
 
     def control(self) -> ControlView:
-        """The control node itself."""
+        """Show the control node itself."""
         ...
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
-        """Keep the declaration (and its resources) under its name, without running it.
+        """Keep a pipeline and its resources without running it; `adopt` moves its name to its folder.
 
-        `adopt` moves the name to the pipeline's folder. Raises PipelineError for references that lead
-        nowhere, CapacityError, ConflictError for a name that belongs to another folder.
+        Raises PipelineError for references to jobs or resources that do not exist, CapacityError,
+        ConflictError for a name that belongs to another folder.
         """
         ...
 
     def start_run(
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
     ) -> RunView:
-        """Start a run and return at once. `only` names jobs: they run with what they need.
+        """Start a run; returns at once. `only` names jobs: they run with the jobs that they need.
 
-        `force` runs unchanged jobs too; with `only`, those that are named.
-        A bundle the pipeline names must have been put before. `adopt` moves the name to the pipeline's
-        folder. Raises ConflictError for a name that belongs to another folder.
+        `force` runs unchanged jobs too; with `only`, those that are named. A bundle the pipeline names must
+        have been put before. `adopt` moves the name to the pipeline's folder. Raises ConflictError for a
+        name that belongs to another folder.
         """
         ...
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
-        """What a run would do: sizes with why, order, expected memory and time. Changes nothing."""
+        """Plan a run without starting it: sizes with reasons, order, expected memory and time."""
         ...
 
     def runs(
         self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
     ) -> tuple[Run, ...]:
-        """Runs, newest first; with `states`, those in one of these."""
+        """List runs, newest first, of one pipeline or of all, in one of these states or in any."""
         ...
 
     def run(self, run_id: str) -> RunView:
-        """A run with its jobs, in declaration order."""
+        """Show a run with its jobs in declared order: states, progress, and reasons for waiting."""
         ...
 
     def resume(self, run_id: str) -> RunView:
-        """Continue a failed or stopped run: what succeeded stands. A run that succeeded is fine as it is."""
+        """Continue a failed or stopped run; jobs that succeeded are not run again.
+
+        A run that succeeded stays as it is.
+        """
         ...
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
-        """Ask the run, or one job of it, to stop; returns at once. Stopping what has ended succeeds."""
+        """Stop a run, or one job of it; returns at once.
+
+        A run or job that has ended stays as it is.
+        """
         ...
 
     def events(
@@ -354,62 +393,73 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
-        """Kept events of the run with sequence > `after`, in order, at most `limit`.
+        """List events of a run with a sequence above `after`; waits for one up to `wait_seconds`.
 
-        Long poll: returns as soon as there is any, or () at the end of `wait_seconds`.
+        In order, at most `limit`. Returns as soon as there is any, or () at the end of `wait_seconds`.
         """
         ...
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
-        """Create or replace the resource of that name; the size chosen for it, with why.
+        """Create or replace a resource; returns it with the size chosen for it, with reasons.
 
         Raises CapacityError when no site is large enough.
         """
         ...
 
     def resources(self) -> tuple[Resource, ...]:
-        """All resources, by name."""
+        """List all resources, by name."""
         ...
 
     def remove_resource(self, name: str) -> None:
-        """Remove it; its deployments are released when idle. Raises ConflictError while jobs wait for it."""
+        """Delete a resource; its deployments are released when idle.
+
+        Raises ConflictError while jobs wait for it.
+        """
         ...
 
     def deployments(self) -> tuple[Deployment, ...]:
-        """Deployments that are not gone."""
+        """List the deployments that are not gone."""
         ...
 
     def release(self, deployment_id: str) -> None:
-        """Tear a deployment down once it is idle. A gone one is fine; raises ConflictError while it works."""
+        """Release a deployment once it is idle.
+
+        One that does not exist is fine. Raises ConflictError while it works.
+        """
         ...
 
     def pipelines(self) -> tuple[Pipeline, ...]:
-        """Declarations, by name: of each pipeline as it was applied last, or else as it was run last."""
+        """List pipelines, by name, as they were applied last, or else as they were run last."""
         ...
 
     def pipeline(self, name: str) -> Pipeline:
-        """A declaration, as `pipelines` has it."""
+        """Show one pipeline, as it was applied last, or else as it was run last."""
         ...
 
     def remove_pipeline(self, name: str) -> None:
-        """Delete the declaration; runs and artifacts stay. Raises ConflictError while a run is active."""
+        """Delete a pipeline; its runs and artifacts stay.
+
+        Raises ConflictError while a run is active.
+        """
         ...
 
     def has_bundle(self, bundle: str) -> bool:
-        """Whether the code bundle of that hash is here."""
+        """Check whether the code bundle of that hash is stored."""
         ...
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Keep a code bundle (tar.gz). Raises InputError when `bundle` is not its hash."""
+        """Store a code bundle (tar.gz).
+
+        Raises InputError when `bundle` is not its hash.
+        """
         ...
 
     def report(self, run_id: str) -> str:
-        """The run's report: one self-contained HTML document."""
+        """Show the report of a run: one self-contained HTML document."""
         ...
 
     def shutdown(self, *, all: bool = False) -> None:
-        """End the control node, and its idle deployments. With `all` the runs that it works for are stopped
-        first.
+        """End the control node and its idle deployments; `all` stops the runs that it works for first.
 
         Raises ConflictError, naming these runs, without `all`.
         """

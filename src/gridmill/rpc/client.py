@@ -19,7 +19,8 @@ from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError, UnreachedError, from_body
 from gridmill.ports.grid import Grid
-from gridmill.rpc.protocol import Call, Hello, Welcome, Word, case, readable, receive_frame, send_frame
+from gridmill.ports.usecases import use_case
+from gridmill.rpc.protocol import Call, Hello, Welcome, Word, readable, receive_frame, send_frame
 from gridmill.settings import Settings, as_variables
 from gridmill.transport.unix import dial
 from gridmill.version import __version__
@@ -197,10 +198,10 @@ class _Calls:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        asked = case(name)
+        asked = use_case(name)
 
         def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
-            arguments = asked.named(given, named)
+            arguments = asked.arguments(given, named)
             parts = [one if isinstance(one, bytes) else encode(one) for one in arguments.values()]
             envelope = Call(
                 name=name,

@@ -1,8 +1,6 @@
 """Frames on a stream socket: some parts of bytes, after their number and lengths.
 
 What client and control node say of themselves when a connection begins, and the envelope of a call.
-
-The use cases that can be called, with the types of what each takes and gives: read from `ports.grid`.
 """
 
 import select
@@ -10,12 +8,8 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import cache
-from typing import Any, TypeAlias, get_type_hints
 
 from gridmill.domain.frozen import dataclass
-from gridmill.errors import InputError
-from gridmill.ports.grid import Grid
 
 _COUNT = struct.Struct(">I")
 _MOST_PARTS = 64
@@ -135,30 +129,3 @@ class Word:
     attend: str = ""
     stays: bool = False
     warning: str = ""
-
-
-Hint: TypeAlias = Any  # a type expression; typing has no type for them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A use case: its parameters in order, with their types, and the type of its result."""
-
-    name: str
-    takes: Mapping[str, Hint]
-    gives: Hint
-
-    def named(self, given: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
-        """All arguments by name."""
-        return {**dict(zip(self.takes, given, strict=False)), **named}
-
-
-@cache
-def case(name: str) -> Case:
-    """The use case of that name. Raises InputError."""
-    method = None if name.startswith("_") else getattr(Grid, name, None)
-    if not callable(method):
-        raise InputError(f"there is no use case {name!r}")
-    hints = get_type_hints(method)
-    gives = hints.pop("return")
-    return Case(name=name, takes=hints, gives=gives)

@@ -16,6 +16,7 @@ from typing import Any
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError, to_body
 from gridmill.ports.grid import Grid
+from gridmill.ports.usecases import use_case
 from gridmill.rpc.attendance import Attendance, Client
 from gridmill.rpc.client import GIVE_WAY
 from gridmill.rpc.protocol import (
@@ -24,7 +25,6 @@ from gridmill.rpc.protocol import (
     Hello,
     Welcome,
     Word,
-    case,
     frame,
     readable,
     receive_frame,
@@ -170,7 +170,7 @@ class CallServer:
     def _call(self, call: Call, parts: list[bytes], client: Client) -> object:
         if call.name == GIVE_WAY:
             return self._give_way()
-        asked = case(call.name)
+        asked = use_case(call.name)
         given = {
             name: _read(asked.takes, name, part) for name, part in zip(call.arguments, parts, strict=True)
         }

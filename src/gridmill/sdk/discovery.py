@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import HomeInUseError, InputError, UnavailableError, UnreachedError
@@ -160,7 +161,7 @@ def dial_url(url: str, token: str | None, settings: Settings) -> Dialled:
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is no address of a control node", hint="Write http://127.0.0.1:8700.")
     grid = import_module("gridmill.sdk.grid_http").over_tcp(url, token or read_token(settings.home))
-    return Dialled(grid=grid, close=grid.close, is_gone=lambda: True)
+    return Dialled(grid=cast(Grid, grid), close=grid.close, is_gone=lambda: True)
 
 
 def read_token(home: Path) -> str | None:

@@ -138,7 +138,7 @@ class FakeAdvising:
             raise NotFoundError(f"there is no job {name!r}")
         return found
 
-    def probe(self, name: str, *, workers: int, share: float) -> RunView:
+    def probe(self, name: str, *, workers: int, share: float = 0.1) -> RunView:
         """See Advising."""
         raise NotFoundError(f"there is no job {name!r}")
 

@@ -93,7 +93,7 @@ class Service(
             clients=self.clients(),
         )
 
-    def probe(self, name: str, *, workers: int, share: float) -> RunView:
+    def probe(self, name: str, *, workers: int, share: float = 0.1) -> RunView:
         """Start a run of that job alone on a part of its data."""
         return self.run(self.start_probe(name, workers=workers, share=share))
 

@@ -1,0 +1,153 @@
+"""The shape of a use case: a method of `Grid` and its HTTP request, and how an argument travels in it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+from functools import cache
+from inspect import Signature, cleandoc, signature
+from types import NoneType
+from typing import Any, TypeAlias, get_args, get_type_hints
+
+from gridmill.domain.frozen import dataclass
+from gridmill.ports.grid import Grid
+
+Hint: TypeAlias = Any  # a type expression; typing has no type for them
+
+
+class Role(StrEnum):
+    """The role that a caller needs. It is for later: today whoever can connect may call everything."""
+
+    VIEWER = "viewer"  # reads
+    OPERATOR = "operator"  # runs pipelines, and changes what they make
+    ADMIN = "admin"  # changes what all users share: sites, projects, the disk, the control node
+
+
+class Form(StrEnum):
+    """What an answer is."""
+
+    NOTHING = "nothing"
+    ONE = "one"
+    LIST = "list"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The values that an argument may have over HTTP, in FastAPI's words; None: no limit."""
+
+    ge: int | None = None
+    gt: int | None = None
+    le: int | None = None
+    lt: int | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+
+
+_NAME = Limits(min_length=1, max_length=200)
+_LONG = Limits(min_length=1, max_length=500)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A name in a path: an argument or, with `field`, a field of it. `sent` is its name in OpenAPI."""
+
+    argument: str
+    field: str
+    sent: str
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseCase:
+    """A row of the table. `name` is the method of `Grid`, `operation` the name of the route in OpenAPI.
+
+    In `path`, which is below /v1, `{run_id}` is an argument and `{resource.name}` a field of one; a value of
+    `{name:path}` may contain slashes. The arguments of `body` are the request's body: a single one is the
+    whole body, several are the fields of an object. All other arguments are query parameters. `sent` has the
+    names in requests that differ from the names of arguments.
+    """
+
+    name: str
+    method: str
+    path: str
+    tag: str
+    role: Role
+    operation: str
+    body: tuple[str, ...] = ()
+    sent: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+
+    @property
+    def signature(self) -> Signature:
+        """The method's, without `self`."""
+        return _signature(self.name)
+
+    @property
+    def takes(self) -> Mapping[str, Hint]:
+        """The types of the arguments, in order."""
+        return {name: hint for name, hint in _hints(self.name).items() if name != "return"}
+
+    @property
+    def gives(self) -> Hint:
+        """The type of the answer; NoneType where there is none."""
+        return _hints(self.name)["return"]
+
+    @property
+    def form(self) -> Form:
+        """Whether the answer is one value, a list, a stream or nothing."""
+        if self.gives is NoneType:
+            return Form.NOTHING
+        if Ellipsis in get_args(self.gives):
+            return Form.STREAM if "after" in self.takes else Form.LIST
+        return Form.ONE
+
+    @property
+    def help(self) -> str:
+        """The first line of the method's docstring."""
+        return cleandoc(getattr(Grid, self.name).__doc__).partition("\n")[0]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The names in the path, in order."""
+        return tuple(self._place(found) for found in _PLACE.finditer(self.path))
+
+    def _place(self, found: re.Match[str]) -> Place:
+        sent = self.sent.get(found["whole"], found["field"] or found["argument"])
+        limits = self.limits.get(found["whole"], _LONG if found["slashes"] else _NAME)
+        return Place(argument=found["argument"], field=found["field"] or "", sent=sent, limits=limits)
+
+    @property
+    def queries(self) -> Mapping[str, str]:
+        """The arguments that are query parameters, each with its name in a request."""
+        elsewhere = {*self.body, *(place.argument for place in self.places)}
+        return {name: self.sent.get(name, name) for name in self.takes if name not in elsewhere}
+
+    def filled(self, values: tuple[str, ...]) -> str:
+        """The path with these values, in the order of `places`, instead of the names."""
+        left = iter(values)
+        return _PLACE.sub(lambda found: next(left), self.path)
+
+    @property
+    def route(self) -> str:
+        """The path as a pattern of the web framework: `/resources/{name}`."""
+        return _PLACE.sub(lambda found: f"{{{self._place(found).sent}{found['slashes']}}}", self.path)
+
+    def arguments(self, given: tuple[object, ...], named: Mapping[str, object]) -> Mapping[str, Any]:
+        """The arguments of a call, by name. Raises TypeError as the method does."""
+        return self.signature.bind(*given, **named).arguments
+
+
+_PLACE = re.compile(r"\{(?P<whole>(?P<argument>\w+)(?:\.(?P<field>\w+))?)(?P<slashes>(?::path)?)\}")
+
+
+@cache
+def _signature(name: str) -> Signature:
+    whole = signature(getattr(Grid, name))
+    return whole.replace(parameters=[one for one in whole.parameters.values() if one.name != "self"])
+
+
+@cache
+def _hints(name: str) -> Mapping[str, Hint]:
+    return get_type_hints(getattr(Grid, name))

@@ -1,0 +1,182 @@
+"""The table of use cases: for each method of `Grid` its HTTP request, its tag and the role that it requires.
+
+The types of arguments and answers, default values and the line of help are those of the method in
+`ports.grid`. The REST routes with their OpenAPI document (api/routes.py), the HTTP client (sdk/grid_http.py)
+and the calls over the Unix socket (rpc/) are derived from this table.
+
+Every list has one form: the whole list as a JSON array, in the order that the method documents. No list has
+pages; `runs` alone has a `limit`. Every stream has one form: a JSON array of items, each with a `sequence`,
+and an argument `after`, the sequence of the last item that the caller has.
+"""
+
+from collections.abc import Mapping
+
+from gridmill.errors import InputError
+from gridmill.ports.usecase import Limits, Role, UseCase
+
+_NOTHING: Mapping[str, str] = {}
+_NO_LIMITS: Mapping[str, Limits] = {}
+_NAME = Limits(min_length=1, max_length=200)
+_HASH = Limits(pattern=r"^[0-9a-f]{8,128}$")
+_PAGE = Limits(ge=1, le=10_000)
+_VIEWER, _OPERATOR, _ADMIN = Role
+
+
+def _row(
+    name: str,
+    request: str,
+    tag: str,
+    role: Role,
+    operation: str = "",
+    *,
+    body: tuple[str, ...] = (),
+    sent: Mapping[str, str] = _NOTHING,
+    limits: Mapping[str, Limits] = _NO_LIMITS,
+) -> UseCase:
+    method, _, path = request.partition(" ")
+    return UseCase(
+        name=name,
+        method=method,
+        path=path,
+        tag=tag,
+        role=role,
+        operation=operation or name,
+        body=body,
+        sent=sent,
+        limits=limits,
+    )
+
+
+_ROWS = (
+    _row("control", "GET /control", "control", _VIEWER, "show_control"),
+    _row("shutdown", "POST /control/shutdown", "control", _ADMIN),
+    _row("pipelines", "GET /pipelines", "pipelines", _VIEWER, "list_pipelines"),
+    _row("apply", "POST /pipelines", "pipelines", _OPERATOR, "apply_pipeline", body=("pipeline",)),
+    _row("pipeline", "GET /pipelines/{name}", "pipelines", _VIEWER, "show_pipeline"),
+    _row("remove_pipeline", "DELETE /pipelines/{name}", "pipelines", _OPERATOR),
+    _row("plan_run", "POST /plans", "runs", _VIEWER, body=("pipeline",)),
+    _row("start_run", "POST /runs", "runs", _OPERATOR, body=("pipeline",)),
+    _row(
+        "runs",
+        "GET /runs",
+        "runs",
+        _VIEWER,
+        "list_runs",
+        sent={"states": "state"},
+        limits={"limit": _PAGE},
+    ),
+    _row("run", "GET /runs/{run_id}", "runs", _VIEWER, "show_run"),
+    _row("remove_run", "DELETE /runs/{run_id}", "runs", _OPERATOR),
+    _row("resume", "POST /runs/{run_id}/resume", "runs", _OPERATOR, "resume_run"),
+    _row("stop_run", "POST /runs/{run_id}/stop", "runs", _OPERATOR),
+    _row(
+        "events",
+        "GET /runs/{run_id}/events",
+        "runs",
+        _VIEWER,
+        "follow_events",
+        limits={"after": Limits(ge=0, lt=2**63), "limit": _PAGE, "wait_seconds": Limits(ge=0, le=60)},
+    ),
+    _row("report", "GET /runs/{run_id}/report", "runs", _VIEWER, "show_report"),
+    _row("resources", "GET /resources", "resources", _VIEWER, "list_resources"),
+    _row("configure_resource", "PUT /resources/{resource.name}", "resources", _OPERATOR, body=("resource",)),
+    _row("remove_resource", "DELETE /resources/{name}", "resources", _OPERATOR),
+    _row("sites", "GET /sites", "sites", _VIEWER, "list_sites"),
+    _row("nodes", "GET /nodes", "sites", _VIEWER, "list_nodes"),
+    _row("farms", "GET /farms", "sites", _VIEWER, "list_farms"),
+    _row("add_site", "PUT /sites/{site.name}", "sites", _ADMIN, body=("site",)),
+    _row("remove_site", "DELETE /sites/{name}", "sites", _ADMIN),
+    _row("deployments", "GET /deployments", "deployments", _VIEWER, "list_deployments"),
+    _row(
+        "release",
+        "DELETE /deployments/{deployment_id}",
+        "deployments",
+        _OPERATOR,
+        sent={"deployment_id": "name"},
+    ),
+    _row("has_bundle", "GET /bundles/{bundle}", "bundles", _VIEWER, limits={"bundle": _HASH}),
+    _row(
+        "put_bundle", "PUT /bundles/{bundle}", "bundles", _OPERATOR, body=("data",), limits={"bundle": _HASH}
+    ),
+    _row("artifacts", "GET /artifacts", "artifacts", _VIEWER, "list_artifacts"),
+    _row("artifact", "GET /artifacts/{artifact_id:path}", "artifacts", _VIEWER, "show_artifact"),
+    _row("remove_artifact", "DELETE /artifacts/{artifact_id:path}", "artifacts", _OPERATOR),
+    _row("version", "GET /versions/{artifact_id:path}", "artifacts", _VIEWER, "show_version"),
+    _row("preview", "GET /previews/{artifact_id:path}", "artifacts", _VIEWER, limits={"rows": _PAGE}),
+    _row("diff", "GET /diffs", "artifacts", _VIEWER),
+    _row("compare", "GET /comparisons/{name:path}", "artifacts", _VIEWER, sent={"versions": "version"}),
+    _row(
+        "backup",
+        "POST /backup",
+        "projects",
+        _ADMIN,
+        sent={"pipelines": "pipeline"},
+        limits={"pipelines": Limits(min_length=1)},
+    ),
+    _row("restore", "POST /restore", "projects", _ADMIN),
+    _row("usage", "GET /usage", "housekeeping", _VIEWER),
+    _row("clean", "POST /clean", "housekeeping", _ADMIN, limits={"days": Limits(gt=0)}),
+    _row("verify", "POST /verify", "artifacts", _VIEWER),
+    _row("aliases", "GET /aliases", "aliases", _VIEWER, "list_aliases"),
+    _row(
+        "set_alias",
+        "PUT /aliases/{alias.id:path}",
+        "aliases",
+        _OPERATOR,
+        body=("alias",),
+        sent={"alias.id": "alias_id"},
+        limits={"expected": Limits(ge=0)},
+    ),
+    _row("remove_alias", "DELETE /aliases/{alias_id:path}", "aliases", _OPERATOR),
+    _row("schedules", "GET /schedules", "schedules", _VIEWER, "list_schedules"),
+    _row(
+        "schedule",
+        "GET /schedules/{name:path}",
+        "schedules",
+        _VIEWER,
+        "show_schedule",
+        limits={"name": _NAME},
+    ),
+    _row(
+        "pause_schedule", "POST /schedules/{name:path}/stop", "schedules", _OPERATOR, limits={"name": _NAME}
+    ),
+    _row(
+        "start_schedule", "POST /schedules/{name:path}/start", "schedules", _OPERATOR, limits={"name": _NAME}
+    ),
+    _row("backfills", "GET /backfills", "backfills", _VIEWER, "list_backfills"),
+    _row("backfill", "GET /backfills/{name}", "backfills", _VIEWER, "show_backfill"),
+    _row("start_backfill", "POST /backfills", "backfills", _OPERATOR, body=("backfill", "chunks")),
+    _row(
+        "backfill_pipeline",
+        "POST /pipelines/{backfill.name}/backfill",
+        "backfills",
+        _OPERATOR,
+        body=("backfill", "values"),
+    ),
+    _row("stop_backfill", "POST /backfills/{name}/stop", "backfills", _OPERATOR),
+    _row("projects", "GET /projects", "projects", _VIEWER, "list_projects"),
+    _row("configure_project", "PUT /projects/{project.name}", "projects", _ADMIN, body=("project",)),
+    _row("remove_project", "DELETE /projects/{name}", "projects", _ADMIN),
+    _row("advise", "GET /advice/{name:path}", "advice", _VIEWER, limits={"name": _NAME}),
+    _row(
+        "probe",
+        "POST /probes/{name:path}",
+        "advice",
+        _OPERATOR,
+        limits={"name": _NAME, "workers": Limits(ge=1, le=1024), "share": Limits(gt=0, le=1)},
+    ),
+    _row("alterations", "GET /alterations", "sinks", _VIEWER, "list_alterations"),
+    _row("alter_sink", "POST /alterations/{name:path}", "sinks", _OPERATOR, body=("change",)),
+    _row("load_tasks", "GET /tasks", "sinks", _VIEWER, "list_load_tasks"),
+)
+
+USE_CASES: Mapping[str, UseCase] = {row.name: row for row in _ROWS}
+"""The rows by name, in the order of the routes."""
+
+
+def use_case(name: str) -> UseCase:
+    """The row of that name. Raises InputError."""
+    try:
+        return USE_CASES[name]
+    except KeyError:
+        raise InputError(f"there is no use case {name!r}") from None

@@ -1,0 +1,90 @@
+"""The table of use cases: complete, consistent, and each implemented once."""
+
+from dataclasses import is_dataclass
+from inspect import signature
+
+import pytest
+
+from gridmill.control.usecases.service import Service
+from gridmill.errors import InputError
+from gridmill.ports.grid import Grid
+from gridmill.ports.usecase import Form, Role, UseCase
+from gridmill.ports.usecases import USE_CASES, use_case
+from gridmill.testing.fake_grid import FakeGrid
+
+ROWS = pytest.mark.parametrize("row", USE_CASES.values(), ids=list(USE_CASES))
+
+
+def test_each_method_of_the_grid_is_a_row_and_each_row_a_method() -> None:
+    methods = {name for name in dir(Grid) if not name.startswith("_")}
+    assert set(USE_CASES) == methods
+
+
+@ROWS
+def test_a_row_is_implemented_once_in_the_service_and_in_the_fake_with_the_signature(row: UseCase) -> None:
+    for grid in (Service, FakeGrid):
+        homes = [one.__name__ for one in grid.__mro__ if row.name in vars(one)]
+        assert len(homes) == 1, homes
+        assert signature(getattr(grid, row.name)) == signature(getattr(Grid, row.name))
+
+
+@ROWS
+def test_what_a_row_says_of_arguments_is_said_of_arguments_that_there_are(row: UseCase) -> None:
+    fields = {f"{place.argument}.{place.field}" for place in row.places if place.field}
+    assert set(row.body) <= set(row.takes)
+    assert set(row.limits) | set(row.sent) <= set(row.takes) | fields
+    for place in row.places:
+        assert place.argument in row.takes
+        assert not place.field or (
+            place.argument in row.body and place.field in dir(row.takes[place.argument])
+        )
+
+
+@ROWS
+def test_a_row_reads_or_changes_as_its_method_and_role_say(row: UseCase) -> None:
+    if row.method == "GET":
+        assert row.role is Role.VIEWER
+        assert not row.body
+        assert row.form is not Form.NOTHING
+    nouns = [name for name, hint in row.takes.items() if is_dataclass(hint)]
+    assert set(nouns) <= set(row.body), "a noun does not fit into a path or a query"
+
+
+@ROWS
+def test_the_help_of_a_row_is_one_sentence_or_two(row: UseCase) -> None:
+    assert row.help.endswith(".")
+    assert "Raises" not in row.help
+    assert row.help[0].isupper()
+
+
+def test_no_two_rows_have_one_request_or_one_operation() -> None:
+    assert len({(row.method, row.route) for row in USE_CASES.values()}) == len(USE_CASES)
+    assert len({row.operation for row in USE_CASES.values()}) == len(USE_CASES)
+
+
+def test_lists_and_streams_have_one_form_each() -> None:
+    streams = [row for row in USE_CASES.values() if row.form is Form.STREAM]
+    assert [row.name for row in streams] == ["events"]
+    assert all({"after", "limit", "wait_seconds"} <= set(row.queries) for row in streams)
+    lists = {row.name for row in USE_CASES.values() if row.form is Form.LIST}
+    assert {"runs", "artifacts", "pipelines", "load_tasks"} <= lists
+    assert not {"configure_resource", "events", "report"} & lists
+
+
+def test_a_row_gives_the_parts_of_a_request() -> None:
+    row = use_case("set_alias")
+    assert row.route == "/aliases/{alias_id:path}"
+    assert row.filled(("p/j@prod",)) == "/aliases/p/j@prod"
+    assert row.queries == {"expected": "expected"}
+    assert use_case("release").route == "/deployments/{name}"
+    assert use_case("runs").queries == {"limit": "limit", "pipeline": "pipeline", "states": "state"}
+
+
+def test_arguments_are_bound_as_the_method_binds_them() -> None:
+    assert use_case("stop_run").arguments(("r-1",), {"job": "a"}) == {"run_id": "r-1", "job": "a"}
+    with pytest.raises(TypeError, match="jbo"):
+        use_case("stop_run").arguments(("r-1",), {"jbo": "a"})
+    with pytest.raises(TypeError, match="run_id"):
+        use_case("run").arguments((), {})
+    with pytest.raises(InputError, match="no use case 'close'"):
+        use_case("close")
