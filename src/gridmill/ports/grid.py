@@ -1,8 +1,8 @@
 """The use cases of Gridmill, offered by the control node's service in process and by its clients.
 
 `Grid` joins the protocols of schedules, backfills, sites, advice, projects, sinks (alterations and status),
-versions and aliases, and housekeeping. The REST API has its types, default values and lines of help from here:
-the first line of a docstring is the line of help. `ports/usecases.py` adds the HTTP request of each method.
+versions and aliases, and housekeeping. The REST API has the types, default values and lines of help of these
+methods: the first line of a docstring is the line of help. `ports/usecases.py` has their HTTP requests.
 """
 
 from collections.abc import Mapping
