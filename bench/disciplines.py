@@ -1,6 +1,6 @@
 """Disciplines to compare: first come first served, shortest first, EASY backfill, and Gridmill's own.
 
-Ours decides with the functions that the planner decides with (gridmill.scheduler.ordering).
+Ours decides with the functions that the planner decides with (gridmill.domain.ordering).
 """
 
 from bisect import bisect_left, insort
@@ -11,9 +11,7 @@ from itertools import islice
 
 from bench.queueing import Pool, Task
 from bench.reservation import may_pass, reserve
-from gridmill.scheduler.draft import RESERVE_AFTER_SECONDS
-from gridmill.scheduler.history import PER_SUBJECT
-from gridmill.scheduler.ordering import (
+from gridmill.domain.ordering import (
     Interruptible,
     alone_seconds,
     due,
@@ -21,6 +19,8 @@ from gridmill.scheduler.ordering import (
     next_look,
     to_interrupt,
 )
+from gridmill.scheduler.draft import RESERVE_AFTER_SECONDS
+from gridmill.scheduler.history import PER_SUBJECT
 
 DEPTH = 500
 """How many waiting jobs EASY looks at (Slurm's bf_max_job_test)."""

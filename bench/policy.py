@@ -12,7 +12,7 @@ from bench.disciplines import DEPTH, Easy, Fifo, Ours, Shortest
 from bench.loads import LOADS, MADE_GPUS, MADE_LOAD, PHILLY, TRACE_GPUS, Load
 from bench.measure import Result, at_least, at_most, percentile, row, save
 from bench.queueing import Discipline, Pool
-from gridmill.scheduler.ordering import RESTART_SECONDS
+from gridmill.domain.ordering import RESTART_SECONDS
 
 AREA = "Queueing"
 MEAN_TIMES, WAIT_TIMES, EVENTS_PER_SECOND = 3.0, 1.2, 10_000
@@ -32,7 +32,7 @@ Generated: 20,000 jobs of four teams (lognormal durations, gangs of 1 to 64 GPUs
 as by night) on {MADE_GPUS} GPUs at a load of {MADE_LOAD:g}. GPUs are alike and a gang needs all of its own at
 once. Shortest first, shortest remaining first and EASY know every duration (EASY looks at {DEPTH} waiting
 jobs); ours knows only how long the jobs of the same cluster or team took that ended before, and decides with
-the planner's functions (scheduler/ordering.py): the order, whom to interrupt, and for how long a job is left
+the planner's functions (domain/ordering.py): the order, whom to interrupt, and for how long a job is left
 alone; where its room is the planner says itself, as it sees pods. Interrupting a job that can resume costs it
 {RESTART_SECONDS:.0f} s on all its GPUs. The interrupting disciplines are told that all jobs can resume,
 unless it says otherwise. Completion: from submission to end. Wait: from submission to the first start.

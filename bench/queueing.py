@@ -6,7 +6,7 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from gridmill.scheduler.ordering import RESTART_SECONDS
+from gridmill.domain.ordering import RESTART_SECONDS
 
 
 class Kind(IntEnum):

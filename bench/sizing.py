@@ -17,9 +17,9 @@ from bench.contestants import GRIDMILL, gridmill_environment, short_folder
 from bench.measure import REPOSITORY, Result, at_least, row, save
 from bench.workloads import WORKLOADS
 from gridmill.domain.amounts import MIB
+from gridmill.domain.footprint import footprint_of
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.states import Cause
-from gridmill.scheduler.footprint import footprint_of
 from gridmill.scheduler.sizing import STEP
 from gridmill.stores.sql import make
 

@@ -3,13 +3,13 @@
 from math import inf
 
 from gridmill.control.steps.begin import AGAIN
+from gridmill.domain import footprint
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import DEFAULT_KEEP_SECONDS
 from gridmill.scheduler import (
     capacity,
     feasibility,
-    footprint,
     forecast,
     history,
     outcomes,

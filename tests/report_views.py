@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.domain.graph import critical_path
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.resource import Sizing, Use
@@ -12,7 +13,6 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.domain.views import JobView, RunView
-from gridmill.scheduler.graph import critical_path
 
 HOSTILE = "<script>alert('x')</script>\"&'><img src=x onerror=alert(1)>"
 BEGAN = 1_700_000_000.0

@@ -15,8 +15,8 @@ import pytest
 
 from gridmill.declarations import parse_declarations
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.preflight import preflight_question
 from gridmill.jobs.preflight.run import check
-from gridmill.scheduler.preflight import preflight_question
 from tests.docs.markdown import ROOT, Block, blocks
 from tests.planned import VARIABLE, read
 

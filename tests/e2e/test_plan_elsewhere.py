@@ -18,10 +18,9 @@ import pytest
 from obstore.store import S3Store
 
 from gridmill.declarations import read_pipeline
-from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.preflight import Checked, Question, preflight_question, show_finding
 from gridmill.jobs.preflight.remote import MOST_BYTES
 from gridmill.jobs.preflight.run import check
-from gridmill.scheduler.preflight import preflight_question, show_finding
 from gridmill.storage.preflight import ask
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.ports import free_port

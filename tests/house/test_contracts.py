@@ -137,6 +137,8 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.sdk.bad", "gridmill.scheduler.plan"),
         ("gridmill.cli.bad", "gridmill.scheduler.plan"),
         ("gridmill.api.bad", "gridmill.scheduler.plan"),
+        ("gridmill.declarations.bad", "gridmill.scheduler.plan"),
+        ("gridmill.farm.bad", "gridmill.scheduler.plan"),
     ),
     "ports": (
         ("gridmill.scheduler.bad", "gridmill.ports.store"),

@@ -26,7 +26,7 @@ SYSTEM = {
 }
 """Methods of paths and functions of the system's modules that read or change the machine."""
 
-LOADED = {"zoneinfo", "gridmill.scheduler.cron"}
+LOADED = {"zoneinfo", "gridmill.domain.cron"}
 """What these packages load on first use: the rules of time zones, and the reader of cron lines."""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from zoneinfo import ZoneInfo
 
+from gridmill.domain.due_times import GRACE_SECONDS, decide, latest_until, next_after
 from gridmill.domain.schedule import CatchUp, Schedule, ScheduleSpec
-from gridmill.scheduler.due_times import GRACE_SECONDS, decide, latest_until, next_after
 from tests.oracles.clock import DAYS, MONTHS, Cron, due, due_months, local_minutes
 
 ZONES = (

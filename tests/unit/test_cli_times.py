@@ -25,7 +25,7 @@ from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import JobView, RunView, ScheduleView
 
 NAMES = frozenset().union(*TIMES.values())
-NOT_SHOWN = {"AliasMove", "CodeList", "Heartbeat", "Measurement", "Plan", "PodEvent", "Provenance"}
+NOT_SHOWN = {"AliasMove", "CodeList", "Heartbeat", "Measurement", "Plan", "PodEvent", "Provenance", "Verdict"}
 """Nouns that no command prints as JSON."""
 ELSEWHERE = {"SourceLine"}
 """Of a farm's records."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.domain.backfill import Backfill, Chunk, ChunkState, chunk_values, spans
+from gridmill.domain.due_times import chunk_ids, next_chunk, outage_over, state_of, stays
 from gridmill.domain.job import Job
 from gridmill.domain.naming import read_moment
 from gridmill.domain.pipeline import Pipeline
@@ -18,7 +19,6 @@ from gridmill.domain.sink import Outage, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.domain.states import RunState
 from gridmill.errors import InputError
-from gridmill.scheduler.due_times import chunk_ids, next_chunk, outage_over, state_of, stays
 
 DAY = 86_400.0
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gridmill.cli.format import critical_line
 from gridmill.domain.amounts import Amounts
+from gridmill.domain.graph import critical_path
 from gridmill.domain.resource import Sizing
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView, RunView
 from gridmill.report.render import render
-from gridmill.scheduler.graph import critical_path
 from gridmill.testing.store_samples import a_job_run, a_run
 
 

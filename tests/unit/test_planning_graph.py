@@ -4,6 +4,7 @@ import pytest
 
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.command import Each
+from gridmill.domain.graph import order
 from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
@@ -13,7 +14,6 @@ from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.source import Source
 from gridmill.errors import PipelineError
 from gridmill.scheduler.dry_run import dry_run
-from gridmill.scheduler.graph import order
 from gridmill.scheduler.snapshot import Snapshot
 
 

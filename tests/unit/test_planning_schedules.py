@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridmill.domain.due_times import check_spec, decide, latest_until, next_after, upcoming
 from gridmill.domain.schedule import CatchUp, Continuous, Overlap, Schedule, ScheduleSpec
 from gridmill.errors import InputError
-from gridmill.scheduler.due_times import check_spec, decide, latest_until, next_after, upcoming
 
 AMSTERDAM = ZoneInfo("Europe/Amsterdam")
 

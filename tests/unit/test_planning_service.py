@@ -9,7 +9,7 @@ from bench.reservation import may_pass, reserve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.scheduler.ordering import (
+from gridmill.domain.ordering import (
     LONGEST_PASSED_SECONDS,
     Interruptible,
     due,

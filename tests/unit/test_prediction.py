@@ -12,13 +12,13 @@ from clean_process import predict
 from learning_data import artifact_of, events_of, prediction_context, series, training_context, write_dataset
 
 from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.footprint import count_shards
 from gridmill.domain.training import Combine
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset_reader import fetch_piece, open_partitions
 from gridmill.jobs.prediction.shards import cut
 from gridmill.jobs.prediction.swarm import Shards
 from gridmill.jobs.training.run import run as train
-from gridmill.scheduler.footprint import count_shards
 
 OPTIONS = {
     "lstm": {"sequence": 12, "hidden": 8, "epochs": 2, "learning_rate": 0.01, "batch_size": 64},

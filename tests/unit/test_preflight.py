@@ -17,11 +17,10 @@ import pytest
 
 from gridmill.declarations import read_pipeline
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.preflight import Checked
+from gridmill.domain.preflight import Checked, preflight_question, show_finding
 from gridmill.errors import PipelineError, explained
 from gridmill.jobs.preflight import sinks
 from gridmill.jobs.preflight.run import check
-from gridmill.scheduler.preflight import preflight_question, show_finding
 
 ROWS = 400
 BASE = """\

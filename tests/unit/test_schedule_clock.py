@@ -17,9 +17,9 @@ from tests.oracles.clock_cases import (
     expected_due,
 )
 
+from gridmill.domain.due_times import check_spec
 from gridmill.domain.schedule import CatchUp, ScheduleSpec
 from gridmill.errors import InputError
-from gridmill.scheduler.due_times import check_spec
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -7,6 +7,7 @@ import pytest
 
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.domain.footprint import footprint_of
 from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Measurement, Resource, Use, default_resource
@@ -15,7 +16,6 @@ from gridmill.domain.source import Format, Source
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.domain.tuning import Range, Search
 from gridmill.domain.usage import Parallel
-from gridmill.scheduler.footprint import footprint_of
 from gridmill.scheduler.history import PER_JOB, History
 from gridmill.scheduler.sizing import after_memory_kill, size_job, size_resource, subject_of
 

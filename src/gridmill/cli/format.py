@@ -8,13 +8,13 @@ from math import floor
 
 from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_seconds
 from gridmill.domain.environment_build import is_building, state_of
+from gridmill.domain.graph import critical_path
 from gridmill.domain.metrics import headline, metrics
 from gridmill.domain.project import DEFAULT, ProjectView
 from gridmill.domain.provenance import SAME
 from gridmill.domain.run import Attempt, Run
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState
 from gridmill.domain.views import JobView, PartView, RunView
-from gridmill.scheduler.graph import critical_path
 
 _BAR = 12
 

@@ -12,9 +12,8 @@ from gridmill.cli.session import Json, emit
 from gridmill.domain.amounts import show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.preflight import Checked, Finding
+from gridmill.domain.preflight import Checked, Finding, preflight_question
 from gridmill.errors import TABLE, InputError, PipelineError, explained
-from gridmill.scheduler.preflight import preflight_question
 
 _MANY = " problems\n  "
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from gridmill.declarations.problems import FieldPath, Problem, did_you_mean
 from gridmill.declarations.yaml import Document, Fields, Items, Value
 from gridmill.domain.command import input_variable
+from gridmill.domain.due_times import check_spec
+from gridmill.domain.graph import NAMED_WHERE_READ, order
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS
 from gridmill.domain.schedule import ScheduleSpec
 from gridmill.errors import InputError, PipelineError
-from gridmill.scheduler.due_times import check_spec
-from gridmill.scheduler.graph import NAMED_WHERE_READ, order
 
 _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.TRAINING, "dataset"): JobKind.DATASET,

@@ -70,7 +70,7 @@ def keep_of(resource: Resource, site: SiteKind | None) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
     """A chosen size: amounts per worker, workers, and the reasons as sentences for people. `left_seconds` is
-    what decides the job's place in line (gridmill.scheduler.ordering); None: nothing was measured."""
+    what decides the job's place in line (gridmill.domain.ordering); None: nothing was measured."""
 
     amounts: Amounts
     workers: int = 1

@@ -12,11 +12,11 @@ from math import inf
 from gridmill.domain.amounts import Amounts, devices_of, pick, show_bytes
 from gridmill.domain.farm_protocol import Opening, Queued
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.ordering import remaining
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.site import Node, Seat
 from gridmill.errors import CapacityError
 from gridmill.farm.deployment import HAS_ROOM, Berth, Lodging, LodgingState
-from gridmill.scheduler.ordering import remaining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ from statistics import fmean
 
 from gridmill.domain.advice import Advice, Bound, Forecast, Law, LawKind, Measured, Probe
 from gridmill.domain.amounts import Amounts, show_count, show_seconds
+from gridmill.domain.footprint import PER_PROBE_WORKER, WORKER_BYTES
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.resource import Measurement, Resource
 from gridmill.domain.usage import Parallel
 from gridmill.scheduler.bottleneck import blind_spot, bound_of, disturbed, has_workers, shares_of, why_bound
-from gridmill.scheduler.footprint import PER_PROBE_WORKER, WORKER_BYTES
 from gridmill.scheduler.history import PROBE
 from gridmill.scheduler.scaling_law import Curve, Trial, fit, fit_coherent
 

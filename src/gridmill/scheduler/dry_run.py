@@ -8,6 +8,7 @@ from functools import partial
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.farm_protocol import Line
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource, Sizing, default_resource
@@ -17,7 +18,6 @@ from gridmill.scheduler.alternatives import Candidate, Joining, alternatives, de
 from gridmill.scheduler.bottleneck import may_be_cut
 from gridmill.scheduler.capacity import most_jobs
 from gridmill.scheduler.feasibility import Problem, at, cpus_of, problem_of, problem_of_resource
-from gridmill.scheduler.graph import order
 from gridmill.scheduler.site_choice import Reading, choose, travel
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from gridmill.domain.footprint import cells_of
 from gridmill.domain.job import JobSize
 from gridmill.domain.resource import Measurement, Resource
 from gridmill.scheduler.feasibility import gpus_of
-from gridmill.scheduler.footprint import cells_of
 from gridmill.scheduler.history import History
 
 ENOUGH = 3

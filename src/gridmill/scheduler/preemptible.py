@@ -5,10 +5,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from gridmill.domain.job import JobSize
+from gridmill.domain.ordering import alone_seconds, due, expected_left, next_look
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.states import AttemptState
 from gridmill.scheduler.forecast import lasted
-from gridmill.scheduler.ordering import alone_seconds, due, expected_left, next_look
 from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 

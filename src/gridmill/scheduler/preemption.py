@@ -5,19 +5,19 @@ from copy import copy
 from math import inf
 
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.plan import Interrupt
-from gridmill.domain.run import Interruption, JobRun
-from gridmill.scheduler.capacity import Slot, places_in
-from gridmill.scheduler.draft import Draft
-from gridmill.scheduler.fair_share import Standing
-from gridmill.scheduler.lane import Lane, Line
-from gridmill.scheduler.ordering import (
+from gridmill.domain.ordering import (
     RESTART_SECONDS,
     UNKNOWN_SECONDS,
     Interruptible,
     may_interrupt,
     to_interrupt,
 )
+from gridmill.domain.plan import Interrupt
+from gridmill.domain.run import Interruption, JobRun
+from gridmill.scheduler.capacity import Slot, places_in
+from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.fair_share import Standing
+from gridmill.scheduler.lane import Lane, Line
 from gridmill.scheduler.preemptible import Running
 from gridmill.scheduler.queue import Demand, JobClass, Ticket
 

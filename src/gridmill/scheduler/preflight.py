@@ -1,27 +1,19 @@
-"""Checks columns and inputs of a pipeline against the known tables before a run; builds the preflight.
+"""Checks columns and inputs of a pipeline against the known tables before a run.
 
 It compares the columns that jobs and alterations of sinks name with those that the tables had when they were
 last made. Expressions are SQL, which only the job itself can read, so this module does not check them. It
-finds tables that hold no rows yet and the jobs that need some. It writes the question of a preflight and
-turns the answer into findings per job. All functions are pure.
+finds tables that hold no rows yet and the jobs that need some. All functions are pure.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from types import MappingProxyType
 
-from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.artifact import Input
 from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.job import Job, JobKind
-from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.preflight import Checked, Finding, Question
+from gridmill.domain.job import Job
 from gridmill.domain.sink_overrides import Change
-from gridmill.domain.views import PlannedJob
-from gridmill.errors import InputError, explained
-from gridmill.scheduler.graph import order
 
 Known = Mapping[str, tuple[str, ...]]
 """The columns of each table, by the name that the declaration gives it; of a dataset its features are enough.
@@ -144,61 +136,3 @@ def lacking_rows(job: Job, inputs: Iterable[Input]) -> tuple[str, ...]:
     needed = (spec.basis.table,) if spec.basis else spec.references()
     empty = {one.name for one in inputs if one.artifact.output.rows == 0}
     return needed if needed and empty.issuperset(needed) else ()
-
-
-_NONE: Mapping[str, Artifact] = MappingProxyType({})
-
-
-def preflight_question(
-    pipeline: Pipeline,
-    *,
-    root: str = "",
-    versions: Mapping[str, Artifact] = _NONE,
-    earlier: Mapping[str, Artifact] = _NONE,
-    unchanged: Collection[str] = (),
-) -> Question | None:
-    """The question; None where there is no job to check. Raises PipelineError for a cycle."""
-    jobs = tuple(pipeline.job(name) for name in order(pipeline))
-    if all(job.kind == JobKind.COMMAND or job.name in unchanged for job in jobs):
-        return None
-    return Question(
-        folder=pipeline.folder,
-        jobs=jobs,
-        root=root,
-        versions=dict(versions),
-        earlier=dict(earlier),
-        unchanged=tuple(sorted(unchanged)),
-        late=written_late(pipeline, unchanged),
-    )
-
-
-def written_late(pipeline: Pipeline, unchanged: Collection[str] = ()) -> Mapping[str, str]:
-    """The sinks whose files a command may write before they are loaded, each with such a command."""
-    late: dict[str, str] = {}
-    for name in order(pipeline):
-        job = pipeline.job(name)
-        if job.command is not None and name not in unchanged:
-            late[name] = name
-        elif before := [late[need] for need in job.all_needs if need in late]:
-            late[name] = before[0]
-    return {name: command for name, command in late.items() if pipeline.job(name).sink is not None}
-
-
-def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: Checked) -> PlannedJob:
-    """The job of a plan with what the preflight found."""
-    found = [one for one in checked.findings if one.job == planned.job]
-    certain = [show_finding(pipeline, one) for one in found if one.certain]
-    doubts = [show_finding(pipeline, one) for one in found if not one.certain]
-    return replace(
-        planned,
-        inferred=checked.inferred.get(planned.job, ()),
-        problem="; ".join(certain) or planned.problem,
-        doubt="; ".join(doubts) or ("" if certain else planned.doubt),
-    )
-
-
-def show_finding(pipeline: Pipeline, finding: Finding) -> str:
-    """The finding with its place in the file, and what to do."""
-    path = f"jobs.{finding.job}.{finding.path}"
-    place = pipeline.lines.place(path) if pipeline.lines is not None else path
-    return explained(InputError(finding.message, hint=finding.hint, place=place))

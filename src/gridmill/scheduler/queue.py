@@ -6,14 +6,14 @@ from itertools import chain, islice, repeat
 from typing import NamedTuple, TypeAlias
 
 from gridmill.domain.job import JobKind
+from gridmill.domain.ordering import UNKNOWN_SECONDS, due
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.run import JobRun, Run
-from gridmill.scheduler.ordering import UNKNOWN_SECONDS, due
 from gridmill.scheduler.sorted_tuples import Ordered
 
 Rank: TypeAlias = tuple[int, float, int, int, str]
 """(-priority, due time, run order, job order, JobRun id): the smallest is first; see
-gridmill.scheduler.ordering. All in one tuple: two that are compared are often equal up to the run."""
+gridmill.domain.ordering. All in one tuple: two that are compared are often equal up to the run."""
 
 Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass"]
 """A job in line: its rank, and its class. Ranks differ, so classes are never compared. It is made once, when

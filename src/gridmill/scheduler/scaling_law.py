@@ -26,8 +26,8 @@ from math import exp, log
 from statistics import NormalDist
 
 from gridmill.domain.advice import Forecast
+from gridmill.domain.footprint import stretch
 from gridmill.domain.frozen import dataclass
-from gridmill.scheduler.footprint import stretch
 
 NOISE = 0.03
 """How far attempts of one job lie apart (standard deviation as a share), before any were compared."""

@@ -4,14 +4,7 @@ from dataclasses import replace
 from math import inf
 
 from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count
-from gridmill.domain.frozen import dataclass
-from gridmill.domain.job import Job, JobKind, JobSize
-from gridmill.domain.resource import Measurement, Resource, Sizing
-from gridmill.domain.usage import Parallel
-from gridmill.scheduler.advice import Known, advised_workers, most_of, pace_of
-from gridmill.scheduler.bottleneck import has_workers, leaves_workers_open
-from gridmill.scheduler.feasibility import cpus_of, gpus_of, leave_room
-from gridmill.scheduler.footprint import (
+from gridmill.domain.footprint import (
     KINDS,
     cells_of,
     data_bytes,
@@ -23,9 +16,16 @@ from gridmill.scheduler.footprint import (
     swarm_bytes,
     workers_of,
 )
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.ordering import expected_left
+from gridmill.domain.resource import Measurement, Resource, Sizing
+from gridmill.domain.usage import Parallel
+from gridmill.scheduler.advice import Known, advised_workers, most_of, pace_of
+from gridmill.scheduler.bottleneck import has_workers, leaves_workers_open
+from gridmill.scheduler.feasibility import cpus_of, gpus_of, leave_room
 from gridmill.scheduler.forecast import expected_seconds, lasted
 from gridmill.scheduler.history import History
-from gridmill.scheduler.ordering import expected_left
 
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.job import JobSize
+from gridmill.domain.ordering import remaining
 from gridmill.domain.project import Project
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.scheduler.capacity import Pods
@@ -19,7 +20,6 @@ from gridmill.scheduler.capacity_index import Tally
 from gridmill.scheduler.fair_share import Standing
 from gridmill.scheduler.forecast import lasted
 from gridmill.scheduler.lane import find_pod
-from gridmill.scheduler.ordering import remaining
 from gridmill.scheduler.queue import Claim, Demand, JobClass, Queue, Ticket, demand_of
 from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot

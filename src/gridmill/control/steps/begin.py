@@ -16,6 +16,8 @@ from gridmill.control.steps.parts import stop_attempt
 from gridmill.control.steps.pipeline_folders import check_run_origin, note_origin
 from gridmill.control.steps.result_names import settle_names
 from gridmill.domain.amounts import Amounts
+from gridmill.domain.due_times import check_times
+from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.naming import check_name
 from gridmill.domain.pipeline import Pipeline
@@ -28,9 +30,7 @@ from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState,
 from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.plugins import WISHES, find
 from gridmill.scheduler.conditions import may_go_on
-from gridmill.scheduler.due_times import check_times
 from gridmill.scheduler.feasibility import at
-from gridmill.scheduler.graph import order
 from gridmill.scheduler.sizing import size_job
 
 

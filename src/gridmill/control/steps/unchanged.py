@@ -17,6 +17,7 @@ from gridmill.control.steps.result_names import settle_names
 from gridmill.control.steps.source_listing import NOTHING, Listed
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.manifest import told
 from gridmill.domain.pipeline import Pipeline
@@ -25,7 +26,6 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import JobState, RunState
 from gridmill.errors import GridmillError, StorageError, explained
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.graph import order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

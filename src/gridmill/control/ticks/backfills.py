@@ -22,11 +22,11 @@ from gridmill.domain.backfill import (
     chunk_values,
     spans,
 )
+from gridmill.domain.due_times import chunk_ids, next_chunk, outage_over, state_of
 from gridmill.domain.pipeline import Pipeline, Written
 from gridmill.domain.run import Run
 from gridmill.errors import GridmillError, PipelineError, StorageError
 from gridmill.plugins import find
-from gridmill.scheduler.due_times import chunk_ids, next_chunk, outage_over, state_of
 
 
 def keep_backfills(control: Control) -> float:

@@ -17,6 +17,7 @@ from gridmill.control.steps.source_listing import Listed, listed
 from gridmill.control.steps.unchanged import unchanged_jobs, why_broken
 from gridmill.control.ticks.backfills import with_values
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.due_times import Verdict, closes_in, decide, due_times, room_for_block, upcoming
 from gridmill.domain.job import When
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import Run
@@ -25,7 +26,6 @@ from gridmill.domain.states import FINISHED_JOBS
 from gridmill.domain.views import ScheduleView
 from gridmill.errors import GridmillError, PipelineError, StorageError
 from gridmill.ports.storage import FileStat
-from gridmill.scheduler.due_times import Verdict, closes_in, decide, due_times, room_for_block, upcoming
 
 
 def start_scheduled(

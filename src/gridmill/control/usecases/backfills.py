@@ -16,10 +16,10 @@ from gridmill.control.ticks.backfills import (
 )
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.backfill import Backfill, BackfillView, Chunk, spans
+from gridmill.domain.due_times import chunk_ids, stays
+from gridmill.domain.graph import order
 from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
-from gridmill.scheduler.due_times import chunk_ids, stays
-from gridmill.scheduler.graph import order
 
 
 class BackfillCases(Cases):

@@ -8,12 +8,12 @@ from gridmill.control.steps.begin import check_names, declare_resources, resourc
 from gridmill.control.steps.pipeline_folders import note_origin
 from gridmill.control.ticks.schedules import schedule_view
 from gridmill.control.usecases.base import Cases
+from gridmill.domain.due_times import check_spec
+from gridmill.domain.graph import order
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.views import ScheduleView
 from gridmill.errors import ConflictError, NotFoundError
-from gridmill.scheduler.due_times import check_spec
-from gridmill.scheduler.graph import order
 
 
 class PipelineCases(Cases):

@@ -17,7 +17,7 @@ from gridmill.control.ticks.site_choice import crowded_among, made_before, readi
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.preflight import Question
+from gridmill.domain.preflight import Question, preflight_question, with_findings
 from gridmill.domain.resource import Resource
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.sink_overrides import AlterVerb, Change
@@ -25,7 +25,7 @@ from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.errors import InputError, NotFoundError, UnavailableError, explained
 from gridmill.ports.site import Carries, SitePort
 from gridmill.scheduler.dry_run import Carrying
-from gridmill.scheduler.preflight import Known, missing, missing_of, preflight_question, with_findings
+from gridmill.scheduler.preflight import Known, missing, missing_of
 from gridmill.scheduler.site_choice import Reading
 
 Lacking = Mapping[str, Mapping[str, int]]

@@ -30,10 +30,12 @@ from gridmill.control.usecases.preview import (
 )
 from gridmill.control.usecases.sinks import AlterationCases
 from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.domain.due_times import check_times
+from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline, with_lines
 from gridmill.domain.pod_protocol import Event
-from gridmill.domain.preflight import Finding
+from gridmill.domain.preflight import Finding, show_finding, written_late
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
 from gridmill.domain.states import RunState
@@ -41,9 +43,6 @@ from gridmill.domain.views import DryRun, RunView
 from gridmill.errors import NotFoundError, PipelineError
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
-from gridmill.scheduler.due_times import check_times
-from gridmill.scheduler.graph import order
-from gridmill.scheduler.preflight import show_finding, written_late
 
 
 class RunCases(AlterationCases):

@@ -16,6 +16,7 @@ from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.environment_build import BEGUN, ENDED
+from gridmill.domain.graph import critical_path
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.run_failures import at_fault, failed_jobs
@@ -25,7 +26,6 @@ from gridmill.errors import NotFoundError
 from gridmill.ports.site import Carries
 from gridmill.ports.store import Store
 from gridmill.scheduler.explain import why_waiting
-from gridmill.scheduler.graph import critical_path
 from gridmill.scheduler.wait_estimate import Waits
 
 ADDED = "rows_added"

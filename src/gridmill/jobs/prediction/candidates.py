@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.footprint import count_shards
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
@@ -24,7 +25,6 @@ from gridmill.jobs.prediction.shards import check_order, of_split, pieces_of, sp
 from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.jobs.signatures import check_same, dataset_signature, model_signature
 from gridmill.jobs.training_rows import LEAST_SHARE, Mask, seen_rows
-from gridmill.scheduler.footprint import count_shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

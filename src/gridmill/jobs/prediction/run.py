@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.amounts import show_number
 from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
+from gridmill.domain.footprint import count_probe_shards, count_shards
 from gridmill.domain.job import JobSize
 from gridmill.domain.metrics import HIGHER_IS_BETTER
 from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS, PredictionSpec
@@ -53,7 +54,6 @@ from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.jobs.subprocess_model import check_trust
 from gridmill.jobs.training_rows import Mask, Seen, seen_rows
 from gridmill.jobs.workers import in_child
-from gridmill.scheduler.footprint import count_probe_shards, count_shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,8 @@ def check_spec(spec: ScheduleSpec) -> None:
         _cron().check_cron(spec.cron, spec.zone)
 
 
-def _cron() -> Any:  # noqa: ANN401  gridmill.planning.cron, whose library most runs do not need
-    return import_module("gridmill.scheduler.cron")
+def _cron() -> Any:  # noqa: ANN401  gridmill.domain.cron, whose library most runs do not need
+    return import_module("gridmill.domain.cron")
 
 
 def next_after(spec: ScheduleSpec, since: float, time: float) -> float:
