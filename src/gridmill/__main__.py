@@ -10,9 +10,15 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gridmill.bootstrap.host import OwnHost
 from gridmill.cli.app import app
+from gridmill.cli.invocation import Invocation
 from gridmill.errors import TABLE, GridmillError, InternalError, to_body
+
+if TYPE_CHECKING:
+    from gridmill.sdk.client import Client
 
 
 def program() -> None:
@@ -31,15 +37,15 @@ def program() -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def main(arguments: Sequence[str] | None = None, *, context: object = None) -> None:
+def main(arguments: Sequence[str] | None = None, *, context: "Client | None" = None) -> None:
     """Run and exit: 0, or the exit code of the error table (130 when interrupted).
 
-    `context` is a Client that every command uses instead of finding a control node.
+    `context` is a client that every command uses instead of finding a control node.
     """
     warnings.formatwarning = _plain_warning
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(given, prog_name="gridmill", obj=context)
+        app(given, prog_name="gridmill", obj=Invocation(host=OwnHost(), client=context))
     except GridmillError as error:
         sys.exit(_explain(error, as_json="--json" in given))
     except KeyboardInterrupt:

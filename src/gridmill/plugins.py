@@ -99,6 +99,26 @@ ARCHIVES: Mapping[str, str] = {
 }
 """How whole projects are written to, and read from, one file."""
 
+GRIDS: Mapping[str, str] = {"records": "gridmill.bootstrap.node:read"}
+"""How a client reads a home without a control node: functions of Settings, whose result has `grid` and
+`close`."""
+
+VERSIONS: Mapping[str, str] = {
+    "files": "gridmill.jobs.peek:files_of",
+    "rows": "gridmill.jobs.stored_rows:read_rows",
+    "batches": "gridmill.jobs.stored_rows:read_batches",
+    "card": "gridmill.jobs.model_files:load_card",
+    "graph facts": "gridmill.jobs.model_files:graph_facts",
+    "described graph": "gridmill.jobs.training.onnx_graph:with_metadata",
+    "as arrow": "gridmill.jobs.apply_model:as_arrow",
+    "in form of": "gridmill.jobs.apply_model:in_form_of",
+    "apply model": "gridmill.jobs.apply_model:apply_model",
+    "write csv": "gridmill.jobs.write_rows:write_csv",
+    "write jsonl": "gridmill.jobs.write_rows:write_jsonl",
+    "write parquet": "gridmill.jobs.write_rows:write_parquet",
+}
+"""How a program reads and writes a version: each loads the libraries of data or models that it needs."""
+
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
     "sites": SITES,
@@ -114,6 +134,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "reports": REPORTS,
     "looks": LOOKS,
     "archives": ARCHIVES,
+    "grids": GRIDS,
+    "versions": VERSIONS,
 }
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gridmill.bootstrap import embed
+from gridmill.bootstrap.node import embed
 from gridmill.declarations import read_pipeline
 from gridmill.domain.states import FINISHED_RUNS
 from gridmill.settings import read_settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.bootstrap import EmbeddedNode, embed
+from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.declarations import read_pipeline
 from gridmill.domain.run import JobRun
 from gridmill.domain.site import Site, SiteKind

@@ -1,4 +1,4 @@
-"""Modules that are loaded by a name in a string keep the import contracts too, except those listed here."""
+"""Modules that are loaded by a name in a string keep the import contracts too."""
 
 from tests.house.contracts import Contracts, named_modules
 
@@ -19,13 +19,6 @@ PROCESSES = {
 }
 """Started, or looked for, as a process of its own (`python -m`): nothing is imported."""
 
-BREACHES = {
-    ("gridmill.cli.validate", "gridmill.storage.preflight"),
-    ("gridmill.sdk.discovery", "gridmill.bootstrap"),
-    ("gridmill.sdk.loaded", "gridmill.jobs.training.onnx_graph"),
-}
-"""What is known and is to go: nothing is added here."""
-
 
 def test_modules_named_in_strings_break_no_contract(contracts: Contracts):
     tried = [name for name in contracts.by_id if name not in HEAVY]
@@ -37,11 +30,10 @@ def test_modules_named_in_strings_break_no_contract(contracts: Contracts):
         and not contracts.graph.direct_import_exists(importer=pair[0], imported=pair[1])
     ]
     assert len(named) > 10, "names are not found any more"
-    kept = [pair for pair in named if pair not in BREACHES]
-    together = [name for name in tried if not contracts.holds(name, *kept)]
-    broken = {(pair, name) for pair in kept for name in together if not contracts.holds(name, pair)}
+    together = [name for name in tried if not contracts.holds(name, *named)]
+    broken = {(pair, name) for pair in named for name in together if not contracts.holds(name, pair)}
     assert (broken, together) == (set(), [])
 
 
-def test_breaches_that_are_gone_are_not_listed_any_more(contracts: Contracts):
-    assert (BREACHES | PROCESSES) - named_modules(contracts).keys() == set()
+def test_processes_that_are_not_started_any_more_are_not_listed(contracts: Contracts):
+    assert PROCESSES - named_modules(contracts).keys() == set()

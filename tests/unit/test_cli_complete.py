@@ -116,7 +116,9 @@ def test_names_of_a_home_without_a_control_node_load_no_control_node(tmp_path: P
     out, loaded = in_process(tmp_path / "home", "gridmill logs w", shell)
     assert "w-1" in out
     assert "gridmill.stores.sql" in loaded
-    assert not [name for name in ("gridmill.control", "gridmill.bootstrap", "gridmill.pod") if name in loaded]
+    assert not [
+        name for name in ("gridmill.control", "gridmill.bootstrap.node", "gridmill.pod") if name in loaded
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from tests.farms import farm, open_folder
 from tests.ports import free_port
 
-from gridmill.cli.doctor import look_at_clusters, look_at_dates
+from gridmill.bootstrap.checks import look_at_clusters, look_at_dates
 from gridmill.farm.join import invite
 from gridmill.farm.main import Running
 from gridmill.settings import Settings

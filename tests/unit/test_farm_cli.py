@@ -1,6 +1,8 @@
 """What is typed on a farm's machine, and what `doctor` finds there."""
 
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +10,21 @@ import pytest
 from tests.ports import free_port
 
 from gridmill.__main__ import main
-from gridmill.bootstrap import lock_home
-from gridmill.cli.doctor import look_at_farm, look_at_gpus
-from gridmill.cli.farm import Listening, join_line, listening, note_address, notes
+from gridmill.bootstrap.checks import look_at_farm, look_at_gpus
+from gridmill.bootstrap.home import lock_home
+from gridmill.bootstrap.host import OwnHost
+from gridmill.cli.farm import join_line, notes
 from gridmill.cli.farm_up import reachable, read_place
 from gridmill.cli.up import check_light, with_bucket_hosts
 from gridmill.domain.site import SiteKind
 from gridmill.errors import HomeInUseError, InputError, NotFoundError
-from gridmill.farm.main import open_records
+from gridmill.farm.listening import listening, note_address
+from gridmill.farm.store import open_records
 from gridmill.farm.tenant import Source
+from gridmill.ports.host import Listening
 from gridmill.settings import Settings, is_farm
 
+HOST = OwnHost()
 KNOWN = Listening(name="lab", address="127.0.0.1:1", fingerprint="f" * 64)
 
 
@@ -28,14 +34,14 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
-    assert read_place("local", {}).kind == SiteKind.LOCAL
-    ray = read_place("ray:10.0.0.5:6379", {"patience": "1"})
+    assert read_place("local", {}, HOST).kind == SiteKind.LOCAL
+    ray = read_place("ray:10.0.0.5:6379", {"patience": "1"}, HOST)
     assert (ray.kind, ray.address, ray.settings) == (SiteKind.RAY, "10.0.0.5:6379", {"patience": "1"})
     with pytest.raises(InputError) as told:
-        read_place("cluster", {})
+        read_place("cluster", {}, HOST)
     assert "local, slurm, ray" in told.value.hint
     with pytest.raises(InputError, match="has an address") as told:
-        read_place("ray", {})
+        read_place("ray", {}, HOST)
     assert "ray:HOST:6379" in told.value.hint
 
 
@@ -56,7 +62,7 @@ def test_what_is_wrong_with_its_site_is_told_when_it_starts(
     if place.startswith("ray"):
         pytest.importorskip("ray")
     with pytest.raises(InputError) as told:
-        read_place(place, settings)
+        read_place(place, settings, HOST)
     assert told.value.place == f"site farm: {wrong}"
 
 
@@ -135,3 +141,28 @@ def test_gpus_without_a_driver_are_amiss(tmp_path: Path, monkeypatch: pytest.Mon
     what, well, found = look_at_gpus(tmp_path)
     assert (what, well) == ("gpus", False)
     assert "driver" in found
+
+
+WITHOUT = """
+import sys
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] == "cryptography" else self.finder.find_spec(name, path, target)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+from gridmill.__main__ import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("words", [("up", "--light", "--listen", "127.0.0.1:0"), ("farm", "invite")])
+def test_a_farm_without_certificates_names_the_package_to_install(
+    settings: Settings, words: tuple[str, ...]
+) -> None:
+    open_records(settings).close()
+    note_address(settings, KNOWN)
+    command = [sys.executable, "-c", WITHOUT, "--home", str(settings.home), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "pip install 'gridmill[tls]'" in ended.stderr
+    assert "defect" not in ended.stderr

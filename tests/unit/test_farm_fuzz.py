@@ -12,7 +12,7 @@ from tests.farms import LOCAL
 from gridmill.farm.app import make_app
 from gridmill.farm.certificates import Authority
 from gridmill.farm.farm import Farm
-from gridmill.farm.main import open_records
+from gridmill.farm.store import open_records
 from gridmill.farm.tenant import Source, hash_of
 from gridmill.http.server import CERTIFICATE
 from gridmill.settings import Settings

@@ -11,22 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.domain.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, spare_bytes, within
 from gridmill.domain.site import Gpu, NodeLook
 from gridmill.sites import idle as logind
-from gridmill.sites.idle import (
-    BUSY_CPUS,
-    IdleRules,
-    InputDevices,
-    Presence,
-    Watch,
-    is_idle,
-    note,
-    open_device,
-    read_sessions,
-    seconds_since_input,
-    spare_bytes,
-    within,
-)
+from gridmill.sites.idle import InputDevices, Watch, open_device, read_sessions, seconds_since_input
 from gridmill.sites.machine import count_gpus, look_at_machine, owners_processes, read_gpus, read_process
 
 GIB = 2**30

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
+from gridmill.bootstrap.loose_machines import ThisMachine
 from gridmill.cli.join import Membership, Patience, _stay, head_address, read_memory
 from gridmill.cli.session import Interrupts
 from gridmill.domain.amounts import GIB, MIB
@@ -25,7 +26,9 @@ class Machine(Membership):
 
     def __init__(self, interrupts: Interrupts, *says: str) -> None:
         self.told: list[dict[str, str]] = []
-        super().__init__(Path(), "10.0.0.1:6379", "", None, 1, behind=False, tell=self.told.append)
+        super().__init__(
+            ThisMachine(), Path(), "10.0.0.1:6379", "", None, 1, behind=False, tell=self.told.append
+        )
         self.says, self.interrupts = list(says), interrupts
 
     def enter(self, interrupts: Interrupts) -> None:

@@ -10,12 +10,12 @@ from tests.contract.test_site_ray import NoDoors
 
 from gridmill.cli.join import read_cpus, read_memory, read_rules
 from gridmill.domain.amounts import GIB, Amounts
+from gridmill.domain.idle import within
 from gridmill.domain.naming import read_address
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.settings import read_settings
-from gridmill.sites.idle import within
 from gridmill.sites.ray.bridge import Note, Notes
 from gridmill.sites.ray.pod_keeper import Machine, why_unfit, why_unseen
 from gridmill.sites.ray.site import _want_answer, make, speaks

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gridmill.__main__ import main
-from gridmill.bootstrap import lock_home
-from gridmill.cli.up import stays
+from gridmill.bootstrap.home import lock_home
+from gridmill.bootstrap.serving import stays
 from gridmill.http.server import listen_at
 from gridmill.sdk.home_lock import asking
 from gridmill.testing.fake_grid import FakeGrid

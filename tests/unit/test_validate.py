@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from gridmill.__main__ import main
+from gridmill.bootstrap.host import OwnHost
 from gridmill.cli.init import DATA, PIPELINE, name_of, rows, write_example
 from gridmill.cli.validate import look
 from gridmill.errors import ConflictError
 from gridmill.settings import read_settings
+
+HOST = OwnHost()
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_new_pipeline_is_right(file: Path) -> None:
-    found = look(file, {})
+    found = look(file, {}, HOST)
     assert (found.valid, found.pipelines, found.jobs, found.problems, found.unchecked) == (
         True,
         ("new",),
@@ -28,7 +31,7 @@ def test_a_new_pipeline_is_right(file: Path) -> None:
         (),
         (),
     )
-    assert look(file, {"trees": "200"}).valid
+    assert look(file, {"trees": "200"}, HOST).valid
 
 
 def test_the_same_data_is_written_each_time(file: Path) -> None:
@@ -86,6 +89,6 @@ def test_json_lists_the_problems_of_a_file(file: Path, capsys: pytest.CaptureFix
 
 
 def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
-    found = look(tmp_path / "none.yaml", {})
+    found = look(tmp_path / "none.yaml", {}, HOST)
     assert [one.message for one in found.problems] == ["there is no such file"]
     assert not found.valid

@@ -1,6 +1,7 @@
 """The commands and where each lives: a command's module is imported when it is called, not before."""
 
 import shlex
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gridmill.cli.invocation import invocation
 from gridmill.errors import InputError
 from gridmill.version import __version__
 
@@ -129,5 +131,4 @@ def gridmill(
 
     Every command has --json. `gridmill COMMAND --help` tells more.
     """
-    if context.obj is None:
-        context.obj = (home, url)
+    context.obj = replace(invocation(context), home=home, url=url)

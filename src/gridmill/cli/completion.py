@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import typer
 
+from gridmill.cli.invocation import Invocation
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
 from gridmill.domain.backfill import Backfill
 from gridmill.domain.deployment import Deployment
@@ -21,10 +22,9 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.site import Site
 from gridmill.domain.states import RunState
-from gridmill.plugins import find
 from gridmill.ports.grid import Grid
+from gridmill.ports.host import Host
 from gridmill.ports.store import Store
-from gridmill.sdk.client import Client
 from gridmill.sdk.discovery import dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, read_noun
 from gridmill.settings import Settings
@@ -202,21 +202,22 @@ def _ask(context: typer.Context, question: Callable[[Known], Iterable[str]]) -> 
     """The answer; none where there is no grid, or where it takes too long."""
     root = context.find_root()
     with contextlib.suppress(Exception), _for_a_moment():
-        if isinstance(root.obj, Client):
-            return list(question(OfGrid(root.obj.grid)))
-        known = _known(home_settings(root.params.get("home")), root.params.get("url"))
+        given: Invocation = root.obj
+        if given.client is not None:
+            return list(question(OfGrid(given.client.grid)))
+        known = _known(given.host, home_settings(root.params.get("home")), root.params.get("url"))
         return [] if known is None else list(question(known))
     return []
 
 
-def _known(settings: Settings, url: str | None) -> Known | None:
+def _known(host: Host, settings: Settings, url: str | None) -> Known | None:
     if url is not None:
         return OfGrid(dial_url(url, None, settings).grid)
     if (settings.home / "control.sock").exists():
         with contextlib.suppress(Exception):
             return OfGrid(dial_home(settings, embed=False).grid)
     if not settings.store and (settings.home / "store.db").exists():
-        return OfStore(find("stores", "sqlite")(settings.home / "store.db"))
+        return OfStore(host.records(settings))
     return None
 
 

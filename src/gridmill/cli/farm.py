@@ -1,25 +1,18 @@
 """`farm`: on the farm's machine, who may use it."""
 
-import os
 import socket
-import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gridmill.cli.session import Json, console, emit, say, settings_of
+from gridmill.cli.session import Json, console, emit, host_of, say, settings_of
 from gridmill.cli.tables import table
-from gridmill.codec import decode, encode
-from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import is_loopback, read_address
-from gridmill.errors import InputError, NotFoundError
-from gridmill.settings import Settings
-
-if TYPE_CHECKING:
-    from gridmill.farm.store import Records
+from gridmill.errors import InputError
+from gridmill.ports.host import FarmDesk, Listening, SourceLine
 
 
 class Action(StrEnum):
@@ -29,28 +22,6 @@ class Action(StrEnum):
     SOURCES = "sources"
     ROTATE = "rotate"
     REVOKE = "revoke"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
-    """What a join line says of the farm: nothing of it is secret."""
-
-    name: str
-    address: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLine:
-    """A source as `farm sources` tells of it; times are Unix times."""
-
-    name: str
-    version: str
-    added: float
-    heard: float
-    user: int | None
-    deployments: int
-    revoked: bool
 
 
 def farm(
@@ -67,16 +38,9 @@ def farm(
     prints a line by which that source gets a new certificate and token (its old ones hold until then);
     revoke NAME takes nothing more from it, ends its pods and removes what it had here.
     """
-    settings = settings_of(context)
-    known = listening(settings)
-    _check_name(action, name)
-    from gridmill.farm.main import open_records
-
-    records = open_records(settings)
-    try:
-        _act(records, action, name, known, json)
-    finally:
-        records.close()
+    with host_of(context).farm_desk(settings_of(context)) as desk:
+        _check_name(action, name)
+        _act(desk, action, name, json)
 
 
 def notes(address: str, one_user: str) -> list[str]:
@@ -106,39 +70,20 @@ def _check_name(action: Action, name: str) -> None:
         )
 
 
-def _act(records: "Records", action: Action, name: str, known: Listening, json: bool) -> None:
-    from gridmill.farm import join as joining
-
+def _act(desk: FarmDesk, action: Action, name: str, json: bool) -> None:
     if action == Action.SOURCES:
-        return _list(records, json)
+        return _list(desk.sources(), json)
     if action == Action.REVOKE:
-        source = joining.revoke(records, name)
-        say(f"source {source.name} is revoked; its pods end, and what it had here goes, while the farm is up")
-        return emit({"revoked": source.name}) if json else None
-    for note in notes(known.address, ""):
+        desk.revoke(name)
+        say(f"source {name} is revoked; its pods end, and what it had here goes, while the farm is up")
+        return emit({"revoked": name}) if json else None
+    for note in notes(desk.listening.address, ""):
         say(note)
-    line = join_line(known, joining.invite(records, time.time(), name))
+    line = join_line(desk.listening, desk.invite(name))
     return emit({"join": line}) if json else print(line)
 
 
-def _list(records: "Records", json: bool) -> None:
-    from gridmill.farm import deployment as lodging
-    from gridmill.farm import tenant as nouns
-
-    heard = {one.source: one.time for one in records.all(nouns.Heard)}
-    here = [one.source for one in records.all(lodging.Lodging) if one.state in lodging.HAS_ROOM]
-    lines = [
-        SourceLine(
-            name=one.name,
-            version=one.version,
-            added=one.added,
-            heard=heard.get(one.name, one.added),
-            user=one.user,
-            deployments=here.count(one.name),
-            revoked=one.revoked,
-        )
-        for one in records.all(nouns.Source)
-    ]
+def _list(lines: Sequence[SourceLine], json: bool) -> None:
     if json:
         return emit(lines)
     if not lines:
@@ -171,27 +116,3 @@ def join_line(known: Listening, secret: str) -> str:
     """What is pasted at home."""
     told = f"--controller {known.address} --join {known.fingerprint}:{secret}"
     return f"gridmill add cluster {known.name} {told}"
-
-
-def note_address(settings: Settings, known: Listening) -> Listening:
-    """Keep what later join lines say."""
-    path = _path(settings)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(encode(known))
-    draft.rename(path)
-    return known
-
-
-def listening(settings: Settings) -> Listening:
-    """What the home's farm said when it was up last. Raises NotFoundError where there is none."""
-    try:
-        return decode(_path(settings).read_bytes(), Listening)
-    except OSError as error:
-        raise NotFoundError(
-            f"there is no farm in {settings.home}",
-            hint="`gridmill up --light --listen HOST:PORT` starts one; GRIDMILL_HOME says where it lives.",
-        ) from error
-
-
-def _path(settings: Settings) -> Path:
-    return settings.home / "farm" / "listening.json"

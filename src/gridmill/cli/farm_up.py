@@ -4,20 +4,17 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from gridmill.cli.farm import Listening, join_line, note_address, notes
+from gridmill.cli.farm import join_line, notes
 from gridmill.cli.session import Interrupts, emit, say
 from gridmill.domain.amounts import parse_bytes, parse_seconds, show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import read_address
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
-from gridmill.plugins import find
+from gridmill.ports.host import Host, Listening, ServedFarm
 from gridmill.settings import Settings
-
-if TYPE_CHECKING:
-    from gridmill.farm.main import Running
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2
@@ -37,7 +34,7 @@ class Light:
     name: str
 
 
-def read_place(text: str, settings: dict[str, str]) -> Site:
+def read_place(text: str, settings: dict[str, str], host: Host) -> Site:
     """KIND or KIND:ADDRESS. Raises InputError, also for settings that cannot be, UnavailableError."""
     kind, _, address = text.partition(":")
     known = {one.value: one for one in _SERVED}
@@ -52,30 +49,22 @@ def read_place(text: str, settings: dict[str, str]) -> Site:
             place="--site",
         )
     place = Site(name="farm", kind=known[kind], address=address or None, settings=settings)
-    find("checks", kind)(place)
+    host.check_site(place)
     return place
 
 
-def stay(settings: Settings, told: Light, json: bool) -> None:
+def stay(host: Host, settings: Settings, told: Light, json: bool) -> None:
     """Until Ctrl-C. Raises InputError, UnavailableError, HomeInUseError."""
     address = read_address(told.listen, place="--listen")
-    place = read_place(told.site, told.settings)
+    place = read_place(told.site, told.settings, host)
     quota = _read("--quota", parse_bytes, told.quota)
     retain = _read("--retain", parse_seconds, told.retain)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    from gridmill.bootstrap import lock_home
-    from gridmill.farm import main as start
-
-    start.want_tls()
-    with lock_home(settings.home):
-        running = start.start(settings, place, address, quota_bytes=quota, retain_seconds=retain)
-        try:
-            _announce(running, settings, told.name, json)
-            with Interrupts() as interrupts:
-                while not interrupts.asked:
-                    time.sleep(_LOOK_SECONDS)
-        finally:
-            running.stop()
+    with host.serve_farm(settings, place, address, quota_bytes=quota, retain_seconds=retain) as served:
+        _announce(served, settings, told.name, json)
+        with Interrupts() as interrupts:
+            while not interrupts.asked:
+                time.sleep(_LOOK_SECONDS)
     say("farm down; jobs that run go on")
 
 
@@ -92,24 +81,19 @@ def reachable(address: str) -> str:
     return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
 
 
-def _announce(running: "Running", settings: Settings, name: str, json: bool) -> None:
+def _announce(served: ServedFarm, settings: Settings, name: str, json: bool) -> None:
     """The first time with a join line; later ones come from `gridmill farm invite`."""
-    from gridmill.farm.join import invite
-    from gridmill.farm.tenant import Source
-
-    place = reachable(running.server.address.removeprefix("https://"))
-    fingerprint = running.farm.authority.fingerprint
-    known = note_address(settings, Listening(name=name, address=place, fingerprint=fingerprint))
+    place, fingerprint = reachable(served.address), served.fingerprint
+    known = Listening(name=name, address=place, fingerprint=fingerprint)
+    served.announce(known)
     say(f"farm up at {place}, home {settings.home}")
-    for note in notes(place, running.farm.one_user):
+    for note in notes(place, served.one_user):
         say(note)
-    joined = running.farm.records.all(Source)
-    if joined:
-        more = "" if running.farm.one_user else "; `gridmill farm invite` prints a line for another one"
-        say(f"{show_count(len(joined), 'source')}{more}")
+    if joined := served.count_sources():
+        more = "" if served.one_user else "; `gridmill farm invite` prints a line for another one"
+        say(f"{show_count(joined, 'source')}{more}")
         return emit({"address": place, "fingerprint": fingerprint}) if json else None
-    secret = invite(running.farm.records, time.time())
-    line = join_line(known, secret)
+    line = join_line(known, served.invite())
     say("Within an hour, once, at home:")
     return (
         emit({"address": place, "fingerprint": fingerprint, "join": line})

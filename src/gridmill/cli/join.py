@@ -6,20 +6,16 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from socket import socket
 from typing import Annotated
 
 import typer
 
-from gridmill.cli.session import Interrupts, Json, emit, say, settings_of
+from gridmill.cli.session import Interrupts, Json, emit, host_of, say, settings_of
 from gridmill.domain.amounts import MIB, parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
+from gridmill.domain.idle import IdleRules, Presence, is_idle, note, spare_bytes
 from gridmill.domain.naming import read_address
 from gridmill.errors import GridmillError, InputError, UnavailableError
-from gridmill.sites.idle import BLIND, IdleRules, Presence, Watch, is_idle, note, spare_bytes
-from gridmill.sites.machine import look_at_machine, memory_of_machine, used_bytes
-from gridmill.sites.ray.cluster import PORT, RayNode, want_ray
-from gridmill.sites.ray.cluster import join as join_ray
-from gridmill.sites.ray.machine_lock import claim_machine
+from gridmill.ports.host import GRID_PORT, JoinedNode, Provider
 
 _TOKEN = "GRIDMILL_TOKEN"
 _LOOK_SECONDS = 1.0
@@ -59,14 +55,15 @@ def join(
     """
     folder = settings_of(context).home / "node"
     address = head_address(address)
-    given = read_memory(memory, memory_of_machine())
+    machine = host_of(context).provider()
+    given = read_memory(memory, machine.memory_bytes())
     given_cpus = read_cpus(cpus, os.cpu_count() or 1)
     rules = read_rules(idle_only, idle_after, hours)
     patience = Patience(parse_seconds(wait))
     secret = _read_token(token, settings_of(context).token)
-    want_ray()
-    with claim_machine(folder) as claim, Interrupts() as interrupts:
+    with machine.claim(folder), Interrupts() as interrupts:
         membership = Membership(
+            machine,
             folder,
             address,
             secret,
@@ -74,7 +71,6 @@ def join(
             given,
             behind=idle_only,
             tell=emit if json else _say,
-            claim=claim,
         )
         try:
             _stay(membership, rules, interrupts, patience)
@@ -92,6 +88,7 @@ class Membership:
 
     def __init__(
         self,
+        machine: Provider,
         folder: Path,
         address: str,
         token: str,
@@ -100,13 +97,13 @@ class Membership:
         *,
         behind: bool,
         tell: Callable[[dict[str, str]], None],
-        claim: socket | None = None,
     ) -> None:
+        self.machine = machine
         self._folder, self._address, self._token = folder, address, token
         self._cpus, self._memory = cpus, memory
-        self._behind, self._claim = behind, claim
+        self._behind = behind
         self.tell = tell
-        self._node: RayNode | None = None
+        self._node: JoinedNode | None = None
         self.joined = False
 
     @property
@@ -115,16 +112,15 @@ class Membership:
         return self._node is not None and self._node.up
 
     def enter(self, interrupts: Interrupts) -> None:
-        """Raises what ray.start.join raises; nothing runs then."""
+        """Raises what Provider.join raises; nothing runs then."""
         self.leave()
-        self._node = join_ray(
+        self._node = self.machine.join(
             self._folder,
             self._address,
             self._token,
             cpus=self._cpus,
             memory_bytes=self._to_give(),
             behind=self._behind,
-            claim=self._claim,
         )
         try:
             self._node.wait_until_up(lambda: _end_if_asked(interrupts))
@@ -138,7 +134,8 @@ class Membership:
         """Of a machine that has an owner, no more than the owner leaves just now."""
         if not self._behind:
             return self._memory
-        return spare_bytes(self._memory, memory_bytes=memory_of_machine(), used_bytes=used_bytes())
+        machine = self.machine
+        return spare_bytes(self._memory, memory_bytes=machine.memory_bytes(), used_bytes=machine.used_bytes())
 
     def leave(self) -> None:
         """May be repeated."""
@@ -176,16 +173,16 @@ def _stay(
 ) -> None:
     """Until Ctrl-C. A grid that is away for a while is joined again."""
     presence = Presence(seen=time.monotonic())
-    watch = Watch()
+    machine = membership.machine
     if rules is not None:
-        watch.seconds_since_input()
-        if watch.blind:
-            membership.tell({"state": "not all is seen", "why": BLIND})
+        machine.seconds_since_input()
+        if why_blind := machine.why_blind():
+            membership.tell({"state": "not all is seen", "why": why_blind})
     told = ""
     while not interrupts.asked:
         wanted, why = True, ""
         if rules is not None:
-            presence, wanted, why = _looked(presence, rules, membership.stands, watch)
+            presence, wanted, why = _looked(presence, rules, membership.stands, machine)
         elif membership.stands:
             time.sleep(_LOOK_SECONDS)
         if wanted and not membership.stands:
@@ -213,14 +210,16 @@ def _entered(membership: Membership, interrupts: Interrupts, patience: Patience,
     return ""
 
 
-def _looked(presence: Presence, rules: IdleRules, given: bool, watch: Watch) -> tuple[Presence, bool, str]:
-    look = look_at_machine(_LOOK_SECONDS)
+def _looked(
+    presence: Presence, rules: IdleRules, given: bool, machine: Provider
+) -> tuple[Presence, bool, str]:
+    look = machine.look(_LOOK_SECONDS)
     now = time.monotonic()
     after = note(
         presence,
         look,
-        memory_bytes=memory_of_machine(),
-        input_seconds=watch.seconds_since_input(),
+        memory_bytes=machine.memory_bytes(),
+        input_seconds=machine.seconds_since_input(),
         now=now,
     )
     hour = datetime.now().astimezone().hour
@@ -257,9 +256,9 @@ def read_memory(given: str | None, has: int) -> int:
 def head_address(text: str) -> str:
     """HOST:PORT of a grid's head; without a port the one that `gridmill up --ray HOST` takes. Raises
     InputError."""
-    host, port = read_address(text, port=PORT)
+    host, port = read_address(text, port=GRID_PORT)
     if not port:
-        raise InputError(f"{text!r}: nobody is at port 0", hint=f"Without a port it is {PORT}.")
+        raise InputError(f"{text!r}: nobody is at port 0", hint=f"Without a port it is {GRID_PORT}.")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

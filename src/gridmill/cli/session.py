@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from gridmill.cli.format import columns
+from gridmill.cli.invocation import invocation
 from gridmill.codec import encode
 from gridmill.errors import UnavailableError
+from gridmill.ports.host import Host
 from gridmill.sdk.client import Client, connect
 from gridmill.sdk.discovery import home_settings
 from gridmill.settings import Settings
@@ -125,13 +127,13 @@ _WIDE = 220
 def session(context: typer.Context, *, embed: bool = True, reading: bool = False) -> Iterator[Client]:
     """A client for the command, closed at its end; a `reading` one starts no control node.
 
-    Tests give theirs as the context's object.
+    Tests pass theirs to `main`.
     """
-    if isinstance(context.obj, Client):
-        yield context.obj
+    given = invocation(context)
+    if given.client is not None:
+        yield given.client
         return
-    home, url = context.obj
-    with connect(home, url=url, embed=embed, reading=reading) as client:
+    with connect(given.home, url=given.url, embed=embed, reading=reading) as client:
         yield client
 
 
@@ -147,7 +149,13 @@ def want_one_that_stays(client: Client) -> None:
 
 def settings_of(context: typer.Context) -> Settings:
     """The settings of the home that the command is for."""
-    return context.obj.settings if isinstance(context.obj, Client) else home_settings(context.obj[0])
+    given = invocation(context)
+    return home_settings(given.home) if given.client is None else given.client.settings
+
+
+def host_of(context: typer.Context) -> Host:
+    """What serves, joins and checks for the command."""
+    return invocation(context).host
 
 
 def emit(noun: object) -> None:

@@ -8,14 +8,14 @@ import typer
 
 from gridmill.cli.farm_status import seat_words
 from gridmill.cli.format import amounts
-from gridmill.cli.session import Json, console, emit, session, settings_of
+from gridmill.cli.session import Json, console, emit, host_of, session, settings_of
 from gridmill.cli.session import say as tell
 from gridmill.cli.tables import table
 from gridmill.domain.amounts import GIB, Amounts, show_count
 from gridmill.domain.naming import check_name
 from gridmill.domain.site import NodeLook, NodeView, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
-from gridmill.plugins import find
+from gridmill.ports.host import Host
 from gridmill.sdk.client import Client
 from gridmill.settings import Settings
 
@@ -99,9 +99,10 @@ def add(
     """
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
     if what == Added.CLUSTER:
-        site = _cluster(name, kind, controller, address, settings)
+        host = host_of(context)
+        site = _cluster(host, name, kind, controller, address, settings)
         with session(context) as client:
-            return say(client.add_site(_joined(settings_of(context), client, site, join)), json)
+            return say(client.add_site(_joined(host, settings_of(context), client, site, join)), json)
     site = Site(name=name, kind=_kind(kind, controller, join), address=address, settings=settings)
     with session(context) as client:
         return say(client.add_site(site), json)
@@ -121,7 +122,12 @@ def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:
 
 
 def _cluster(
-    name: str, kind: SiteKind | None, controller: str | None, address: str | None, settings: dict[str, str]
+    host: Host,
+    name: str,
+    kind: SiteKind | None,
+    controller: str | None,
+    address: str | None,
+    settings: dict[str, str],
 ) -> Site:
     """The site, as far as it can be known to be right before the farm is asked. Raises InputError."""
     if controller is None:
@@ -138,11 +144,11 @@ def _cluster(
         )
     check_name("site", name)
     site = Site(name=name, kind=SiteKind.CLUSTER, address=controller, settings=settings)
-    find("checks", SiteKind.CLUSTER)(site)
+    host.check_site(site)
     return site
 
 
-def _joined(settings: Settings, client: Client, site: Site, line: str) -> Site:
+def _joined(host: Host, settings: Settings, client: Client, site: Site, line: str) -> Site:
     """Become a source of the farm, unless this home is one already and no line is given. A join line holds
     once, so all that can be wrong is looked at before. What is there already keeps its settings."""
     known = next((one for one in client.list_sites() if one.name == site.name), None)
@@ -153,9 +159,7 @@ def _joined(settings: Settings, client: Client, site: Site, line: str) -> Site:
             hint="Take another name; `gridmill configure site NAME --address HOST:PORT` moves a cluster.",
         )
     told = sys.stdin.readline().strip() if line == "-" else line or settings.token
-    from gridmill.sites.farm.join import become_source
-
-    become_source(settings.home, site.name, site.address or "", told)
+    host.join_farm(settings, site.name, site.address or "", told)
     return site if known is None or site.settings else known
 
 

@@ -13,6 +13,7 @@ from gridmill.cli.configure import status_sinks
 from gridmill.cli.describe import backfill_list
 from gridmill.cli.farm_status import farm_line
 from gridmill.cli.follow import display
+from gridmill.cli.invocation import invocation
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, emit, session, settings_of, show, tell
 from gridmill.cli.show import run_list, schedule_list
@@ -111,7 +112,8 @@ def _records(client: Client, runs: Sequence[Run], as_json: bool) -> None:
 
 
 def _nothing_yet(context: typer.Context) -> bool:
-    if isinstance(context.obj, Client) or context.obj[1] is not None:
+    given = invocation(context)
+    if given.client is not None or given.url is not None:
         return False
     settings = settings_of(context)
     home = settings.home

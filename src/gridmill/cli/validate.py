@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.parameters import Set, read_set
-from gridmill.cli.session import Json, emit
+from gridmill.cli.session import Json, emit, host_of
 from gridmill.domain.amounts import show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.preflight import Checked, Finding, preflight_question
 from gridmill.errors import TABLE, InputError, PipelineError, explained
+from gridmill.ports.host import Host
 
 _MANY = " problems\n  "
 
@@ -46,6 +47,7 @@ class Validated:
 
 
 def validate(
+    context: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)
     ],
@@ -56,19 +58,19 @@ def validate(
 
     Exits 0 when nothing is wrong, 2 when a run would fail.
     """
-    validated = look(file, read_set(set or ()))
+    validated = look(file, read_set(set or ()), host_of(context))
     emit(validated) if json else _show(validated)
     if not validated.valid:
         raise typer.Exit(TABLE[InputError.code].exit_code)
 
 
-def look(file: Path, values: Mapping[str, str]) -> Validated:
+def look(file: Path, values: Mapping[str, str], host: Host) -> Validated:
     """Everything that is wrong with a file and its data. Never raises for what is wrong in it."""
     read = import_module("gridmill.declarations").read_declarations
     try:
         nouns: tuple[Any, ...] = read(file, set_values=values, awaiting=True)
         pipelines = [noun for noun in nouns if isinstance(noun, Pipeline)]
-        checked = [(pipeline, _checked(pipeline)) for pipeline in pipelines]
+        checked = [(pipeline, _checked(pipeline, host)) for pipeline in pipelines]
     except PipelineError as error:
         return Validated(file=str(file), valid=False, problems=tuple(_of_file(error)))
     problems = tuple(_problem(of, one) for of, found in checked for one in found.findings)
@@ -90,12 +92,9 @@ def look(file: Path, values: Mapping[str, str]) -> Validated:
     )
 
 
-def _checked(pipeline: Pipeline) -> Checked:
+def _checked(pipeline: Pipeline, host: Host) -> Checked:
     question = preflight_question(pipeline)
-    if question is None:
-        return Checked()
-    found: Checked = import_module("gridmill.storage.preflight").ask(question)
-    return found
+    return Checked() if question is None else host.preflight(question)
 
 
 def _of_file(error: PipelineError) -> Iterator[Problem]:

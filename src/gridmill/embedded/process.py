@@ -1,16 +1,15 @@
-"""A control node that ends with its last client, and what any control node knows of its clients."""
+"""A control node that ends with its last client."""
 
 import logging
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 
-from gridmill.bootstrap import EmbeddedNode, compile_report, embed
-from gridmill.control.client_runs import AttendedRuns
+from gridmill.bootstrap.clients import RETURN_SECONDS, attend
+from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.ports.site import SitePort
 from gridmill.rpc.attendance import Attendance
 from gridmill.rpc.client import SOCKET, differences
@@ -22,10 +21,6 @@ _OWNER_SECONDS = 15.0
 """How long is waited for another control node of the home to end."""
 _ARRIVAL_SECONDS = 30.0
 """Who started it has this long to become its client."""
-RETURN_SECONDS = 3.0
-"""How long clients of runs that another control node left have to come back, before these go on without."""
-_SWITCH_SECONDS = 0.0005
-"""Threads that import must not keep the control node beside them waiting (Python's default is 0.005)."""
 
 
 class Node:
@@ -86,34 +81,6 @@ class Node:
         logging.warning("%s", message)
         if self._attendance is not None:
             self._attendance.tell(message)
-
-
-def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> Attendance:
-    """The clients of a control node in this process. Where it `stays`, jobs have its own environment."""
-    runs = AttendedRuns(
-        node.node,
-        look=node.grid.run,
-        own_environment=stays,
-        on_begin=(lambda: None) if stays else _Report().prepare,
-    )
-    attendance = Attendance(runs, stays=stays, warn=warn)
-    node.grid.clients = attendance.views
-    return attendance
-
-
-class _Report:
-    """What writes reports is imported and compiled while the jobs of the first run are under way: at its end
-    it would be waited for."""
-
-    def __init__(self) -> None:
-        self._begun = False
-
-    def prepare(self) -> None:
-        """Once."""
-        if not self._begun:
-            self._begun = True
-            sys.setswitchinterval(_SWITCH_SECONDS)
-            threading.Thread(target=compile_report, daemon=True).start()
 
 
 def _wait_for(starter: socket.socket, release: Callable[[], None]) -> None:

@@ -4,14 +4,13 @@ import logging
 import os
 import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from gridmill.domain.site import Site, SiteKind
-from gridmill.errors import GridmillError, UnavailableError, explained
+from gridmill.errors import GridmillError, explained
 from gridmill.farm.app import make_app
 from gridmill.farm.certificates import Authority
 from gridmill.farm.farm import Farm
-from gridmill.farm.store import Records
+from gridmill.farm.store import open_records
 from gridmill.farm.tenant import Heard, Source
 from gridmill.farm.tick import Keeper
 from gridmill.farm.unix_users import PASS, refuse_together, why_one_user
@@ -36,21 +35,6 @@ class Running:
         self.server.stop()
         self.keeper.close()
         self.farm.close()
-
-
-def want_tls() -> None:
-    """Raises UnavailableError where no certificate can be made."""
-    if find_spec("cryptography") is None:
-        raise UnavailableError(
-            "a farm needs certificates, and the package `cryptography` is not here",
-            hint="pip install 'gridmill[tls]'",
-        )
-
-
-def open_records(settings: Settings) -> Records:
-    """The farm's, in HOME/farm. Raises StorageError."""
-    (settings.home / "farm").mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Records(settings.home / "farm" / "records.db")
 
 
 def start(

@@ -13,6 +13,7 @@ from gridmill.errors import StorageError
 from gridmill.farm.deployment import Lodging, Work
 from gridmill.farm.tenant import Heard, Invitation, Source
 from gridmill.farm.unix_users import Numbered
+from gridmill.settings import Settings
 
 T = TypeVar("T")
 
@@ -126,3 +127,9 @@ def key_of(noun: Noun) -> str:
             return "users"
         case Loss():
             return f"{noun.source}/{noun.lodging}"
+
+
+def open_records(settings: Settings) -> Records:
+    """The farm's, in HOME/farm. Raises StorageError."""
+    (settings.home / "farm").mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Records(settings.home / "farm" / "records.db")

@@ -1,7 +1,7 @@
 """Rows into one file: CSV, Parquet or JSON lines, batch by batch."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -101,11 +101,3 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
         case list() | tuple():
             return [_plain(one) for one in value]
     return value
-
-
-WRITERS: Mapping[str, Callable[[pa.RecordBatchReader, IO[bytes]], int]] = {
-    "csv": write_csv,
-    "parquet": write_parquet,
-    "jsonl": write_jsonl,
-}
-"""By the ending of the file."""

@@ -11,6 +11,7 @@ from typing import cast
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import HomeInUseError, InputError, UnavailableError, UnreachedError
+from gridmill.plugins import find
 from gridmill.ports.grid import Grid
 from gridmill.rpc.client import SOCKET, Link, connect_to
 from gridmill.rpc.protocol import Hello
@@ -78,7 +79,7 @@ def dial_home(
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
     if reading:
-        node = import_module("gridmill.bootstrap").read(settings)
+        node = find("grids", "records")(settings)
         return Dialled(grid=node.grid, close=node.close, reading=True)
     return _dialled(_started(settings, attends))
 

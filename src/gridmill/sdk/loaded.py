@@ -10,6 +10,7 @@ from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError
+from gridmill.plugins import find
 from gridmill.sdk.arguments import check_methods
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Version:
     def columns(self) -> tuple[str, ...]:
         """The columns of a table; those that a model reads."""
         if self.kind == ArtifactKind.MODEL:
-            card = _jobs("model_files").load_card(self.path)
+            card = _plugged("card")(self.path)
             return tuple(encoding.column for encoding in card.encodings)
         return tuple(column.name for column in self.artifact.output.columns)
 
@@ -79,7 +80,7 @@ class Version:
 
     def files(self) -> tuple[Path, ...]:
         """All its files, by name; of a sink those of this version."""
-        found = _jobs("peek").files_of(Path(self.root), self.artifact.output) if self.path else ()
+        found = _plugged("files")(Path(self.root), self.artifact.output) if self.path else ()
         return tuple(self.path / name for name in found)
 
     def to_arrow(
@@ -91,7 +92,7 @@ class Version:
         """
         self._need(TABLES, "rows")
         path = self.path
-        found: pyarrow.Table = _jobs("stored_rows").read_rows(path, self.artifact, _names(columns), split)
+        found: pyarrow.Table = _plugged("rows")(path, self.artifact, _names(columns), split)
         return found
 
     def to_batches(
@@ -124,9 +125,8 @@ class Version:
         a model that predicts by code of its own. Raises InputError, DataError.
         """
         self._need((ArtifactKind.MODEL,), "a model")
-        given = _jobs("apply_model")
-        table, back = given.as_arrow(rows), given.in_form_of(rows)
-        return back(_jobs("apply_model").apply_model(self.path, self.id, table, trust=trust))
+        table, back = _plugged("as arrow")(rows), _plugged("in form of")(rows)
+        return back(_plugged("apply model")(self.path, self.id, table, trust=trust))
 
     def write(
         self,
@@ -153,12 +153,12 @@ class Version:
     ) -> Callable[[IO[bytes]], int]:
         if self.kind == ArtifactKind.MODEL:
             raise InputError(f"{self.id} is a model: it is written as .onnx, not .{form}")
-        reader, write = self._reader(columns, split, BATCH_ROWS), _jobs("write_rows").WRITERS[form]
+        reader, write = self._reader(columns, split, BATCH_ROWS), _plugged(f"write {form}")
         return lambda file: int(write(reader, file))
 
     def _reader(self, columns: Sequence[str] | str | None, split: str | None, rows: int) -> Any:  # noqa: ANN401
         self._need(TABLES, "rows")
-        return _jobs("stored_rows").read_batches(self.path, self.artifact, _names(columns), split, rows)
+        return _plugged("batches")(self.path, self.artifact, _names(columns), split, rows)
 
     def _graph_writer(
         self, columns: Sequence[str] | str | None, split: str | None
@@ -190,10 +190,10 @@ def _a(kind: ArtifactKind) -> str:
     return "files of a command" if kind == ArtifactKind.FILES else f"a {kind}"
 
 
-def _jobs(module: str) -> Any:  # noqa: ANN401  a module
-    """A module that reads data or models: loaded when it is used. Raises InputError where it cannot be."""
+def _plugged(name: str) -> Callable[..., Any]:
+    """A function that reads data or models: loaded when it is used. Raises InputError where it cannot be."""
     try:
-        return import_module(f"gridmill.jobs.{module}")
+        return find("versions", name)
     except ImportError as error:
         raise InputError(
             f"{error.name} is not installed here",
@@ -235,16 +235,14 @@ def _format(to: str | Path | IO[bytes], format: str | None) -> str:
 
 def _graph(folder: Path, name: str) -> bytes:
     """The model's graph, with the names of its columns in the metadata."""
-    models, path = _jobs("model_files"), folder / GRAPH
-    card = models.load_card(folder)
+    path, card = folder / GRAPH, _plugged("card")(folder)
     if not path.is_file():
         why = "predicts by code of its own" if card.predict else "has no single graph for all its members"
         raise InputError(f"{name} {why}", hint=f"`gridmill path {name}` prints the folder with its files.")
     graph = path.read_bytes()
     if b"gridmill.columns" in graph:
         return graph
-    with_metadata = import_module("gridmill.jobs.training.onnx_graph").with_metadata
-    described: bytes = with_metadata(graph, models.graph_facts(card))
+    described: bytes = _plugged("described graph")(graph, _plugged("graph facts")(card))
     return described
 
 

@@ -30,7 +30,6 @@ HEALTH = {
 """A machine without power, or cut off, is seen after 8 s instead of 30 to 65. (Its keepers end its pods.)"""
 PATIENCE = "20s"
 """What a site of such nodes waits for one that is lost (setting `patience`)."""
-PORT = 6379
 _BEHIND = ("nice", "-n", "19")
 START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--include-log-monitor=false")
 """What jobs print Gridmill reads itself: a process that looks at all of Ray's logs would have no reader."""
@@ -120,7 +119,7 @@ def _versions(told: str) -> str:
     return f": it has {there}, this machine {here}"
 
 
-def start_head(folder: Path, host: str, port: int = PORT) -> RayNode | None:
+def start_head(folder: Path, host: str, port: int) -> RayNode | None:
     """A head with a token of its own in `folder`, which outlives the control node; None when it runs already.
 
     Raises UnavailableError.

@@ -1,6 +1,5 @@
-"""The composition root: settings in, a wired control node out."""
+"""A control node, wired: settings in, a running one out, or one that only reads."""
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -12,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import IO
 
+from gridmill.bootstrap.home import home_secret, lock_in_turn, open_store
 from gridmill.control.background import Beside
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
@@ -27,13 +26,12 @@ from gridmill.domain.pod_protocol import Event, ToPod
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import RunView
-from gridmill.errors import GridmillError, HomeInUseError, InputError, StoreInUseError, explained
+from gridmill.errors import GridmillError, InputError, StoreInUseError, explained
 from gridmill.plugins import find
 from gridmill.ports.link import LinkServer, Received
 from gridmill.ports.site import Doors, SitePort
 from gridmill.ports.store import Store
-from gridmill.private_files import write_private
-from gridmill.settings import Settings, is_farm
+from gridmill.settings import Settings
 from gridmill.storage.disk_usage import HouseFolder
 from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.home import make_home
@@ -42,8 +40,6 @@ from gridmill.transport.listeners import HomeDoors
 from gridmill.transport.server import Links
 from gridmill.version import __version__
 
-_OF_A_FARM = "`gridmill farm sources` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
-_LOOK_SECONDS = 0.05
 LOCAL_CPU_SHARE = 16.0
 """Deployments on one's own machine may claim each CPU this often: idle ones burn none, and the
 operating system shares fairly. Memory is never promised twice."""
@@ -72,60 +68,6 @@ class EmbeddedNode:
     def close(self, *, tear_down: bool = True) -> None:
         """End it; may be repeated."""
         self.finish(tear_down)
-
-
-def lock_home(home: Path) -> IO[str]:
-    """Own the home until the file is closed. Raises HomeInUseError when another process does."""
-    make_home(home)
-    file = (home / "control.lock").open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        file.close()
-        if is_farm(home):
-            raise HomeInUseError(f"a farm (process {owner}) already owns {home}", hint=_OF_A_FARM) from error
-        raise HomeInUseError(f"a control node (process {owner}) already owns {home}") from error
-    (home / "control.json").unlink(missing_ok=True)  # of one that was killed, maybe with our process number
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
-def _lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
-    while True:
-        try:
-            return lock_home(home)
-        except HomeInUseError:
-            if not waits():
-                raise
-        time.sleep(_LOOK_SECONDS)
-
-
-def home_secret(home: Path) -> bytes:
-    """The key that pod secrets are derived from; made once, by who owns the home, for this user only."""
-    path = home / "secret"
-    if not path.exists():
-        write_private(path, secrets.token_hex(32).encode())
-    return bytes.fromhex(path.read_text())
-
-
-def open_store(settings: Settings) -> Store:
-    """The home's own (SQLite), or the database that the settings name. Raises InputError, StorageError."""
-    if not settings.store:
-        check_home(settings.home)
-        own: Store = find("stores", "sqlite")(settings.home / "store.db")
-        return own
-    scheme = settings.store.partition(":")[0].partition("+")[0]
-    if scheme == "sqlite" or "://" not in settings.store:
-        raise InputError(
-            "GRIDMILL_STORE is no address of a database server",
-            hint="Write postgresql://USER@HOST/DATABASE; without it a SQLite file in GRIDMILL_HOME is used.",
-        )
-    store: Store = find("stores", scheme)(settings.store)
-    return store
 
 
 def _with_fault(store: Store, fault: str) -> Store:
@@ -170,7 +112,7 @@ def embed(
         if not settings.store:
             check_home(settings.home)
         check_root(settings.root)
-        lock = undone.enter_context(_lock_in_turn(settings.home, waits))
+        lock = undone.enter_context(lock_in_turn(settings.home, waits))
         node = _wire(
             settings,
             lock,
@@ -408,10 +350,3 @@ def _render(
     """The report, by name: templates load only when one is asked for."""
     render: Render = find("reports", "html")
     return render(view, events, advice, before)
-
-
-def compile_report() -> None:
-    """Make the first report quick: its templates are compiled now."""
-    from gridmill.report.render import compile_template  # and with it Jinja, which most commands do not need
-
-    compile_template()

@@ -1,0 +1,302 @@
+"""The checks of `gridmill doctor`: this machine, its farm, and the farms that its home joined."""
+
+import hashlib
+import hmac
+import os
+import platform
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from importlib.util import find_spec
+from pathlib import Path
+
+from gridmill.domain.amounts import GIB, show_bytes, show_count
+from gridmill.domain.farm_protocol import FarmLook, check_versions
+from gridmill.domain.naming import is_loopback, read_address
+from gridmill.errors import GridmillError, StorageError
+from gridmill.farm.listening import listening
+from gridmill.farm.store import open_records
+from gridmill.farm.tenant import Source
+from gridmill.farm.unix_users import why_one_user
+from gridmill.ports.host import Check, Listening
+from gridmill.sdk.discovery import dial_home
+from gridmill.settings import Settings, is_farm
+from gridmill.sites.farm.credentials import Keeping, keeping
+from gridmill.sites.machine import gpus
+from gridmill.storage.filesystem import check_root, find_mount
+from gridmill.version import __version__
+
+_DAY_SECONDS = 86_400.0
+_APART_SECONDS = 60.0
+_SOON_SECONDS = 30 * _DAY_SECONDS
+
+
+def look_at_clusters(settings: Settings) -> Iterator[Check]:
+    """One line for each farm that this home joined."""
+    folder = settings.home / "clusters"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    for name in names:
+        if not name.startswith("."):
+            yield f"farm {name}", *_looked(settings.home, name)
+
+
+def _looked(home: Path, name: str) -> tuple[bool, str]:
+    if find_spec("cryptography") is None:
+        return False, "cryptography is missing: pip install 'gridmill[tls]'"
+    kept = keeping(home, name)
+    try:
+        renew = f"`gridmill farm rotate` there, then `gridmill add cluster {name}` with the line that it says"
+        amiss = look_at_dates(kept.certificate, time.time(), renew)
+        return (False, amiss) if amiss else _asked(kept)
+    except GridmillError as error:
+        return False, ". ".join(filter(None, (error.message, error.hint)))
+    except OSError as error:
+        return False, f"{kept.folder} cannot be read: {error.strerror}. Join the farm anew: it says a line"
+
+
+def look_at_dates(certificate: Path, now: float, renew: str) -> str:
+    """Why a certificate does not hold now; empty: it does. Raises InputError."""
+    from gridmill.sites.farm import signing
+
+    try:
+        begins, ends = signing.holds(certificate.read_bytes())
+    except OSError as error:
+        return f"{certificate} cannot be read: {error.strerror}"
+    if now < begins:
+        return f"its certificate holds from {_day(begins)} on, and here it is {_day(now)}: set the clock"
+    if now > ends - _SOON_SECONDS:
+        return f"its certificate holds until {_day(ends)} (here it is {_day(now)}): {renew}"
+    return ""
+
+
+def _day(moment: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(moment))
+
+
+def _asked(kept: Keeping) -> tuple[bool, str]:
+    from gridmill.sites.farm.client import member
+
+    farm = member(kept)
+    try:
+        look: FarmLook = farm.look()
+        apart_seconds = farm.clock() - time.time()
+    finally:
+        farm.close()
+    said = _said(look)
+    if abs(apart_seconds) > _APART_SECONDS:
+        later = "ahead" if apart_seconds > 0 else "behind"
+        return False, f"{said}; its clock is {abs(apart_seconds):.0f} s {later}: set one of them"
+    return True, "; ".join((said, *look.warnings))  # what was lost is told; the farm is well
+
+
+def _said(look: FarmLook) -> str:
+    gpus = sum(node.capacity.gpus for node in look.nodes)
+    staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} carried there"
+    nodes = f"{show_count(len(look.nodes), 'node')}, {show_count(gpus, 'GPU')}"
+    return f"up, version {look.version}, {nodes}, {staged}"
+
+
+_SECONDS = 5.0
+
+
+def look_at_gpus(devices: Path = Path("/dev")) -> Check:
+    """The GPUs and the driver; amiss where there are devices that the driver does not tell of."""
+    there = len(list(devices.glob("nvidia[0-9]*")))
+    found = gpus()
+    if not found:
+        missing = (
+            f"{show_count(there, 'device')} in {devices}, but nvidia-smi tells of none: is the driver loaded?"
+        )
+        return "gpus", not there, missing if there else "none"
+    models = ", ".join(f"{one.model} {show_bytes(one.memory_bytes)}" for one in found)
+    return "gpus", True, f"{models}; driver {_driver()}"
+
+
+def _driver() -> str:
+    words = [
+        shutil.which("nvidia-smi") or "nvidia-smi",
+        "--query-gpu=driver_version",
+        "--format=csv,noheader",
+    ]
+    try:
+        told = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return next(iter(told.split()), "unknown")
+
+
+def look_at_farm(settings: Settings) -> Iterator[Check]:
+    """Nothing where this home is no farm's."""
+    try:
+        known = listening(settings)
+    except GridmillError:
+        return
+    yield "farm packages", *_packages()
+    if find_spec("cryptography") is not None and (settings.home / "farm" / "control.crt").exists():
+        yield "farm certificate", *_dates(settings.home / "farm" / "control.crt")
+    yield "farm address", *_address(known)
+    yield from _sources(settings)
+
+
+def _packages() -> tuple[bool, str]:
+    if find_spec("cryptography") is None:
+        return False, "cryptography is missing: pip install 'gridmill[tls]'"
+    return True, "cryptography"
+
+
+def _dates(certificate: Path) -> tuple[bool, str]:
+    """A clock that was set back refuses all sources: theirs are signed by it."""
+    try:
+        amiss = look_at_dates(certificate, time.time(), "move it and control.key away; all sources join anew")
+    except GridmillError as error:
+        return False, f"{certificate} {error.message}"
+    return not amiss, amiss or "holds"
+
+
+def _address(known: Listening) -> tuple[bool, str]:
+    """Whether the farm answers there, or could."""
+    host, port = read_address(known.address)
+    try:
+        shown = _shown(host, port)
+    except OSError:
+        return _could_listen(host, port)
+    if not hmac.compare_digest(shown, known.fingerprint):
+        return False, f"{known.address}: something else answers, with the certificate {shown[:16]}…"
+    return True, f"{known.address}, up{'; only this machine can dial it' if is_loopback(host) else ''}"
+
+
+def _shown(host: str, port: int) -> str:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, port), _SECONDS) as plain, context.wrap_socket(plain) as secure:
+        return hashlib.sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
+
+
+def _could_listen(host: str, port: int) -> tuple[bool, str]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        return False, f"{host}:{port} cannot be listened at: {error.strerror}"
+    return True, f"{host}:{port} is free; the farm is not up"
+
+
+def _sources(settings: Settings) -> Iterator[Check]:
+    why = why_one_user(settings.home / "farm" / "sources")
+    yield "farm users", True, f"one source only: {why}" if why else "one for each source"
+    records = open_records(settings)
+    try:
+        sources = records.all(Source)
+    finally:
+        records.close()
+    unfit = [f"{one.name} had {one.version}" for one in sources if not _fits(one.version)]
+    found = f"{show_count(len(sources), 'source')} for version {__version__}"
+    yield "farm sources", not unfit, f"{found}; {', '.join(unfit)}" if unfit else found
+
+
+def _fits(version: str) -> bool:
+    try:
+        check_versions(source=version, farm=__version__)
+    except GridmillError:
+        return False
+    return True
+
+
+_PACKAGES = {
+    "sinks and datasets": ("pyarrow", "deltalake", "duckdb"),
+    "training": ("numpy", "torch", "scikit-learn", "safetensors", "onnx"),
+    "predictions": ("numpy", "onnxruntime"),
+}
+_LEAST_FREE_BYTES = GIB
+
+
+def look(settings: Settings) -> Iterator[Check]:
+    """All checks."""
+    found = (
+        f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
+    )
+    yield "python", sys.version_info >= (3, 11), found
+    yield _folder("home", settings.home)
+    yield _folder("storage root", settings.root)
+    yield (
+        "cpus",
+        True,
+        f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}",
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield "memory", memory >= GIB, show_bytes(memory)
+    yield look_at_gpus()
+    yield "cgroups", True, _cgroups() if settings.cgroups else "not used (GRIDMILL_CGROUPS=0)"
+    yield "slurm", True, _slurm()
+    for purpose, packages in _PACKAGES.items():
+        yield _check_packages(purpose, packages, needed=not is_farm(settings.home))
+    farm = list(look_at_farm(settings))
+    yield from farm or [("control node", True, _control(settings))]
+    yield from look_at_clusters(settings)
+
+
+def _folder(what: str, path: Path) -> Check:
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return what, False, f"{path}: {there} cannot be written"
+    free = shutil.disk_usage(there).free
+    mount = find_mount(there)
+    kind = f" on {mount.type}" if mount is not None else ""
+    if what == "home" and mount is not None and mount.shared:
+        return what, False, f"{path}{kind}: the home must be on a local disk (the storage root need not)"
+    try:
+        check_root(there)
+    except StorageError as error:
+        return what, False, f"{path}{kind}: {error.message}"
+    return what, free >= _LEAST_FREE_BYTES, f"{path}{kind}, {show_bytes(free)} free"
+
+
+def _cgroups() -> str:
+    root = Path("/sys/fs/cgroup")
+    version = "v2" if (root / "cgroup.controllers").exists() else "v1" if (root / "memory").exists() else ""
+    if not version:
+        return "none: memory is guarded by sampling"
+    folder = root if version == "v2" else root / "memory"
+    writable = os.access(folder, os.W_OK)
+    return f"{version}, " + ("writable" if writable else "not writable at the top: sampling guards memory")
+
+
+def _slurm() -> str:
+    if shutil.which("sbatch") is None:
+        return "not on this machine; a site of kind slurm needs --address ssh://USER@HOST"
+    try:
+        asked = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "sbatch is here, but sinfo cannot be run"
+    if asked.returncode != 0:
+        said = asked.stderr.strip().splitlines()
+        return f"sbatch is here, but no cluster: {said[-1] if said else 'sinfo says nothing'}"
+    return f"{asked.stdout.strip()}: `gridmill add site NAME --kind slurm` uses it"
+
+
+def _check_packages(purpose: str, packages: tuple[str, ...], *, needed: bool) -> Check:
+    """A farm may have those of commands alone: what it needs is up to its sources."""
+    there, missing = [], []
+    for package in packages:
+        try:
+            there.append(f"{package} {version_of(package)}")
+        except PackageNotFoundError:
+            missing.append(package)
+    found = ", ".join(there) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return purpose, not missing or not needed, found
+
+
+def _control(settings: Settings) -> str:
+    try:
+        dialled = dial_home(settings, embed=False)
+    except GridmillError:
+        return "none is up (`gridmill run` embeds one)"
+    control = dialled.grid.control()
+    dialled.close()
+    return f"up, version {control.version}, process {control.pid}"

@@ -1,0 +1,126 @@
+"""A farm in this process, and the records of who may use it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from gridmill.bootstrap.home import lock_home
+from gridmill.domain.site import Site
+from gridmill.errors import UnavailableError
+from gridmill.farm.deployment import HAS_ROOM, Lodging
+from gridmill.farm.listening import listening, note_address
+from gridmill.farm.store import Records, open_records
+from gridmill.farm.tenant import Heard, Source
+from gridmill.ports.host import FarmDesk, Listening, ServedFarm, SourceLine
+from gridmill.settings import Settings
+
+if TYPE_CHECKING:
+    from gridmill.farm.main import Running
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """See `ports.host.ServedFarm`."""
+
+    settings: Settings
+    running: "Running"
+
+    @property
+    def address(self) -> str:
+        return self.running.server.address.removeprefix("https://")
+
+    @property
+    def fingerprint(self) -> str:
+        return self.running.farm.authority.fingerprint
+
+    @property
+    def one_user(self) -> str:
+        return self.running.farm.one_user
+
+    def announce(self, known: Listening) -> None:
+        note_address(self.settings, known)
+
+    def count_sources(self) -> int:
+        return len(self.running.farm.records.all(Source))
+
+    def invite(self) -> str:
+        return _invite(self.running.farm.records)
+
+
+@contextmanager
+def serve_farm(
+    settings: Settings, place: Site, address: tuple[str, int], *, quota_bytes: int, retain_seconds: float
+) -> Iterator[ServedFarm]:
+    """A farm that runs until the end of the block; pods go on. Raises InputError, UnavailableError,
+    HomeInUseError, StorageError."""
+    _want_tls()
+    from gridmill.farm.main import start  # and with it `cryptography`
+
+    with lock_home(settings.home):
+        running = start(settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds)
+        try:
+            yield _Served(settings, running)
+        finally:
+            running.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """See `ports.host.FarmDesk`."""
+
+    records: Records
+    listening: Listening
+
+    def sources(self) -> tuple[SourceLine, ...]:
+        heard = {one.source: one.time for one in self.records.all(Heard)}
+        here = [one.source for one in self.records.all(Lodging) if one.state in HAS_ROOM]
+        return tuple(
+            SourceLine(
+                name=one.name,
+                version=one.version,
+                added=one.added,
+                heard=heard.get(one.name, one.added),
+                user=one.user,
+                deployments=here.count(one.name),
+                revoked=one.revoked,
+            )
+            for one in self.records.all(Source)
+        )
+
+    def invite(self, name: str = "") -> str:
+        return _invite(self.records, name)
+
+    def revoke(self, name: str) -> None:
+        from gridmill.farm.join import revoke  # and with it `cryptography`
+
+        revoke(self.records, name)
+
+
+@contextmanager
+def open_desk(settings: Settings) -> Iterator[FarmDesk]:
+    """The records of the home's farm until the end of the block. Raises NotFoundError, StorageError."""
+    known = listening(settings)
+    _want_tls()
+    records = open_records(settings)
+    try:
+        yield _Desk(records, known)
+    finally:
+        records.close()
+
+
+def _invite(records: Records, name: str = "") -> str:
+    from gridmill.farm.join import invite  # and with it `cryptography`
+
+    return invite(records, time.time(), name)
+
+
+def _want_tls() -> None:
+    """Raises UnavailableError where no certificate can be made."""
+    if find_spec("cryptography") is None:
+        raise UnavailableError(
+            "a farm needs certificates, and the package `cryptography` is not here",
+            hint="pip install 'gridmill[tls]'",
+        )

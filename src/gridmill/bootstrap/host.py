@@ -1,0 +1,98 @@
+"""The factories that commands use: each imports what it makes when it is called, for most need none."""
+
+from typing import TYPE_CHECKING
+
+from gridmill.plugins import find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from gridmill.domain.preflight import Checked, Question
+    from gridmill.domain.site import Site
+    from gridmill.ports.grid import Grid
+    from gridmill.ports.host import Check, FarmDesk, Gathered, Provider, ServedFarm, ServedNode
+    from gridmill.ports.store import Store
+    from gridmill.settings import Settings
+
+
+class OwnHost:
+    """The host of the program `gridmill`: see `ports.host.Host`."""
+
+    def preflight(self, question: "Question") -> "Checked":
+        """See Host."""
+        from gridmill.storage.preflight import ask
+
+        return ask(question)
+
+    def check_site(self, site: "Site") -> None:
+        """See Host."""
+        find("checks", site.kind.value)(site)
+
+    def records(self, settings: "Settings") -> "Store":
+        """See Host."""
+        store: Store = find("stores", "sqlite")(settings.home / "store.db")
+        return store
+
+    def serve(
+        self,
+        settings: "Settings",
+        address: tuple[str, int] | None,
+        *,
+        take_over: bool,
+        say: "Callable[[str], None]",
+    ) -> "AbstractContextManager[ServedNode]":
+        """See Host."""
+        from gridmill.bootstrap.serving import serve_node
+
+        return serve_node(settings, address, take_over=take_over, say=say)
+
+    def check_head(self, host: str) -> None:
+        """See Host."""
+        from gridmill.bootstrap.loose_machines import check_head
+
+        check_head(host)
+
+    def gather(self, grid: "Grid", settings: "Settings", host: str, port: int) -> "Gathered":
+        """See Host."""
+        from gridmill.bootstrap.loose_machines import gather
+
+        return gather(grid, settings, host, port)
+
+    def serve_farm(
+        self,
+        settings: "Settings",
+        place: "Site",
+        address: tuple[str, int],
+        *,
+        quota_bytes: int,
+        retain_seconds: float,
+    ) -> "AbstractContextManager[ServedFarm]":
+        """See Host."""
+        from gridmill.bootstrap.farm import serve_farm
+
+        return serve_farm(settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds)
+
+    def farm_desk(self, settings: "Settings") -> "AbstractContextManager[FarmDesk]":
+        """See Host."""
+        from gridmill.bootstrap.farm import open_desk
+
+        return open_desk(settings)
+
+    def join_farm(self, settings: "Settings", name: str, controller: str, line: str) -> None:
+        """See Host."""
+        from gridmill.sites.farm.join import become_source
+
+        become_source(settings.home, name, controller, line)
+
+    def provider(self) -> "Provider":
+        """See Host."""
+        from gridmill.bootstrap.loose_machines import ThisMachine
+
+        return ThisMachine()
+
+    def checks(self, settings: "Settings") -> "Iterator[Check]":
+        """See Host."""
+        from gridmill.bootstrap.checks import look
+
+        return look(settings)

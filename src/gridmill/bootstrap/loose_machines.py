@@ -1,0 +1,87 @@
+"""A grid of loose machines: its head on this machine, and this machine as one of its nodes."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gridmill.domain.site import NodeLook, Site, SiteKind
+from gridmill.ports.grid import Grid
+from gridmill.ports.host import Gathered, JoinedNode
+from gridmill.settings import Settings
+from gridmill.sites.idle import BLIND, Watch
+from gridmill.sites.machine import look_at_machine, memory_of_machine, used_bytes
+from gridmill.sites.ray.cluster import PATIENCE, join, start_head, token_file, want_own, want_ray
+from gridmill.sites.ray.machine_lock import claim_machine
+
+
+def check_head(host: str) -> None:
+    """Raise InputError if that is no address of this machine, UnavailableError without Ray."""
+    want_ray()
+    want_own(host)
+
+
+def gather(grid: Grid, settings: Settings, host: str, port: int) -> Gathered:
+    """Start the head and add its site. Raises UnavailableError."""
+    folder = settings.home / "ray"
+    start_head(folder, host, port)
+    token = token_file(folder)
+    here = {"token_file": str(token), "patience": PATIENCE, "control": host}
+    site = Site(name="grid", kind=SiteKind.RAY, address=f"{host}:{port}", settings=here)
+    return Gathered(site=grid.add_site(site, replace=True), token=token)
+
+
+class ThisMachine:
+    """This machine as one that a grid may use: see `ports.host.Provider`."""
+
+    def __init__(self) -> None:
+        self._watch = Watch()
+        self._claim: socket.socket | None = None
+
+    def memory_bytes(self) -> int:
+        """See Provider."""
+        return memory_of_machine()
+
+    def used_bytes(self) -> int:
+        """See Provider."""
+        return used_bytes()
+
+    def look(self, seconds: float) -> NodeLook:
+        """See Provider."""
+        return look_at_machine(seconds)
+
+    def seconds_since_input(self) -> float:
+        """See Provider."""
+        return self._watch.seconds_since_input()
+
+    def why_blind(self) -> str:
+        """See Provider."""
+        return BLIND if self._watch.blind else ""
+
+    @contextmanager
+    def claim(self, folder: Path) -> Iterator[None]:
+        """See Provider."""
+        want_ray()
+        with claim_machine(folder) as self._claim:
+            yield
+
+    def join(
+        self,
+        folder: Path,
+        address: str,
+        token: str,
+        *,
+        cpus: int | None,
+        memory_bytes: int,
+        behind: bool,
+    ) -> JoinedNode:
+        """See Provider. The node inherits the claim on this machine."""
+        return join(
+            folder,
+            address,
+            token,
+            cpus=cpus,
+            memory_bytes=memory_bytes,
+            behind=behind,
+            claim=self._claim,
+        )

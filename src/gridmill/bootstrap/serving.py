@@ -1,0 +1,177 @@
+"""The control node of `gridmill up`: on the home's Unix socket and a loopback port, until it is ended."""
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridmill.api.app import Guard, make_app
+from gridmill.bootstrap.clients import RETURN_SECONDS, attend
+from gridmill.bootstrap.home import lock_home
+from gridmill.bootstrap.node import EmbeddedNode, embed, warn
+from gridmill.domain.views import ControlView
+from gridmill.errors import HomeInUseError, UnavailableError
+from gridmill.http.server import listen_at, serve
+from gridmill.ports.grid import Grid
+from gridmill.ports.host import ServedNode
+from gridmill.rpc.client import SOCKET, differences, give_way
+from gridmill.rpc.server import CallServer
+from gridmill.sdk.discovery import answers
+from gridmill.sdk.home_lock import asking
+from gridmill.settings import Settings, is_farm
+from gridmill.storage.home import make_home
+
+_LOOK_SECONDS = 0.2
+_GIVE_WAY_SECONDS = 30.0
+"""How long a control node that ends with its clients may take to end for this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """See `ports.host.ServedNode`."""
+
+    node: EmbeddedNode
+    control: ControlView
+    url: str
+
+    @property
+    def grid(self) -> Grid:
+        return self.node.grid
+
+    @property
+    def ending(self) -> bool:
+        return self.node.node.ending
+
+    def check_own(self) -> None:
+        if self.node.node.taken_over is not None:
+            raise self.node.node.taken_over
+
+
+@contextmanager
+def serve_node(
+    settings: Settings, address: tuple[str, int] | None, *, take_over: bool, say: Callable[[str], None]
+) -> Iterator[ServedNode]:
+    """A control node that serves until the end of the block. Raises HomeInUseError, StoreInUseError,
+    StorageError, UnavailableError, InputError."""
+    with ExitStack() as ending:
+        listener = _listen(settings.home, *address) if address else None  # before anybody gives way to us
+        ending.callback(listener.close) if listener else None
+        make_home(settings.home)
+        with asking(settings.home):  # until we have announced ourselves: who asks next is to see that
+            node = _own(settings, take_over, say)
+            ending.callback(node.close, tear_down=False)
+            ending.enter_context(_with_clients(node, settings))
+            app = make_app(node.grid)
+            ending.callback(serve(app, socket_path=settings.home / "control.sock").stop)
+            token, url = secrets.token_urlsafe(32), ""
+            if address is not None:
+                server = serve(Guard(app, token=token), host=address[0], listener=listener)
+                ending.callback(server.stop)
+                url = server.address
+            control = node.grid.control()
+            told = {"pid": os.getpid(), "version": control.version, "url": url, "token": token}
+            _announce(settings.home, told)
+        yield _Served(node, control, url)
+
+
+@contextmanager
+def _with_clients(node: EmbeddedNode, settings: Settings) -> Iterator[None]:
+    """Answers calls of clients on this machine, and stops the runs of those that go."""
+    attendance = attend(node, stays=True, warn=warn)
+    server = CallServer(
+        settings.home / SOCKET,
+        node.grid,
+        attendance,
+        give_way=_refuse_way,
+        notices=lambda hello: differences(settings, hello, stays=True),
+    )
+    over = threading.Event()
+    keeper = threading.Thread(target=attendance.keep, args=(over.is_set,), name="clients", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        attendance.wake()
+        keeper.join()
+        server.close()
+
+
+def _refuse_way() -> None:
+    raise HomeInUseError(f"a control node (process {os.getpid()}) already owns the home")
+
+
+def _listen(home: Path, host: str, port: int) -> socket.socket:
+    """Raises UnavailableError; HomeInUseError where it is another control node of the home that listens."""
+    try:
+        return listen_at(host, port)
+    except UnavailableError:
+        if (home / "control.lock").exists():
+            with asking(home):  # who starts now is to have announced itself
+                _want_unowned(home)
+        raise
+
+
+def _want_unowned(home: Path) -> None:
+    try:
+        lock_home(home).close()
+    except HomeInUseError:
+        if not _gives_way(home):
+            raise
+
+
+def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> EmbeddedNode:
+    """The control node, in this process. One that was started for its clients ends meanwhile, and leaves its
+    runs. Raises HomeInUseError, also where that takes too long."""
+    until, told = time.monotonic() + _GIVE_WAY_SECONDS, False
+    while True:
+        try:
+            return embed(settings, embedded=False, take_over=take_over, await_seconds=RETURN_SECONDS)
+        except HomeInUseError as error:
+            if not _gives_way(settings.home):
+                raise
+            if time.monotonic() > until:
+                hint = "End that process, or the program that it belongs to."
+                raise HomeInUseError(f"{error.message} and does not give way", hint=hint) from error
+        if not told:
+            say("taking over from the control node that commands of this home share")
+        told = True
+        _ask_for_way(settings)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _ask_for_way(settings: Settings) -> None:
+    """Of the control node that owns the home, and wait for its end."""
+    link = answers(settings)
+    if link is not None:
+        with suppress(UnavailableError):  # it ends
+            give_way(link)
+        link.close()
+
+
+def _gives_way(home: Path) -> bool:
+    return not (is_farm(home) or stays(home))
+
+
+def stays(home: Path) -> bool:
+    """Whether who owns the home is a `gridmill up`: those announce themselves."""
+    try:
+        announced = json.loads((home / "control.json").read_text())["pid"]
+        return bool(str(announced) == (home / "control.lock").read_text().strip())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _announce(home: Path, body: dict[str, object]) -> None:
+    """Write control.json, whole or not at all, for this user only: it carries the token."""
+    draft = home / "control.json.draft"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(body, file)
+    draft.replace(home / "control.json")

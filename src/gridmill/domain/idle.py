@@ -1,0 +1,71 @@
+"""When a machine is its owner's, and when it is idle: decided from looks, by pure functions."""
+
+from dataclasses import replace
+
+from gridmill.domain.amounts import MIB, show_seconds
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.site import NodeLook
+
+BUSY_CPUS = 0.5
+"""More than this of the owner's own, in CPUs, is the owner at work; a desktop at rest takes less."""
+RESERVE_SHARE = 0.1
+"""Memory that is left alone: below this share available, the machine would soon swap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleRules:
+    """After `after_seconds` without its owner the machine is given; `hours` (from, to) of the local day, past
+    midnight when from is later; None: all day."""
+
+    after_seconds: float = 300.0
+    hours: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """Monotonic times: when the owner was last seen; `why` is how."""
+
+    seen: float
+    why: str = "it has just begun to look"
+
+
+def note(
+    presence: Presence, look: NodeLook, *, memory_bytes: int, input_seconds: float, now: float
+) -> Presence:
+    """What is known of the owner after one more look. `input_seconds` is the time since a key was last
+    pressed, `memory_bytes` what the machine has."""
+    if look.owner_cpus > BUSY_CPUS:
+        return replace(presence, seen=now, why=f"the owner's processes use {look.owner_cpus:.1f} CPUs")
+    if memory_bytes - look.used_bytes < RESERVE_SHARE * memory_bytes:
+        return replace(presence, seen=now, why="memory is nearly used up")
+    if now - input_seconds > presence.seen:
+        return replace(presence, seen=now - input_seconds, why="somebody is at the keyboard")
+    return presence
+
+
+def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
+    """How much of the wanted memory can be given beside what is used now, without the reserve: jobs that fill
+    it do not drive the machine into swap."""
+    return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - used_bytes))
+
+
+def is_idle(presence: Presence, rules: IdleRules, *, given: bool, now: float, hour: int) -> tuple[bool, str]:
+    """Whether the machine is to be given, and why not. One that is `given` already is taken back at the first
+    sign of its owner."""
+    if rules.hours is not None and not within(rules.hours, hour):
+        return False, f"it is given from {rules.hours[0]} to {rules.hours[1]} o'clock"
+    alone = now - presence.seen
+    needed = 0.0 if given else rules.after_seconds
+    if given and alone <= 0.0:
+        return False, presence.why
+    if alone < needed:
+        return False, f"{presence.why}; given after {show_seconds(rules.after_seconds)} without a sign"
+    return True, ""
+
+
+def within(hours: tuple[int, int], hour: int) -> bool:
+    """Whether the hour (0 to 23) lies between, the second excluded; from an hour to the same is all day."""
+    begin, end = hours
+    if begin == end:
+        return True
+    return begin <= hour < end if begin <= end else hour >= begin or hour < end

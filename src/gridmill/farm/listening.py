@@ -1,0 +1,33 @@
+"""What a farm announced when it was started last: the part of its join lines that is not secret."""
+
+import os
+from pathlib import Path
+
+from gridmill.codec import decode, encode
+from gridmill.errors import NotFoundError
+from gridmill.ports.host import Listening
+from gridmill.settings import Settings
+
+
+def note_address(settings: Settings, known: Listening) -> Listening:
+    """Keep what later join lines contain."""
+    path = _path(settings)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(encode(known))
+    draft.rename(path)
+    return known
+
+
+def listening(settings: Settings) -> Listening:
+    """What the home's farm announced last. Raises NotFoundError if there is no farm."""
+    try:
+        return decode(_path(settings).read_bytes(), Listening)
+    except OSError as error:
+        raise NotFoundError(
+            f"there is no farm in {settings.home}",
+            hint="`gridmill up --light --listen HOST:PORT` starts one; GRIDMILL_HOME says where it lives.",
+        ) from error
+
+
+def _path(settings: Settings) -> Path:
+    return settings.home / "farm" / "listening.json"
