@@ -1,4 +1,4 @@
-"""The program `gridmill`: runs the command line and lets no traceback reach a user."""
+"""The program `gridmill`: runs the command line and turns every error into a message without traceback."""
 
 import contextlib
 import json

@@ -1,6 +1,6 @@
-"""Nouns to bytes and back, for the store, the links and the API (the only file that knows msgspec).
+"""Encodes records as bytes and back, for the store, the links and the API (only this file uses msgspec).
 
-Dataclasses of `gridmill.domain` travel as JSON objects with their field names; enums as their values.
+Dataclasses of `gridmill.domain` are encoded as JSON objects with their field names, enums as their values.
 """
 
 import hashlib

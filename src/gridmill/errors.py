@@ -1,4 +1,4 @@
-"""One error tree. Every class has a code, says whether trying again can help, and carries a hint.
+"""The error tree: every class has a code, `retryable` and a hint.
 
 ::
 
@@ -7,9 +7,9 @@
     │   ├── PipelineError     ... in a pipeline file: file, line, field
     │   ├── DataError         ... in the data: file, row, column
     │   └── UnsafePathError   a path leaves the storage root
-    ├── NotFoundError         no such noun
-    ├── ConflictError         the noun changed, or the state does not allow the move
-    │   ├── StaleVersionError compare-and-set lost
+    ├── NotFoundError         there is no such record
+    ├── ConflictError         the record changed, or the state does not allow the transition
+    │   ├── StaleVersionError compare-and-set failed
     │   ├── HomeInUseError    another control node owns this home
     │   └── StoreInUseError   another control node owns this store
     ├── CapacityError         no site is large enough
@@ -18,14 +18,14 @@
     │   ├── TimeLimitError
     │   └── InterruptedRunError
     ├── UnavailableError      a part does not answer now
-    │   ├── UnreachedError    nobody is there, and nothing was asked
-    │   ├── AwayError         nobody answers there
+    │   ├── UnreachedError    nothing listens at the address, and nothing was sent
+    │   ├── AwayError         nothing answers at the address
     │   └── StorageError      disk full, unreadable, ...
     │       └── StoreLostError  the store's server does not answer
     └── InternalError         a defect of Gridmill itself
 
-`TABLE` maps a code to its HTTP status and exit code and is read in both directions: the API turns an
-error into a status and a body, the SDK turns the body into the same class again.
+`TABLE` maps a code to its HTTP status and exit code and is used in both directions: the API turns an error
+into a status and a body, the SDK turns the body into the same class again.
 """
 
 from dataclasses import dataclass

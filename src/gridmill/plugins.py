@@ -1,8 +1,8 @@
 """Plug-in tables: name -> "module:factory". Entry points of the same shape extend them.
 
-A package adds its own stores, sites and links with the entry-point groups `gridmill.stores`,
-`gridmill.sites` and `gridmill.transport`; ours get no privilege. (Which kinds of jobs there are is part of
-the domain: `domain/job.py`.)
+A package adds its own stores, sites and links with the entry-point groups `gridmill.stores`, `gridmill.sites`
+and `gridmill.transport`; the built-in ones get no privilege. (The kinds of jobs are part of the domain:
+`domain/job.py`.)
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Files that only this user may read, such as keys and tokens."""
+"""Writes files that only this user may read, such as keys and tokens."""
 
 import os
 from pathlib import Path

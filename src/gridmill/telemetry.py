@@ -1,4 +1,4 @@
-"""Telemetry and update checks of the libraries that Gridmill and its jobs use are off."""
+"""Turns off telemetry and update checks of the libraries that Gridmill and its jobs use."""
 
 import os
 

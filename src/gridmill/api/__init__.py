@@ -1,1 +1,1 @@
-"""HTTP in, service calls out."""
+"""The REST API: HTTP requests become calls of the use cases."""

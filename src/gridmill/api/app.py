@@ -1,6 +1,7 @@
-"""What stands before every route: token, Host, size of bodies, and the last stop for defects.
+"""The ASGI application of the REST API: authentication, Host check, body limits and error responses.
 
-The REST API: routes under /v1, an offline docs page, and every error as the same typed body.
+It serves routes under /v1 and documentation pages that work offline. `Guard` runs before every route. Every
+error has the same typed body, also one that nobody expected.
 """
 
 import hmac

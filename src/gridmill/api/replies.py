@@ -1,6 +1,7 @@
-"""Requests with fields that a call does not have are refused: a misspelt one would be ignored in silence.
+"""Common code of the REST routes: access to the grid, names in paths, JSON replies, unknown fields.
 
-What all routes share: the grid they ask, names in paths, and how they answer.
+A request with a field that the call does not have is refused; otherwise a misspelt field would be ignored
+silently.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

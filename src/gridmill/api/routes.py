@@ -1,7 +1,7 @@
-"""The routes: one for each row of the table of use cases, with the types of the Grid's method.
+"""The REST routes: each is one call of the Grid; records are encoded by the codec.
 
-A route reads the arguments where the row says, calls the Grid, and answers as the codec writes. What differs
-stands here by name: an answer that needs an object around it, and a body whose name the path replaces.
+Routes exist for pipelines, runs, resources, sites, versions and aliases, schedules, backfills, projects,
+advice on workers, and sinks (alterations and status).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A control node, wired: settings in, a running one out, or one that only reads."""
+"""The composition root: builds a connected control node from the settings."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The command line, on the SDK."""
+"""The command line, which uses the SDK."""
 
 import gc
 

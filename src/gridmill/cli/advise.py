@@ -1,4 +1,4 @@
-"""`advise`: what more workers would buy a job."""
+"""The command `advise`: shows what more workers would gain for a job."""
 
 from collections.abc import Iterator
 from typing import Annotated

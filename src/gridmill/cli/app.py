@@ -1,4 +1,4 @@
-"""The commands and where each lives: a command's module is imported when it is called, not before."""
+"""The table of commands. The module of a command is imported only when the command is called."""
 
 import shlex
 from dataclasses import replace

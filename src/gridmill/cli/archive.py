@@ -1,4 +1,4 @@
-"""`backup` and `restore`: pipelines with everything they made, as one file."""
+"""The commands `backup` and `restore`: pipelines with everything they made, as one file."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,6 +1,7 @@
-"""`preview` and `diff`: a look into versions.
+"""The commands `preview`, `diff` and `compare`, which show and compare versions.
 
-`compare`: versions of a model side by side.
+`preview` shows the first rows of a version, `diff` the differences of two, `compare` versions of a model side
+by side.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""`backfill` (or `start backfill`), `stop backfill`."""
+"""The commands `backfill` (or `start backfill`) and `stop backfill`."""
 
 from pathlib import Path
 from typing import Annotated

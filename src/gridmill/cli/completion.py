@@ -1,6 +1,7 @@
-"""Names for the shell's completion: of the control node that is up, else of the home's records.
+"""Shell completion of names, from the running control node or else from the records of the home.
 
-A key was pressed: an answer comes at once or not at all. Nothing is started or made, and no error is shown.
+Completion runs when a key is pressed, so an answer comes at once or not at all. Nothing is started or
+created, and no error is shown.
 """
 
 import contextlib

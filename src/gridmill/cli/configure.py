@@ -1,8 +1,7 @@
-"""`configure model NAME --alias prod=3`: names for versions.
+"""The commands `configure` and `alter` for resources, aliases of models and sinks; and `status sink`.
 
-Sinks at the command line: `alter sink` and `status sink`.
-
-`configure` and `alter`: resources, sized from the job's size or by hand, and the aliases of models.
+A resource is sized from the job's size or by hand. `configure model NAME --alias prod=3` sets an alias of a
+version. `alter sink` changes a sink until it is changed back.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,7 @@
-"""Schedules for people.
+"""`show` as text: a record of any kind in a few lines and tables; `--json` has all fields.
 
-What a sink rejected: how many rows, why, and the first of them.
-
-Backfills for people: a line each, and one with its chunks.
-
-`show`: a noun for people, a few lines and tables; `--json` has all of it.
+It includes schedules, backfills (one line each, and one with its chunks), and the rows that a sink rejected:
+how many, why, and the first of them.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`du` and `clean`: what takes space, and taking away what nobody needs."""
+"""The commands `du` and `clean`: show what uses disk space, and delete what is not needed."""
 
 from collections import Counter
 from enum import StrEnum

@@ -1,4 +1,8 @@
-"""`doctor` and `version`: this machine, as Gridmill finds it."""
+"""The commands `doctor` and `version`: check this machine and its connections, and show what was found.
+
+Where farms are used, `doctor` checks that each farm answers, its version, its clock and what it has. On the
+machine of a farm it checks the GPUs and their driver, the address, and who may use the farm.
+"""
 
 import platform
 

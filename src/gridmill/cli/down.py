@@ -1,4 +1,4 @@
-"""`down`: end the control node of a home."""
+"""The command `down`: stops the control node of a home."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`export` and `path`: results as files for other programs."""
+"""The commands `export` and `path`: give results to other programs as files."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`farm`: on the farm's machine, who may use it."""
+"""The command `farm`: manages on the farm's machine who may use the farm."""
 
 import socket
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How farms stand, in a line for each: their GPUs, line, load, disk and version, and the way there."""
+"""The status of farms as text, one line each: GPUs, queue, load, disk, version and the route to the farm."""
 
 from collections import Counter
 from collections.abc import Sequence

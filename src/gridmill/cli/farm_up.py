@@ -1,4 +1,4 @@
-"""`up --light`: a farm in the foreground, where jobs of others run."""
+"""The command `up --light`: runs a farm in the foreground, which executes jobs of others."""
 
 import logging
 import socket

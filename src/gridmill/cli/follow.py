@@ -1,4 +1,4 @@
-"""Following a run to its end: live where there is a terminal, in lines where there is none."""
+"""Shows a run until it ends: as a live table on a terminal, else as lines."""
 
 import errno
 import sys

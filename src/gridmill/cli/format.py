@@ -1,4 +1,4 @@
-"""Nouns as words: cells and lines of text, pure functions of a noun and the time."""
+"""Formats records as cells and lines of text: pure functions of a record and the time."""
 
 import time
 import unicodedata

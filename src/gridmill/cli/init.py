@@ -1,4 +1,4 @@
-"""`init`: a small pipeline that works, with data of its own, to begin with and to change."""
+"""The command `init`: writes a small pipeline that works, with example data, as a start."""
 
 import math
 import re

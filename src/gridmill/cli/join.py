@@ -1,4 +1,4 @@
-"""`join`: this machine as a provider node of a grid, always or while its owner does not use it."""
+"""The command `join`: makes this machine a provider node of a grid, always or while its owner is away."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A run as a table on the terminal, drawn anew while it goes on."""
+"""The table of a run on the terminal, redrawn while the run is in progress."""
 
 import time
 from collections.abc import Callable

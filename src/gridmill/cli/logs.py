@@ -1,4 +1,4 @@
-"""`logs`: what jobs wrote, as it was or as it comes."""
+"""The command `logs`: shows what jobs wrote, or follows it."""
 
 import sys
 from collections import deque

@@ -1,4 +1,4 @@
-"""Options that several commands have alike: the file, its parameters, whether unchanged jobs run too."""
+"""Options that several commands share: the file, its parameters, and whether unchanged jobs run too."""
 
 from collections.abc import Sequence
 from pathlib import Path

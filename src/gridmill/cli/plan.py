@@ -1,4 +1,4 @@
-"""`plan`, `apply`, `schema`: pipelines before they run."""
+"""The commands `plan`, `apply` and `schema`, which handle pipelines before they run."""
 
 import json as json_text
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`remove`: any noun that can be, after a look at what stands against it."""
+"""The command `remove`: deletes a record of any kind after checking that nothing depends on it."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Nouns as tables for a screen: pure functions of a noun and the time."""
+"""Renders records as tables for the terminal: pure functions of a record and the time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass

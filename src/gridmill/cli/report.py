@@ -1,4 +1,4 @@
-"""`report`: a run as one HTML file."""
+"""The command `report`: writes the report of a run as one HTML file."""
 
 import sys
 from typing import Annotated

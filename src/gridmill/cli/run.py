@@ -1,4 +1,4 @@
-"""`run`, `start`, `resume`, `stop`: runs from beginning to end."""
+"""The commands `run`, `start`, `resume` and `stop`."""
 
 import os
 import sys

@@ -1,8 +1,7 @@
-"""Ctrl-C, SIGTERM and a lost terminal ask for a clean stop; a second Ctrl-C quits at once.
+"""Common code of all commands: the client, output as text or JSON, and interrupts.
 
-Times in JSON for people and scripts: ISO 8601 in UTC, where nouns have Unix times.
-
-What every command shares: the client it talks through, and how it speaks.
+The first Ctrl-C, SIGTERM or loss of the terminal asks for a clean stop; a second Ctrl-C quits at once. In
+JSON times are ISO 8601 in UTC; records hold Unix times.
 """
 
 import os

@@ -1,10 +1,7 @@
-"""Which part of a list is shown: those in some states, and how many of the newest.
+"""The commands `show` and `list`, and the lists of records that they print.
 
-Pipelines that are known by their names, with the file and the last run of each.
-
-`show model NAME --trials`: what the search for a model's settings tried.
-
-`show`, `list`, `remove`: any noun by its name.
+A list can be limited to some states and to the newest N. `show model NAME --trials` shows the trials of the
+hyperparameter search. Pipelines are listed by name with their file and their last run.
 """
 
 import time

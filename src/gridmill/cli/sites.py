@@ -1,4 +1,4 @@
-"""`add`: a site or a farm, a named place where resources can be brought up."""
+"""The commands `add` and `nodes`: add a site or a farm, a named place where resources can be brought up."""
 
 import sys
 from enum import StrEnum

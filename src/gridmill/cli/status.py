@@ -1,4 +1,4 @@
-"""`status`: how the grid or a run stands, now or until it ends."""
+"""The command `status`: shows the state of the grid or of a run, now or until the run ends."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What is said when a run has ended: the table, the best model, the report; and what failed, and why."""
+"""The summary of a finished run: table, best model and report, or the jobs that failed and why."""
 
 from collections import deque
 

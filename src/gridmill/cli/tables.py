@@ -1,4 +1,4 @@
-"""Tables for a screen of any width: what a row is about is never hidden by what there is to say of it."""
+"""Tables that fit terminals of any width: the columns that identify a row are never hidden."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""`up`: the control node in the foreground, on the home's Unix socket and a loopback port."""
+"""The command `up`: runs the control node in the foreground, on the home's Unix socket and loopback port."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""`validate`: a pipeline file held against its data, without a control node or a home."""
+"""The command `validate`: checks a pipeline file against its data, without a control node or a home."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module

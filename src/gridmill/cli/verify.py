@@ -1,4 +1,4 @@
-"""`verify`: whether versions are what they were when they were made."""
+"""The command `verify`: checks that versions are unchanged since they were made."""
 
 from collections.abc import Iterator
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""The control node: use cases (service) and small ticks that meet only in the store."""
+"""The control node: use cases and small ticks that communicate only through the store."""

@@ -1,6 +1,6 @@
-"""Slow looks at the world and slow acts on it, done beside the ticks: nobody waits for them.
+"""Runs slow observations and slow actions beside the ticks, so that no tick waits for them.
 
-What was found is taken in by a later tick, under the lock, against the records as they are by then.
+A later tick takes in the result, under the lock, against the records as they are then.
 """
 
 import threading

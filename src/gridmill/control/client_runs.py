@@ -1,4 +1,4 @@
-"""Runs of clients: the environment of their jobs, and their end when the client that waits for them goes."""
+"""Runs that a client waits for: the environment of their jobs, and their stop when the client disconnects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""What removing versions would take away, and what stands against it.
+"""Garbage collection: decides from the records and the disk what can be deleted. Deletes nothing itself.
 
-What can go, decided from the records and what lies on the disk. Nothing is touched here.
-
-Which records of runs, deployments and removed versions are history, and forgetting them bit by bit.
+`plan_removal` lists what the removal of versions would delete, and what prevents it. `rubbish` finds what no
+record needs. `old_history` finds records of runs, deployments and removed versions that are old enough to be
+deleted, which happens in small steps.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The store and its picture in memory, changed together: every change is one transaction."""
+"""The ledger: the store and its copy in memory, changed together in one transaction per change."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast

@@ -1,4 +1,4 @@
-"""The control node: one lock, one loop. Ticks run when something happened or time has come."""
+"""The control node: one lock and one loop, which runs the ticks when an event or a due time occurs."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
-"""Sites of other machines: opened as they are declared, and asked for their nodes now and then.
+"""Opens sites on other machines when they are declared, and polls them for their nodes.
 
-A site may take seconds to answer, or not answer at all: each look is a thread of its own, so that none waits
-for another's, and takes the node's lock only to note what it found. (The local site comes with the node
-and does not change.)
+A site may take seconds to answer, or not answer at all. Each look is a thread of its own, so that none waits
+for another's, and takes the node's lock only to record the result. (The local site comes with the node and
+does not change.)
 """
 
 import threading

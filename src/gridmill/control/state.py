@@ -1,4 +1,4 @@
-"""What the ticks share: the ledger, the world behind its ports, and what is known only until a restart."""
+"""The state that ticks share: the ledger, the ports, and values that are lost at a restart."""
 
 import hashlib
 import hmac

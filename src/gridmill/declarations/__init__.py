@@ -1,4 +1,4 @@
-"""Pipeline files: YAML to nouns with errors that name file, line and field; their JSON Schema."""
+"""Pipeline files: YAML to records, with errors that name file, line and field; and their JSON Schema."""
 
 from importlib import import_module
 from typing import Any

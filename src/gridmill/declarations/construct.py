@@ -1,7 +1,8 @@
-"""Nouns made in Python: the names, units and messages of pipeline files, by the same table.
+"""Validates records that are built in Python with the names, units and messages of pipeline files.
 
-What is given becomes the values that a file would have; they are validated by the schema that validates
-files, and explained in the same words. Nouns among them are written out and validated with the rest.
+The arguments are converted to the values that a file would have. They are validated by the schema that
+validates files, and errors have the same words. Records among the arguments are written out and validated
+with the rest.
 """
 
 import re

@@ -1,6 +1,7 @@
-"""What must hold within one noun beyond the types of its fields: positive amounts, exactly one of several.
+"""Checks of one record beyond the types of its fields: positive amounts, exactly one of several.
 
-A noun with a method `check()` (raising InputError whose place ends in `.FIELD`) is asked too.
+The method `check()` of a record, if it has one (raising InputError whose place ends in `.FIELD`), is called
+too.
 """
 
 from collections.abc import Iterator, Mapping

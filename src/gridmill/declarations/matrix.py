@@ -1,4 +1,4 @@
-"""A job with a `matrix` becomes one job for each combination of its values, named after them."""
+"""Expands a job with a `matrix` into one job for each combination of its values, named after them."""
 
 import re
 from collections.abc import Mapping

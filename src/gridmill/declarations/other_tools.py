@@ -1,4 +1,4 @@
-"""Words of other tools in a pipeline file, and what is written here in their place."""
+"""Recognises terms of other tools in a pipeline file and suggests the terms of Gridmill."""
 
 from collections.abc import Mapping
 from enum import StrEnum

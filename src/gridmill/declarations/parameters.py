@@ -1,8 +1,8 @@
 """Parameters of a pipeline: `${name}` anywhere in its text, defaults in the file, overrides by `--set`.
 
-What becomes of a reference depends on where it stands: in a shell command its value is quoted, in SQL it is a
-value and no part of the statement, elsewhere it is text. A text that is
-nothing but one reference is the value itself.
+The substitution depends on the position of the reference: in a shell command the value is quoted; in SQL it
+is bound as a value and never part of the statement; elsewhere it is text. A text that is only one reference
+becomes the value itself.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What is wrong in a declaration, said with file, line and field; all of it at once."""
+"""Problems in a declaration, each with file, line and field; all are reported at once."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches

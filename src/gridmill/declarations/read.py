@@ -1,10 +1,8 @@
-"""What a pipeline names of its project's files: that they are there, and have the functions.
+"""Reads pipeline files: text, YAML, parameters, types, meaning; each step reports all of its problems.
 
-What pydantic found, as problems with file, line and field in the words of the file.
-
-Pipeline files to nouns: text, YAML, parameters, types, meaning; each step reports all it finds.
-
-A part of a sink from one line of YAML, by the same schema that reads pipeline files.
+Errors of pydantic become problems with file, line and field in the terms of the file. It checks that the
+project's files that a pipeline names exist and have the named functions. `noun_at` reads a part of a sink
+from one line of YAML by the same schema.
 """
 
 import ast

@@ -1,6 +1,7 @@
-"""How single values are written in YAML: text, numbers, durations, sizes, counts; one table, read two ways.
+"""How single values are written in YAML: text, numbers, durations, sizes, counts.
 
-Each leaf has a parser (a value from nodes.py to the noun's value) and the JSON Schema of what it accepts.
+Each leaf type has a parser (from a value of the YAML reader to the field's value) and the JSON Schema of what
+it accepts; both come from one table.
 """
 
 import re

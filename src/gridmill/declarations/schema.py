@@ -1,14 +1,14 @@
-"""The YAML shape of each noun, derived from its dataclass as a schema of pydantic's core.
+"""The YAML shape of each record, derived from its dataclass as a schema of pydantic-core.
 
 - `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
-- `x` is a period, which can be of calendar months, where the noun has `x_months` beside `x_seconds`;
-- a tuple accepts a single value; a tuple of nouns that must have a name is a mapping by name;
-- a noun with one required field that is text can be written as that text;
-- a noun that is asked for by its field alone can be written as `true`;
-- what is written as nothing is nothing where that is allowed, else the default.
+- `x` is a period, which can be of calendar months, if the record has `x_months` beside `x_seconds`;
+- a tuple accepts a single value; a tuple of records that must have a name is a mapping by name;
+- a record with one required field that is text can be written as that text;
+- a record that is requested by its field alone can be written as `true`;
+- an empty value is None where the field allows it, else the default.
 
-The core's schemas are made directly: pydantic's layer of annotations would take longer to start than
-reading a file takes. `declarations.schema` turns the same schemas into JSON Schema.
+The schemas of pydantic-core are built directly: pydantic's layer of annotations would take longer to start
+than reading a file takes. `declarations.schema_export` turns the same schemas into JSON Schema.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The JSON Schema of pipeline files, from the same schemas that read them; editors complete by it."""
+"""The JSON Schema of pipeline files, from the schemas that read them; editors use it for completion."""
 
 import ast
 import json

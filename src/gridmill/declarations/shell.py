@@ -1,8 +1,8 @@
-"""Parameters in a shell command: each is exactly one word, or a part of one, whatever characters it has.
+"""Substitutes parameters in a shell command so that each is exactly one word, or a part of one.
 
-The scanner knows as much of the grammar of POSIX shells (and bash) as decides what a character means: quotes,
-substitutions, here-documents, comments, arithmetic. Where no way of writing a value is safe it is refused,
-unless the value is made of characters that mean nothing anywhere.
+The scanner knows the part of the grammar of POSIX shells (and bash) that decides the meaning of a character:
+quotes, substitutions, here-documents, comments, arithmetic. If there is no safe way to write a value at its
+position, it is refused, unless all its characters have no special meaning anywhere.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What must hold between the parts of a pipeline: references lead somewhere, no cycles, resources fit."""
+"""Checks between the parts of a pipeline: references resolve, there are no cycles, resources fit."""
 
 import re
 from collections.abc import Iterator, Mapping

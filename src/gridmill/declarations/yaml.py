@@ -1,6 +1,7 @@
-"""YAML text to nodes: libyaml's parser, the core schema's tags, bounded depth, and hints for broken text.
+"""Reads YAML text into values that know their lines, with one problem per syntax error.
 
-YAML text to values that know their lines: core schema only, bounded, one problem per broken place.
+It uses libyaml's parser and the tags of the core schema only. Depth and size are bounded, and common mistakes
+get hints.
 """
 
 import math

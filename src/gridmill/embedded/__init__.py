@@ -1,1 +1,1 @@
-"""The control node that commands of a home share where `gridmill up` does not run: a process of its own."""
+"""The embedded control node: a process that commands of a home share if `gridmill up` does not run."""

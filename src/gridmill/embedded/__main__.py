@@ -1,7 +1,7 @@
-"""`python -m gridmill.embedded FD`: a control node that the first command of a home starts.
+"""`python -m gridmill.embedded FD`: the control node that the first command of a home starts.
 
-It ends with the last command. FD is a socket to the process that starts it: an empty part says that it is up,
-another one says why not.
+It ends with the last command. FD is a socket to the process that starts it: an empty message means that the
+control node is up, a non-empty one says why not.
 """
 
 import gc

@@ -1,4 +1,7 @@
-"""A control node that ends with its last client."""
+"""The embedded control node, which ends with its last client, and the attendance that every node keeps.
+
+`attend` gives any control node in this process the record of its clients.
+"""
 
 import logging
 import signal

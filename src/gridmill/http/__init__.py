@@ -1,1 +1,1 @@
-"""What every HTTP API of Gridmill's shares: how errors are answered, and how it is served."""
+"""Common code of all HTTP APIs of Gridmill: error responses and the server."""

@@ -1,4 +1,4 @@
-"""Errors as answers, all with the same typed body, and bodies that are not read further than their limit."""
+"""Error responses with one typed body, and a limit on the size of request bodies."""
 
 import asyncio
 import logging

@@ -1,6 +1,6 @@
-"""TCP connections that end by themselves where the line is cut, or the machine at the other end is gone.
+"""Serves an ASGI application from a background thread, on a Unix socket or a port, there also over TLS.
 
-Serves an application from a background thread, on a Unix socket or a port, there also over TLS.
+TCP connections end by themselves if the network is cut or the machine at the other end is gone.
 """
 
 import asyncio

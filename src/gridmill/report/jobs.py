@@ -1,10 +1,8 @@
-"""What a job declares, as text: the settings that are not the defaults, with durations and sizes as people
-write them.
+"""The jobs of a run in a report: table row, graph box and timeline row of each, and its declaration.
 
-The jobs of a run in a report: a row of the table, a box of the graph and a row of the timeline for each.
-
-The time of a job is everywhere the same: from its first attempt's start to its end, as the terminal prints
-it.
+A job's declaration is shown as the settings that differ from the defaults, with durations and sizes as people
+write them. The time of a job is the same everywhere, from its first attempt's start to its end, as the
+terminal prints it.
 """
 
 import re

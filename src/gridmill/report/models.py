@@ -1,5 +1,4 @@
-"""The models of a run in a report: metrics beside those of the run before, what they learned from, and how
-they err."""
+"""The models of a run in a report: metrics beside those of the run before, feature importance, residuals."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

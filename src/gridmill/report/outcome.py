@@ -1,4 +1,4 @@
-"""The beginning of a report: what failed, why and what to do; or what the run made."""
+"""The beginning of a report: what failed, why and what to do, or what the run made."""
 
 from collections.abc import Iterator, Sequence
 

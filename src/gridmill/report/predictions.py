@@ -1,4 +1,4 @@
-"""Predictions in a report: which model was chosen and why, and truth and prediction of a sample."""
+"""Predictions in a report: which model was chosen and why, and a sample of true and predicted values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

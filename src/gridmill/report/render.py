@@ -1,9 +1,8 @@
-"""Advice on workers in a report: measured points, the law through them, and how sure it is.
+"""Renders a run as one self-contained HTML page: error or result, then jobs, data, models and advice.
 
-A run as one self-contained HTML page: the error or the result first, then jobs, data, models, and advice.
-
-The page has no script and loads nothing. Its size is bounded: each list has a largest number of entries and
-shows how many it leaves out.
+The page has no script and loads nothing. Its size is bounded: each list has a maximum number of entries and
+shows how many it leaves out. The advice on workers shows the measured points, the fitted law and its
+confidence.
 """
 
 import os

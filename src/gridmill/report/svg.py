@@ -1,13 +1,12 @@
-"""Charts as HTML and SVG: no script, no network, and text of one size on screens of any width.
+"""Charts and the job graph as HTML and SVG: no script, no network, the same text size at any width.
 
-The lines are an SVG picture that is stretched to the room there is. The texts (ticks, titles, legend) are
-HTML beside it, placed in percent, so they are never stretched.
+The lines of a chart are an SVG image that is stretched to the available width. The texts (ticks, titles,
+legend) are HTML beside it, placed in percent, so they are never stretched.
 
-The jobs of a run as a picture: boxes in columns, and edges that run between boxes, never behind them.
-
-An edge that passes a column has a lane of its own there, between the boxes; edges from one job share it. The
-picture has a size in pixels of its own, so its text is as large as the page's. Jobs that differ only in the
-end of their names are one box where there are many.
+The graph shows the jobs of a run as boxes in columns, with edges between boxes, never behind them. An edge
+that passes a column has a lane of its own there, between the boxes; edges from one job share it. The graph
+has its own size in pixels, so its text is as large as the page's. If there are many jobs, those whose names
+differ only at the end share one box.
 """
 
 import re

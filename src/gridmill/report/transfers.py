@@ -1,4 +1,4 @@
-"""What was carried to another place for a run's jobs, and back: rows of a table, as text."""
+"""Transfers of a run's jobs to other sites and back, as rows of a table."""
 
 from gridmill.domain.amounts import about, show_bytes, show_seconds
 from gridmill.domain.frozen import dataclass

@@ -1,4 +1,4 @@
-"""Which clients a control node has, which runs end with them, and when it may end itself."""
+"""The connected clients of a control node, the runs that end with them, and when the node may end itself."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,7 @@
-"""A client's end: the use cases of the control node behind a Unix socket, and the sign that the client
-lives.
+"""The client's end of the calls: the use cases of the control node behind a Unix socket.
 
-How the settings of a client differ from those of the control node that works for it, for the user to
-read.
+The open connection is the sign that the client is alive. `differences` describes for the user how the
+client's settings differ from those of the control node.
 """
 
 import contextlib

@@ -1,6 +1,8 @@
-"""Frames on a stream socket: some parts of bytes, after their number and lengths.
+"""The protocol of the calls over a stream socket: frames, greetings, call envelopes, callable use cases.
 
-What client and control node say of themselves when a connection begins, and the envelope of a call.
+A frame is a number of byte strings, preceded by their count and lengths. In their greetings client and
+control node say what they are. The use cases, with the types of what each takes and returns, are read from
+`ports.grid`.
 """
 
 import select

@@ -1,4 +1,4 @@
-"""The control node's end of the calls: a thread for each connection, and one that lets them in."""
+"""The control node's end of the calls: a thread for each connection, and one that accepts them."""
 
 import contextlib
 import logging

@@ -1,6 +1,7 @@
-"""The arguments of a client's methods: checked by their annotations before anything is asked.
+"""Checks the arguments of a client's methods by their annotations before any request is sent.
 
-Python would take a text where several are meant, letter by letter, and fail far from the call.
+Without this, Python would take a text where several are expected, letter by letter, and fail far from the
+call.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""The verbs of versions: sinks, datasets, models, predictions and files."""
+"""Client methods for versions: sinks, datasets, models, predictions and files."""
 
 from pathlib import Path
 

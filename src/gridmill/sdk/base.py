@@ -1,4 +1,4 @@
-"""What every verb stands on: a control node that was dialled, and the next one when it has gone."""
+"""The base class of the client: a connection to a control node, and to the next one when it has ended."""
 
 import os
 import sys

@@ -1,18 +1,8 @@
-"""The verbs of schedules.
+"""The Python client: the use cases of Gridmill as methods, on any control node.
 
-The verbs of projects that share a grid.
-
-The verbs of sites.
-
-The verbs of sinks: what is altered about them, and how their tables stand.
-
-The verb of advice: what more workers would buy, and runs that tell.
-
-The verbs of backfills, and how a pipeline file becomes chunks: `from` and `to` are put in.
-
-The verbs of resources and deployments.
-
-The Python client: the verbs of Gridmill as methods, on whichever control node there is.
+It joins the methods for schedules, projects, sites, sinks (alterations and status), advice on workers,
+backfills, and resources with their deployments. A backfill puts `from` and `to` into the pipeline file for
+each chunk.
 """
 
 import os

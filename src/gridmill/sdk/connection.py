@@ -1,7 +1,7 @@
-"""HTTP/1.1 to a control node over TCP, by the standard library.
+"""HTTP/1.1 to a control node over TCP, with the standard library.
 
-A full HTTP client costs each command more to import than the command takes; this one knows what a control
-node speaks: requests with a body of known length, kept connections, no redirects, no proxies.
+Importing a full HTTP client would take longer than a command takes. This client implements only what a
+control node uses: requests with a body of known length, kept connections, no redirects, no proxies.
 """
 
 import select

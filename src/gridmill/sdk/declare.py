@@ -1,4 +1,4 @@
-"""Classes that make nouns of what a pipeline file may say: validated when they are called."""
+"""Base of the classes that create records from the fields of pipeline files and validate them when called."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

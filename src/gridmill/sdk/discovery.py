@@ -1,4 +1,4 @@
-"""Finding a control node: the one that is up for a home, the one at an address, or a new one."""
+"""Finds a control node: the one that runs for a home, the one at an address, or a new one."""
 
 import json
 import sys

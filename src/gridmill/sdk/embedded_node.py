@@ -1,4 +1,4 @@
-"""Starting a control node as a process of its own: it lives as long as it has clients."""
+"""Starts a control node as a separate process, which lives as long as it has clients."""
 
 import os
 import socket

@@ -1,5 +1,4 @@
-"""Whose turn it is to start a control node of a home: one at a time, a command that needs one or `gridmill
-up`."""
+"""The lock for starting a control node of a home: only one command or `gridmill up` starts it at a time."""
 
 import fcntl
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A version in the hands of a program: its rows as data frames, its model as a function, its files."""
+"""A version loaded into a program: its rows as data frames, its model as a function, its files."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Nouns by name, as `show`, `list` and `remove` take them."""
+"""Finds records by name, as `show`, `list` and `remove` take them."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""At home in a notebook: nouns as HTML tables, and a run's progress where the cell is."""
+"""Output in notebooks: records as HTML tables, and a run's progress in the cell."""
 
 import html
 import sys

@@ -1,7 +1,7 @@
-"""The Git commit that a project's folder has checked out, read from Git's files: Git itself need not be
-installed.
+"""Prepares a pipeline for submission: reads it, fills in its parameters, uploads its code bundle.
 
-A pipeline on its way to the control node: read, its parameters in, its code bundle put.
+The Git commit that the project's folder has checked out is read from Git's files, so Git itself need not be
+installed.
 """
 
 import json

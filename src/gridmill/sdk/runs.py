@@ -1,6 +1,6 @@
-"""The error of a run that did not succeed: the job that failed, its exit code, its last lines, what to do.
+"""Client methods for runs: plan, run, watch, stop, resume, logs; and the error of a failed run.
 
-The verbs of runs: plan, run, watch, stop, resume, and what they wrote.
+The error names the job that failed, its exit code, its last lines and what to do.
 """
 
 import time

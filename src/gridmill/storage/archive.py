@@ -1,9 +1,7 @@
-"""Where archives are unpacked before anybody sees them: folders that are locked while they are used.
+"""Archives of projects: one zip file with a manifest of the hash and size of every member.
 
-A project as one file: a zip with a manifest that has the hash and size of everything in it.
-
-Nothing of an archive is visible before all of it was verified, and nothing leaves the folder it is
-unpacked to.
+Nothing of an archive is visible before all of it was verified, and nothing is written outside the folder into
+which it is unpacked. That folder is locked while it is in use.
 """
 
 import fcntl

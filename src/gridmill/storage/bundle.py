@@ -1,6 +1,6 @@
-"""Which files of a project folder belong to it: .gitignore and .gridmillignore, as git reads them.
+"""Code bundles: a project folder as a content-addressed, deterministic tar.gz.
 
-Code bundles: a project folder as one content-addressed, deterministic tar.gz.
+The files of a project are selected by .gitignore and .gridmillignore, as git reads them.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""The folders of a home and its storage root, for housekeeping."""
+"""Lists the folders of a home and its storage root with their sizes, for housekeeping."""
 
 import os
 import shutil

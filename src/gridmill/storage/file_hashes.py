@@ -1,6 +1,7 @@
-"""Hashes of source files, kept while the files look the same: a file that is only touched is not changed.
+"""Hashes of source files, cached while the files look the same, and listings of the files of code bundles.
 
-The files of a code bundle with the hashes of their contents, kept beside it: what changed between two.
+A file that is only touched is not changed. A listing has the hashes of a bundle's files and is stored beside
+it, so that two bundles can be compared.
 """
 
 import hashlib

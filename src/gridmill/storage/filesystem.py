@@ -1,4 +1,4 @@
-"""What kind of file system a folder is on, and whether it keeps the promises that Gridmill builds on."""
+"""Finds the kind of file system of a folder, and checks that it has the guarantees that Gridmill needs."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""The home: the folder of a grid, for its user alone."""
+"""The home: the folder of a grid, which only its user can read."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Manifests of versions and the moves of aliases, below the storage root.
+"""Writes and reads manifests of versions and alias moves, below the storage root.
 
-The manifests of the versions in an archive: what leaves and what comes is what was made.
+It also checks the manifests in an archive, so that what is exported and imported is what was made.
 """
 
 import os

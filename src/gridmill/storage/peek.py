@@ -1,4 +1,4 @@
-"""A look into versions by a process of its own: what reads tables is never loaded here."""
+"""Reads versions in a separate process, since libraries that read tables are never loaded in this one."""
 
 import subprocess
 import sys

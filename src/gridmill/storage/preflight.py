@@ -1,4 +1,4 @@
-"""Preflight by a process of its own: what reads data is never loaded here, and takes bounded time."""
+"""Runs the preflight in a separate process: libraries that read data are not loaded here; time is bounded."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""Whose a pipeline's folders below a storage root are: the first store that runs it there, for good.
+"""A storage root in a folder, with the code bundles of one home: the port `Storage` on a file system.
 
-A storage root that is a folder, with the code bundles of one home: the port `Storage` on a file system.
+The folders of a pipeline below a storage root belong permanently to the first store that runs it there.
 """
 
 import os

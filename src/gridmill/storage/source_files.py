@@ -1,4 +1,4 @@
-"""Which files a source names now: paths, globs and `package://NAME/PATH`."""
+"""Finds the files that a source names now: paths, globs and `package://NAME/PATH`."""
 
 import glob
 import os

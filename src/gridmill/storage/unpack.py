@@ -1,4 +1,4 @@
-"""Code bundles, read: their hash, and unpacking them without trust in what they say."""
+"""Verifies and unpacks code bundles without trusting their contents."""
 
 import gzip
 import hashlib

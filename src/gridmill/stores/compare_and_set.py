@@ -1,6 +1,6 @@
-"""Which numbers a noun uses up: what `Store.counters` remembers, also once the noun is deleted.
+"""Compare-and-set as every store implements it: changes apply in order, each to the version it expects.
 
-Compare-and-set as every store means it: changes apply one after the other, each to what it expects.
+`Store.counters` remembers the numbers that a record uses up, also after the record is deleted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,6 +1,7 @@
-"""What a store asks of a database's driver, and what databases do differently; how each fails, in words.
+"""SQL dialects: what a store needs of a database driver, how databases differ; the store's connections.
 
-The connections of a store: one that writes, and some that read at the same time.
+A store has one connection that writes and some that read at the same time. Driver errors become messages
+here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

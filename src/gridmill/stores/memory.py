@@ -1,4 +1,4 @@
-"""A store in memory: gone with its process. For tests, simulation and dry runs."""
+"""A store in memory, lost with its process. For tests, simulation and dry runs."""
 
 import threading
 from bisect import bisect_right

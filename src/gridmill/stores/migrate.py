@@ -1,4 +1,4 @@
-"""Run the migrations shipped in `gridmill.stores.migrations`: only for databases that are behind."""
+"""Runs the migrations shipped in `gridmill.stores.migrations`, only on databases that are behind."""
 
 from pathlib import Path
 

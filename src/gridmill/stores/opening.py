@@ -1,6 +1,6 @@
-"""The tables of a SQL store: records, events, and the numbers used up for ids.
+"""Opens a database: creates or migrates the tables of a store, or refuses the database with a reason.
 
-Bring a database to this Gridmill's schema: make it, migrate it, or refuse it with a reason.
+The tables hold records, events, and the numbers used up for ids.
 """
 
 from importlib import import_module

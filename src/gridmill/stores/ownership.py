@@ -1,4 +1,4 @@
-"""Who owns a store: one control node at a time, as long as the connection that it writes through lasts."""
+"""Ownership of a store: one control node at a time, as long as its connection that writes lasts."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: a database of a server, by its URL. The driver loads only here."""
+"""The PostgreSQL dialect: a database of a server, by its URL. The driver loads only here."""
 
 import re
 from functools import cache, partial

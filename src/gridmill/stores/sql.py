@@ -1,7 +1,4 @@
-"""Nouns and events as rows of the tables, and back.
-
-The store over SQL databases: SQLite in a file, PostgreSQL by its URL.
-"""
+"""The store over SQL databases: SQLite in a file, PostgreSQL by its URL; records and events as rows."""
 
 import gc
 import threading

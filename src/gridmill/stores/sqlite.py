@@ -1,4 +1,4 @@
-"""SQLite: a file of one home."""
+"""The SQLite dialect: one file per home."""
 
 import sqlite3
 from functools import partial

@@ -1,4 +1,4 @@
-"""A self-signed certificate for the control node (needs the extra `tls`: the package cryptography)."""
+"""Makes a self-signed certificate for the control node (needs the extra `tls`: the package cryptography)."""
 
 import datetime
 from pathlib import Path

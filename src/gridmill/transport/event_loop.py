@@ -1,4 +1,4 @@
-"""All channels of a control node, turned by one thread: sockets by a selector, spool folders by polling."""
+"""The event loop of a control node's channels in one thread: a selector for sockets, polling for spools."""
 
 import itertools
 import logging

@@ -1,4 +1,7 @@
-"""How pods of other machines reach this control node: opened when a site asks, the same after a restart."""
+"""The addresses at which pods of other machines reach this control node.
+
+A listener opens when a site asks for it, and has the same address after a restart.
+"""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The pod's end of a link, over any wire; and the Unix and TLS links by name."""
+"""The pod's end of a link, over any wire; the Unix and TLS links by name."""
 
 import logging
 import select

@@ -1,4 +1,4 @@
-"""A wire: bytes both ways without waiting. Here over a socket; `tls` and `spool` have the others."""
+"""A wire: bytes in both directions without blocking; here over a socket. `tls` and `spool` have others."""
 
 import contextlib
 import socket

@@ -2,14 +2,15 @@
 
 ::
 
-    FOLDER/epoch                         the name of the running control node's epoch; absent: nobody is there
-    FOLDER/<epoch>/<connection>/out/     what the pod says: 000000000001, 000000000002, ...
-    FOLDER/<epoch>/<connection>/in/      what the control node says
+    FOLDER/epoch                         the name of the running control node's epoch; absent: none is running
+    FOLDER/<epoch>/<connection>/out/     what the pod sends: 000000000001, 000000000002, ...
+    FOLDER/<epoch>/<connection>/in/      what the control node sends
 
 A file appears whole (written beside, then renamed) and is deleted by its reader; an empty one ends the
-stream. A connection is a folder of its own, so nothing of an earlier one can be mistaken for it; the control
-node's first file is its answer to the pod that opened it. Each start of a control node is a new epoch and
-removes the earlier ones: that is how a pod learns that it must dial again and say Hello.
+stream. Each connection has its own folder, so a file of an earlier connection cannot be mistaken for one of
+this. The control node's first file is its answer to the pod that opened the connection. Each start of a
+control node is a new epoch and removes the earlier ones: this is how a pod learns that it must connect again
+and send Hello.
 """
 
 import contextlib

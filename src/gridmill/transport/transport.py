@@ -1,11 +1,10 @@
-"""Messages on a byte stream: one JSON line each, a limit on the line, and who may say what.
+"""Messages on a byte stream: one JSON line each, with limits, allowed senders and heartbeats; the channel.
 
-Heartbeats where a dead peer makes no sound: say something in time, and notice a long silence.
+A channel is one pod's connection as the control node sees it, over any wire.
 
-A Unix socket needs none of this (the kernel tells); a TLS connection through a network and a spool folder do.
-Only the local monotonic clock is read, so the clocks of two machines are never compared.
-
-One pod's connection as the control node sees it, over any wire.
+Heartbeats detect a dead peer: each end sends something in time and notices a long silence. A Unix socket
+needs none (the kernel reports the end); a TLS connection through a network and a spool folder do. Only the
+local monotonic clock is read, so the clocks of two machines are never compared.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Unix sockets: long paths, stale files, and who is at the other end."""
+"""Unix sockets: paths of any length, removal of stale files, and the user at the other end."""
 
 import contextlib
 import os

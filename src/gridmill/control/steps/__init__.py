@@ -1,1 +1,1 @@
-"""Steps that ticks and use cases share: begin a run, settle an attempt, cut a job into parts."""
+"""Steps that ticks and use cases share, such as beginning a run, ending an attempt, cutting a job."""

@@ -1,8 +1,7 @@
-"""Sinks as they were altered, for the runs that begin.
+"""Starts, stops and resumes runs: creates the records of a run and makes its transitions.
 
-What a resource asks of its site beside amounts, checked before anything waits for it.
-
-Starting, stopping and resuming runs: the nouns a run begins with, and its moves.
+When a run begins, alterations of sinks are applied to their declarations, and what resources request from
+their sites beyond amounts is checked before any job waits for it.
 """
 
 from collections.abc import Mapping, Sequence

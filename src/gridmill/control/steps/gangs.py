@@ -1,6 +1,6 @@
-"""What is sent to pods: to those whose link is open; the others ask when they greet.
+"""Runs an attempt of a gang: tells its ranks each other's addresses and ends them together; sends to pods.
 
-A gang's attempt: its ranks are placed together, and end together.
+Messages are sent to pods whose link is open; the other pods ask for them when they greet.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

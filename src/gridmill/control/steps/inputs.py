@@ -1,4 +1,4 @@
-"""What a job reads: its input versions, its size, and the order for its pod."""
+"""The inputs of a job: its input versions, its size, and the order for its pod."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,4 @@
-"""Moves of aliases, told to the storage root once they are committed.
-
-Recording and finding the latest version of each name.
-"""
+"""Records and finds the latest version of each name, and writes committed alias moves to the storage root."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""What a version was made from, all the way to its sources, and what was made from it."""
+"""The lineage of a version: what it was made from, back to the sources, and what was made from it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass

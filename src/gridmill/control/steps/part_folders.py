@@ -1,4 +1,4 @@
-"""Where attempts write, and the parts that a job is done in: their ids, their folders."""
+"""The output folders of attempts, and the ids and folders of the parts of a job."""
 
 from collections.abc import Iterator
 from functools import partial

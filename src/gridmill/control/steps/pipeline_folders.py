@@ -1,4 +1,4 @@
-"""Which folder a pipeline's name belongs to: that of its first submit, until it is moved to another."""
+"""Which folder owns a pipeline's name: the folder of its first submission, until the name is moved."""
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control

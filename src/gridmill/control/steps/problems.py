@@ -1,6 +1,6 @@
-"""Troubles that last: told once, until they are others or over.
+"""Lasting problems, which are reported once until they change or end; and nodes unfit for a resource.
 
-Nodes that lack what they promised for a resource's pods: they are left aside while others will do.
+A node is unfit if it lacks what it promised for a resource's pods. It is not used while other nodes suffice.
 """
 
 from collections.abc import Collection, Mapping

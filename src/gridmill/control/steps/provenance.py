@@ -1,4 +1,6 @@
-"""What a job makes its result from, the version that was made from the same, and why there is none."""
+"""Computes the provenance of a job's result, and finds a version made from the same or the reason for
+none.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass, replace

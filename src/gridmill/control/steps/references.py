@@ -1,4 +1,4 @@
-"""From what people write to a version: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
+"""Resolves references to versions: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Which versions the names of other pipelines' results mean in a run: decided once, when the run begins."""
+"""Decides once, when a run begins, which versions the names of other pipelines' results mean in it."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches

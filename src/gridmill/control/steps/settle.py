@@ -1,6 +1,7 @@
-"""Defects of Gridmill itself that show at one job: that job fails and says so, the others go on.
+"""Ends an attempt: its record, its job's next state, the versions it made, and its measured use.
 
-Ending an attempt: its record, its job's next state, the versions it made, what it measured.
+An unexpected error at one job (a defect of Gridmill itself) fails that job with a message; the others
+continue.
 """
 
 import traceback

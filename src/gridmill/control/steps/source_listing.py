@@ -1,4 +1,4 @@
-"""What sources hold, listed beside the ticks: a folder of many files, or on a slow server, takes its time."""
+"""Lists sources beside the ticks, since a folder of many files or on a slow server takes time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future

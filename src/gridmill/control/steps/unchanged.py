@@ -1,6 +1,6 @@
-"""What a run of a pipeline would restore and what it would execute, and why, before it starts.
+"""Predicts which jobs of a pipeline a run would restore and which it would execute, and why.
 
-Whether a version's files are still there, looked at beside the ticks before a job is called unchanged.
+Before a job is called unchanged, the files of its version are checked, beside the ticks.
 """
 
 from collections.abc import Callable, Iterable, Mapping

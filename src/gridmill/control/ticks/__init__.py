@@ -1,1 +1,1 @@
-"""The steps of the control node's loop: each reads the records, decides, commits, then acts."""
+"""The ticks of the control node's loop: each reads the records, decides, commits, then acts."""

@@ -1,4 +1,4 @@
-"""The tick that moves runs on: jobs whose needs are met, jobs that need not run, runs that have ended."""
+"""The tick that advances runs: jobs whose needs are met, jobs that need not run, runs that have ended."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""The tick that starts the chunks of backfills. A run and its chunk's note of it are one commit.
+"""The tick that starts the chunks of backfills. A run and its chunk's record of it are one commit.
 
-Kept pipelines read again with other values: for the chunks of a backfill, and for due times.
+It reads stored pipelines again with other parameter values: for the chunks of a backfill, and for due times.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The tick that plans and carries the plan out: commit first, then start, bring up, release."""
+"""The tick that plans and executes the plan: commit first, then start, bring up, release."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace

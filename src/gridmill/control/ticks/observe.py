@@ -1,6 +1,6 @@
-"""What a site says of a pod, as it is noted: where it stands, and what ended with it.
+"""The tick that observes sites: records pods that have ended and brings up pods that a crash left out.
 
-The tick that looks at sites: pods that are gone, and those a crash kept from being brought up.
+It records what a site reports of a pod: its state, and which attempts ended with it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""The tick that gives back: it tears deployments down that are being released.
+"""The tick that tears down deployments that are being released.
 
-Ending pods takes seconds, so this is done beside the ticks, without the lock.
+Ending pods takes seconds, so this happens beside the ticks, without the lock.
 """
 
 from collections.abc import Callable, Sequence

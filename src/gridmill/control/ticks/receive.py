@@ -1,4 +1,4 @@
-"""The tick that hears pods: greetings, events, ends. One transaction for all that has come."""
+"""The tick that receives messages of pods: greetings, events, ends; one transaction for all of them."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future

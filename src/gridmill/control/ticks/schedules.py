@@ -1,8 +1,7 @@
-"""Beginning a run that a schedule asks for: it and the schedule's note of it go into one commit.
+"""The tick that starts the runs of schedules that are due, and watches sources for continuous schedules.
 
-The part of the schedules' tick for continuous ones: look for new files, close blocks, start their runs.
-
-The tick that starts the runs that are due. A run and the note that it was started are one commit.
+A run and the schedule's record of it are one commit. A continuous schedule looks for new files, closes blocks
+and starts their runs.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Jobs that may go to several resources: to which they go, when they are ready and while they wait."""
+"""Chooses the resource of jobs that may use several, when they become ready and again while they wait."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

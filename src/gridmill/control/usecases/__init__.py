@@ -1,1 +1,1 @@
-"""What clients ask of the control node: a module for each noun, joined by `service`."""
+"""The use cases of the control node: a module for each kind of record, joined by `service`."""

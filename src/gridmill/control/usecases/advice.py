@@ -1,4 +1,4 @@
-"""Use cases of advice: what is known of a job's workers, and runs that tell more."""
+"""Use cases of advice: what is known of a job's workers, and runs that measure more."""
 
 from dataclasses import replace
 

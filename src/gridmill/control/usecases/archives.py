@@ -1,4 +1,4 @@
-"""Use cases of whole projects: back up pipelines with all they made, restore them into another grid."""
+"""Use cases of archives: back up pipelines with everything they made, and restore them into another grid."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Use cases of versions: what jobs made, and the names that users give them."""
+"""Use cases of versions and their aliases."""
 
 from dataclasses import replace
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Use cases of backfills: start, stop, look."""
+"""Use cases of backfills: start, stop, show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

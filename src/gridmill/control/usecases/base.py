@@ -1,4 +1,4 @@
-"""What the families of use cases share: the node they ask, and how records are read."""
+"""The base class of all use cases: the control node, and how records are read."""
 
 from typing import TypeVar
 

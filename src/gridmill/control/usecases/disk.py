@@ -1,4 +1,4 @@
-"""Use cases of housekeeping: what takes space, and taking away what nobody needs."""
+"""Use cases of housekeeping: show what uses disk space, and delete what is not needed."""
 
 import math
 from contextlib import suppress

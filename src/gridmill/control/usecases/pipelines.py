@@ -1,4 +1,4 @@
-"""Use cases of declarations that are kept."""
+"""Use cases of stored pipeline declarations."""
 
 from dataclasses import replace
 from difflib import get_close_matches

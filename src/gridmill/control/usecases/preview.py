@@ -1,8 +1,7 @@
-"""What would be carried for the jobs of a pipeline: the versions they read, and what of these is where.
+"""Previews a run: which versions its jobs read, what they would transfer, and what is wrong with the data.
 
-What is wrong with the columns that jobs name, told before a run by the versions that they read.
-
-A plan held against data: the versions that its jobs read are looked up, and what is wrong is noted.
+A plan is checked against the versions that its jobs read: errors in the columns that jobs name are reported
+before a run. For the transfers it finds which of these versions each site has already.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Use cases of runs: plan, start, look, stop, resume, follow."""
+"""Use cases of runs: plan, start, show, stop, resume, follow."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The use cases: what faces may ask of the control node (ports/grid.py), in process."""
+"""The service: all use cases of the control node (ports/grid.py), in process."""
 
 import os
 import threading

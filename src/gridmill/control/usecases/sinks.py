@@ -1,6 +1,7 @@
-"""The load tasks of sinks, put together from declarations, versions, runs and schedules.
+"""Use cases of sinks: alterations and load tasks.
 
-Use cases of sinks: alterations, kept beside the declaration and applied when a run begins; load tasks.
+Alterations are stored beside the declaration and applied when a run begins. Load tasks are computed from
+declarations, versions, runs and schedules.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,6 @@
-"""Nouns put together for readers: live ones from memory, finished ones from the store.
+"""Builds views for readers: live records from memory, finished ones from the store.
 
-What a report is made of beside the run: the events that it shows, and the run before.
+It also selects what a report needs besides the run: the events that it shows, and the run before.
 """
 
 from collections import deque

@@ -1,1 +1,1 @@
-"""Alembic's folder: each schema version as a step from the one before."""
+"""Alembic's folder: each schema version is a step from the one before."""

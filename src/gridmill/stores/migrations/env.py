@@ -1,4 +1,4 @@
-"""What Alembic runs around each migration: our connection, in our transaction."""
+"""Alembic's environment: each migration runs on our connection, in our transaction."""
 
 from alembic import context
 

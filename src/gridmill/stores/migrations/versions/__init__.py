@@ -1,1 +1,1 @@
-"""The steps. A released one is never changed."""
+"""The migration steps. A released step is never changed."""

@@ -1,4 +1,4 @@
-"""Records, events and counters."""
+"""Creates the tables of records, events and counters."""
 
 import sqlalchemy as sa
 from alembic import op
