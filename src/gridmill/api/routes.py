@@ -1,7 +1,8 @@
-"""The REST routes: each is one call of the Grid; records are encoded by the codec.
+"""The REST routes, generated from the table of use cases with the types of the Grid's methods.
 
-Routes exist for pipelines, runs, resources, sites, versions and aliases, schedules, backfills, projects,
-advice on workers, and sinks (alterations and status).
+A route reads the arguments as the row defines, calls the Grid and encodes the answer with the codec. The
+exceptions are listed here by name: an answer that is wrapped in an object, and a body whose name the path
+replaces.
 """
 
 import time

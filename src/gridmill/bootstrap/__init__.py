@@ -1,1 +1,1 @@
-"""The composition root: it alone knows all packages, and wires control nodes, farms and commands."""
+"""The composition root: the only package that knows all others; builds control nodes, farms and commands."""

@@ -1,4 +1,8 @@
-"""The checks of `gridmill doctor`: this machine, its farm, and the farms that its home joined."""
+"""The checks of `gridmill doctor`: this machine, its farm, and the farms that its home joined.
+
+Of each joined farm it checks that it answers, its version, its clock and what it has. On the machine of a
+farm it checks the GPUs and their driver, the address, and who may use the farm.
+"""
 
 import hashlib
 import hmac

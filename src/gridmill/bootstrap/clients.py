@@ -1,4 +1,4 @@
-"""What a control node knows of its clients."""
+"""Connects a control node to the record of its clients, and their runs to them."""
 
 import sys
 import threading

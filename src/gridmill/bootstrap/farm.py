@@ -1,4 +1,4 @@
-"""A farm in this process, and the records of who may use it."""
+"""Builds a farm in this process, and opens the records of who may use it."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A home: who owns it, its secret and its store."""
+"""Opens a home: the lock of its owner, its secret and its store."""
 
 import fcntl
 import os

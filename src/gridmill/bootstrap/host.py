@@ -1,4 +1,7 @@
-"""The factories that commands use: each imports what it makes when it is called, for most need none."""
+"""The factories that commands use. Each imports what it builds only when it is called.
+
+Most commands need none of them.
+"""
 
 from typing import TYPE_CHECKING
 

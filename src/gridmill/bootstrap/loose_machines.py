@@ -1,4 +1,4 @@
-"""A grid of loose machines: its head on this machine, and this machine as one of its nodes."""
+"""A grid of loose machines: starts its head on this machine, or joins this machine to it as a node."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The composition root: builds a connected control node from the settings."""
+"""Builds a control node from the settings: one that runs, or one that only reads."""
 
 import hashlib
 import os

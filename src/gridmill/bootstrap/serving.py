@@ -1,4 +1,6 @@
-"""The control node of `gridmill up`: on the home's Unix socket and a loopback port, until it is ended."""
+"""Runs the control node of `gridmill up` on the home's Unix socket and a loopback port until it is
+stopped.
+"""
 
 import json
 import os

@@ -1,8 +1,4 @@
-"""The commands `doctor` and `version`: check this machine and its connections, and show what was found.
-
-Where farms are used, `doctor` checks that each farm answers, its version, its clock and what it has. On the
-machine of a farm it checks the GPUs and their driver, the address, and who may use the farm.
-"""
+"""The commands `doctor` and `version`: show the checks of this machine and the version of Gridmill."""
 
 import platform
 

@@ -1,4 +1,4 @@
-"""What a command is called with: the host of the program, and the options that stand before its name."""
+"""The invocation of a command: the host of the program, and the options that precede the command's name."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

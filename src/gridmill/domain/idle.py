@@ -1,4 +1,4 @@
-"""When a machine is its owner's, and when it is idle: decided from looks, by pure functions."""
+"""Decides from observations when a machine is in use by its owner and when it is idle: pure functions."""
 
 from dataclasses import replace
 

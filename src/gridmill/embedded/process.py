@@ -1,7 +1,4 @@
-"""The embedded control node, which ends with its last client, and the attendance that every node keeps.
-
-`attend` gives any control node in this process the record of its clients.
-"""
+"""The embedded control node in its process, which ends with its last client."""
 
 import logging
 import signal

@@ -1,4 +1,4 @@
-"""What a farm announced when it was started last: the part of its join lines that is not secret."""
+"""What a farm announced at its last start: the part of its join lines that is not secret."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What commands ask of the program that runs them: to serve, to join a grid, to check this machine.
+"""The port through which commands reach the program that runs them: serve, join a grid, check this
+machine.
 
 The command line imports no adapter. `bootstrap` implements these protocols; `__main__` passes them to it.
 """

@@ -1,8 +1,7 @@
-"""The protocol of the calls over a stream socket: frames, greetings, call envelopes, callable use cases.
+"""The protocol of the calls over a stream socket: frames, greetings and the envelope of a call.
 
 A frame is a number of byte strings, preceded by their count and lengths. In their greetings client and
-control node say what they are. The use cases, with the types of what each takes and returns, are read from
-`ports.grid`.
+control node say what they are.
 """
 
 import select

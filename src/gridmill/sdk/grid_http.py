@@ -1,7 +1,4 @@
-"""The Grid over HTTP: the same use cases, records and errors as in process.
-
-It joins the clients of versions, advice, sinks, backfills, schedules and projects.
-"""
+"""The Grid over HTTP: each use case is the request of its row in the table of use cases."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
