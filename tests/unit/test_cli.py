@@ -134,7 +134,7 @@ def test_a_stopped_run_exits_as_interrupted(cli: Cli) -> None:
 def test_plan_and_apply(cli: Cli) -> None:
     assert cli("plan", cli.file) == 0
     assert "nothing measured yet" in cli.out
-    assert "start demo" not in cli.fake.calls
+    assert "start_run demo" not in cli.fake.calls
     assert cli.json("plan", cli.file)["jobs"][1]["needs"] == ["first"]
     assert cli("apply", "-f", cli.file) == 0
     assert cli.out == "pipeline demo: 2 jobs\nskipped when nothing changed: first, second\n"

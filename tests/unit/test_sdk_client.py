@@ -90,7 +90,7 @@ def test_a_file_runs_with_its_code_bundle_and_parameters(
     assert client.grid.has_bundle(kept.bundle)
     again = list(fake.calls)
     client.run(str(folder / "p.yaml"))
-    assert [call for call in fake.calls[len(again) :] if call.startswith("bundle")] == []
+    assert [call for call in fake.calls[len(again) :] if call.startswith("put_bundle")] == []
 
 
 def test_a_wrong_file_is_explained(client: Client, tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ from inspect import signature
 import pytest
 
 from gridmill.control.usecases.service import Service
-from gridmill.errors import InputError
+from gridmill.domain.artifact import Alias
+from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.pipeline import Pipeline
+from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecase import Form, Role, UseCase
 from gridmill.ports.usecases import USE_CASES, use_case
@@ -55,6 +58,28 @@ def test_the_help_of_a_row_is_one_sentence_or_two(row: UseCase) -> None:
     assert row.help.endswith(".")
     assert "Raises" not in row.help
     assert row.help[0].isupper()
+
+
+def test_the_fake_records_what_changed_something() -> None:
+    grid = FakeGrid()
+    pipeline = Pipeline(name="demo", jobs=(Job(name="first", command=CommandSpec(run="true")),))
+    grid.apply(pipeline)
+    grid.start_run(pipeline)
+    grid.plan_run(pipeline)
+    grid.runs()
+    with pytest.raises(NotFoundError):
+        grid.resume("demo-2")
+    grid.remove_run("demo-1", dry_run=True)
+    grid.set_alias(Alias(id="demo/first@prod", name="demo/first", alias="prod", number=1))
+    grid.remove_run("demo-1")
+    grid.shutdown(all=True)
+    assert grid.calls == [
+        "apply demo",
+        "start_run demo",
+        "set_alias demo/first@prod",
+        "remove_run demo-1",
+        "shutdown",
+    ]
 
 
 def test_no_two_rows_have_one_request_or_one_operation() -> None:

@@ -58,6 +58,12 @@ class Place:
     sent: str
     limits: Limits
 
+    def value(self, arguments: Mapping[str, Any]) -> str:
+        """What stands here in the path of a call."""
+        argument: Any = arguments[self.argument]
+        value: str = getattr(argument, self.field) if self.field else argument
+        return value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseCase:

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
-from gridmill.ports.usecase import Form, Hint, Place, UseCase
+from gridmill.ports.usecase import Form, Hint, UseCase
 from gridmill.ports.usecases import USE_CASES
 from gridmill.sdk.connection import Answer, Connections, tcp_connections
 
@@ -41,7 +41,7 @@ class HttpGrid:
         asked = {sent: arguments[name] for name, sent in row.queries.items() if name in arguments}
         if row.form is Form.STREAM and "wait_seconds" in asked:
             asked["wait_seconds"] = min(asked["wait_seconds"], WAIT_SECONDS)
-        path = row.filled(tuple(quoted(_value(place, arguments)) for place in row.places))
+        path = row.filled(tuple(quoted(place.value(arguments)) for place in row.places))
         body, headers = _body(row, arguments)
         return _read(row, self._send(row.method, path + _query(asked), body, headers))
 
@@ -64,12 +64,6 @@ def quoted(name: str) -> str:
     if name.strip("./") == "":
         raise InputError(f"{name!r} is no name")
     return quote(name, safe="/@") if "/" in name else quote(name, safe="@")
-
-
-def _value(place: Place, arguments: Mapping[str, Any]) -> str:
-    argument = arguments[place.argument]
-    value: str = getattr(argument, place.field) if place.field else argument
-    return value
 
 
 def _query(asked: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 A Grid in memory whose jobs do as they are told: for tests of faces, and of what is built on the SDK.
 """
 
-import hashlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ from gridmill.domain.states import (
 from gridmill.domain.views import ControlView, DryRun, JobView, PlannedJob, RunRemoval, RunView
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.testing.fake_nouns import FakeAdvising, FakeAlterations, FakeSharing, FakeSites, found
+from gridmill.testing.recorded_calls import recorded
 
 SIZE = Sizing(amounts=Amounts(cpus=1.0, memory_bytes=GIB), why=("1 GiB: nothing measured yet",))
 
@@ -100,12 +100,13 @@ class Act(StrEnum):
     HANG = "hang"  # runs until it is stopped
 
 
+@recorded
 @dataclass(slots=True)
 class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     """Implements `gridmill.ports.grid.Grid`. Runs happen at once, inside `start_run` and `resume`.
 
     `acts` says what each job does (by its name; default: succeed). Time is `now`, moved by a second per
-    event. `calls` lists the verbs that change something, in order.
+    event. `calls` has the use cases that changed something, in order: `start_run demo`, `stop_run demo-1`.
     """
 
     acts: dict[str, Act] = field(default_factory=dict)
@@ -139,7 +140,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """See Grid."""
-        self.calls.append(f"apply {pipeline.name}")
         self._pipelines[pipeline.name] = replace(pipeline, applied=True)
         self._resources.update({resource.name: resource for resource in pipeline.resources})
         return self._pipelines[pipeline.name]
@@ -148,7 +148,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
     ) -> RunView:
         """See Grid."""
-        self.calls.append(f"start {pipeline.name}")
         unknown = set(only) - {job.name for job in pipeline.jobs}
         if unknown:
             raise NotFoundError(f"{pipeline.name!r} has no job {min(unknown)!r}")
@@ -212,7 +211,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         made = tuple(artifact.id for job in view.jobs for artifact in job.artifacts)
         attempts = sum(len(job.attempts) for job in view.jobs)
         if not dry_run:
-            self.calls.append(f"remove run {run_id}")
             del self._views[run_id]
         return RunRemoval(run=run_id, jobs=len(view.jobs), attempts=attempts, versions=made)
 
@@ -221,7 +219,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         view = self.run(run_id)
         if view.run.state == RunState.SUCCEEDED:
             return view
-        self.calls.append(f"resume {run_id}")
         with self._changed:
             jobs = tuple(reset(job) for job in view.jobs)
             self._views[run_id] = RunView(run=replace(view.run, state=RunState.ACTIVE, ended=None), jobs=jobs)
@@ -233,7 +230,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         view = self.run(run_id)
         if job is not None and job not in {one.job.job.name for one in view.jobs}:
             raise NotFoundError(f"{run_id} has no job {job!r}")
-        self.calls.append(f"stop {run_id}" + (f" {job}" if job else ""))
         with self._changed:
             for one in view.jobs:
                 if job in (None, one.job.job.name) and one.job.state not in FINISHED_JOBS:
@@ -272,7 +268,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     def remove_pipeline(self, name: str) -> None:
         """See Grid."""
         self.pipeline(name)
-        self.calls.append(f"remove pipeline {name}")
         del self._pipelines[name]
 
     def has_bundle(self, bundle: str) -> bool:
@@ -283,7 +278,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         """See Grid. (Whether `bundle` is the hash of `data` is not looked at.)"""
         if not data:
             raise InputError(f"the bundle {bundle} is empty")
-        self.calls.append(f"bundle {hashlib.sha256(data).hexdigest()[:8]}")
         self._bundles[bundle] = data
 
     def report(self, run_id: str) -> str:
@@ -292,7 +286,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
 
     def shutdown(self, *, all: bool = False) -> None:
         """See Grid."""
-        self.calls.append("shutdown")
 
     def emit(self, run_id: str, job: str, type: str, body: Mapping[str, Any], attempt_id: str = "") -> None:
         """Keep an event, as if a pod had sent it."""

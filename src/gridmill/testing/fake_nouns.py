@@ -158,14 +158,12 @@ def found(table: Mapping[str, T], key: str, what: str) -> T:
 class FakeSites:
     """Implements what `gridmill.ports.grid` asks of resources and sites for a class that has these tables."""
 
-    calls: list[str]
     _resources: dict[str, Resource]
     _sites: dict[str, Site]
     _deployments: dict[str, Deployment]
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
         """See Grid."""
-        self.calls.append(f"configure {resource.name}")
         self._resources[resource.name] = resource
         amounts = Amounts(
             cpus=resource.cpus or 1.0, memory_bytes=resource.memory_bytes or GIB, gpus=resource.gpus
@@ -179,7 +177,6 @@ class FakeSites:
     def remove_resource(self, name: str) -> None:
         """See Grid."""
         found(self._resources, name, "resource")
-        self.calls.append(f"remove resource {name}")
         del self._resources[name]
 
     def sites(self) -> tuple[Site, ...]:
@@ -202,14 +199,12 @@ class FakeSites:
         seen = with_changes(site, nodes=(HERE,))
         if known not in (None, seen) and not replace:
             raise ConflictError(f"there is a site {site.name!r} with other settings")
-        self.calls.append(f"add site {site.name}")
         self._sites[site.name] = seen
         return seen
 
     def remove_site(self, name: str) -> None:
         """See Grid."""
         found(self._sites, name, "site")
-        self.calls.append(f"remove site {name}")
         del self._sites[name]
 
     def deployments(self) -> tuple[Deployment, ...]:
@@ -218,7 +213,6 @@ class FakeSites:
 
     def release(self, deployment_id: str) -> None:
         """See Grid."""
-        self.calls.append(f"release {deployment_id}")
         self._deployments.pop(deployment_id, None)
 
 
@@ -358,7 +352,6 @@ class FakeVersions(FakeBackfills):
         if not wanted:
             raise NotFoundError(f"there is no artifact {artifact_id!r}")
         for one in wanted if not dry_run else ():
-            self.calls.append(f"remove artifact {one.id}")
             del self._artifacts[one.id]
         return Removal(versions=tuple(one.id for one in wanted))
 
@@ -395,7 +388,6 @@ class FakeVersions(FakeBackfills):
         before = self._aliases.get(alias.id)
         if expected is not None and (before.number if before else 0) != expected:
             raise StaleVersionError(f"{alias.id} was changed meanwhile")
-        self.calls.append(f"set alias {alias.id}")
         self._aliases[alias.id] = replace(alias, changed=1_700_000_000.0)
         return self._aliases[alias.id]
 
