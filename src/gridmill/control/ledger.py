@@ -32,6 +32,7 @@ class Transaction:
         self.nouns: dict[tuple[type[Any], str], Noun] = {}
         self.deletes: dict[tuple[type[Any], str], Delete] = {}
         self.events: list[Event] = []
+        self.before: dict[Callable[[], None], None] = {}
         self.after: list[Callable[[], None]] = []
 
     def get(self, kind: type[N], key: str) -> N | None:
@@ -67,7 +68,12 @@ class Transaction:
         self.nouns.update(inner.nouns)
         self.deletes.update(inner.deletes)
         self.events.extend(inner.events)
+        self.before.update(inner.before)
         self.after.extend(inner.after)
+
+    def first(self, act: Callable[[], None]) -> None:
+        """Do `act` before this is committed, once, however often it was said."""
+        self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
         """Do `act` once this is committed: the world is touched only after the record."""
@@ -158,6 +164,8 @@ class Ledger:
     def _write(self, transaction: Transaction) -> None:
         puts = [Put(noun=n, expected=self._versions.get(k, 0)) for k, n in transaction.nouns.items()]
         try:
+            for act in transaction.before:
+                act()
             self.store.commit([*puts, *transaction.deletes.values()], transaction.events)
         except BaseException:
             self.doubtful = True

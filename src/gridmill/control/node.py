@@ -22,6 +22,10 @@ from gridmill.errors import GridmillError, StorageError, StoreInUseError, explai
 
 LONGEST_WAIT_SECONDS = 60.0
 BACK_OFF_SECONDS = 1.0
+GATHER_SECONDS = 0.02
+CROWD = 16
+"""While so many attempts are live, what pods say is gathered for this long after a tick: one commit, and one
+wait for the disk, for all of it. Use cases do not wait for that, nor does anything where fewer run."""
 LONGEST_END_SECONDS = 10.0
 """So long an ending control node waits for what is being done beside it."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
@@ -37,6 +41,8 @@ class ControlNode:
         self.changed = threading.Condition()
         self.commits = 0
         self._wake = threading.Event()
+        self._hurry = threading.Event()
+        self._ticked = 0.0
         self._ending = False
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
@@ -82,7 +88,7 @@ class ControlNode:
         """The client of that run, which need not be awaited."""
         with self.lock:
             self._awaited.discard(run)
-        self.wake()
+        self.wake_now()
 
     def _left_to_await(self) -> float:
         if not self._awaited:
@@ -148,10 +154,15 @@ class ControlNode:
                 yield transaction
                 self.control.ledger.commit(transaction)
         finally:
-            self.wake()
+            self.wake_now()
 
     def wake(self) -> None:
         """Tick soon. Safe from any thread."""
+        self._wake.set()
+
+    def wake_now(self) -> None:
+        """The same, without gathering first."""
+        self._hurry.set()
         self._wake.set()
 
     def start(self) -> None:
@@ -162,7 +173,7 @@ class ControlNode:
     def begin_end(self) -> None:
         """No more ticks; who waits for news gets none."""
         self._ending = True
-        self.wake()
+        self.wake_now()
         self._tell()
 
     def stop(self) -> None:
@@ -181,8 +192,17 @@ class ControlNode:
         wait = 0.0
         while not self._ending:
             self._wake.wait(wait)
+            if wait > 0:
+                self._gather()
             self._wake.clear()
+            self._hurry.clear()
             wait = self._guarded(self.tick)
+            self._ticked = self.control.clock.monotonic()
+
+    def _gather(self) -> None:
+        left = self._ticked + GATHER_SECONDS - self.control.clock.monotonic()
+        if left > 0 and len(self.control.ledger.snapshot.attempts) >= CROWD:
+            self._hurry.wait(left)
 
     def _guarded(self, tick: Callable[[], float]) -> float:
         """The outermost loop: what goes wrong in a tick is said, and tried again from the store."""
@@ -224,7 +244,7 @@ class ControlNode:
         with self.lock, suppress(StorageError):
             if not self.control.ledger.doubtful:
                 self._release_idle()
-        self.wake()
+        self.wake_now()
 
     def _release_idle(self) -> None:
         snapshot = self.control.ledger.snapshot

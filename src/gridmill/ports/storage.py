@@ -66,12 +66,18 @@ class Storage(Protocol):
         ...
 
     def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
-        """Write the manifest of a version that is about to be committed; it is on the disk then.
+        """Write the manifest of a version that is about to be committed; it is on the disk once
+        `sync_manifests` has returned.
 
         `listed` is the URI where its attempt listed the files; empty, or nothing there: the manifest has no
         list. `shared`: several processes wrote to its folder, which is looked at again. May be repeated.
         Raises StorageError.
         """
+        ...
+
+    def sync_manifests(self) -> None:
+        """Have all manifests that were written on the disk, in one go. Raises StorageError; when they are
+        then written again, `keep_manifest` raises it for those that cannot be."""
         ...
 
     def drop_listed(self, listed: str) -> None:

@@ -4,7 +4,7 @@ It also checks the manifests in an archive, so that what is exported and importe
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,8 +38,15 @@ from gridmill.transfer.verify import is_litter, seal
 from gridmill.version import __version__
 
 
-def keep_manifest(root: Path, version: Artifact, listed: str, *, shared: bool = False) -> None:
-    """See ports.storage.Storage."""
+def keep_manifest(
+    root: Path,
+    version: Artifact,
+    listed: str,
+    *,
+    shared: bool = False,
+    write: Callable[[Path, bytes], None] = write_whole,
+) -> None:
+    """See ports.storage.Storage; `write` puts the bytes there, now or later."""
     contents = read_contents(below(root, listed)) if listed else None
     if not version.output.uri:
         contents = NOTHING
@@ -47,7 +54,7 @@ def keep_manifest(root: Path, version: Artifact, listed: str, *, shared: bool = 
         folder = below(root, version.output.uri)
         contents = list_contents(folder, contents or NOTHING)
         seal(folder, contents)
-    write_manifest(root, new_manifest(version, contents))
+    write(_place_of(root, version), encode(new_manifest(version, contents)))
 
 
 def new_manifest(version: Artifact, contents: Contents | None) -> VersionManifest:
@@ -57,16 +64,18 @@ def new_manifest(version: Artifact, contents: Contents | None) -> VersionManifes
 
 def write_manifest(root: Path, manifest: VersionManifest) -> None:
     """Whole or not at all. Raises StorageError."""
-    uri = manifest_uri(manifest.version.name, manifest.version.number)
-    write_whole(below(root, uri), encode(manifest))
+    write_whole(_place_of(root, manifest.version), encode(manifest))
+
+
+def _place_of(root: Path, version: Artifact) -> Path:
+    return below(root, manifest_uri(version.name, version.number))
 
 
 def note_move(root: Path, move: AliasMove) -> None:
     """See ports.storage.Storage."""
     path = below(root, moves_uri(move.name))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = _open_to_append(path)
         try:
             os.write(descriptor, encode(move) + b"\n")  # one write: a line is there whole or not at all
             if move.alias != LATEST:  # what users say; the latest version is known from the runs
@@ -75,6 +84,15 @@ def note_move(root: Path, move: AliasMove) -> None:
             os.close(descriptor)
     except OSError as error:
         raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
+
+
+def _open_to_append(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
 
 
 FILES = "files"

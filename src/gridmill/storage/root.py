@@ -28,7 +28,9 @@ from gridmill.storage.manifests import keep_manifest, note_move
 from gridmill.storage.preflight import ask
 from gridmill.storage.source_files import describe_source
 from gridmill.storage.unpack import bundle_hash
+from gridmill.transfer.contents import write_whole
 from gridmill.transfer.verify import find_troubles, verify
+from gridmill.transfer.write_batch import WriteBatch
 
 CLAIMS = "owners"
 
@@ -93,6 +95,8 @@ class Root:
         self._folder = folder
         self._bundles = bundles
         self._contents = Contents(bundles.parent / "cache" / "contents")
+        self._manifests = WriteBatch()
+        self._one_by_one = False
 
     @property
     def location(self) -> str:
@@ -147,7 +151,14 @@ class Root:
 
     def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
         """See Storage."""
-        keep_manifest(self._folder, version, listed, shared=shared)
+        write = write_whole if self._one_by_one else self._manifests.add
+        keep_manifest(self._folder, version, listed, shared=shared, write=write)
+
+    def sync_manifests(self) -> None:
+        """See Storage. After a failure each is written by itself: it is known then whose cannot be."""
+        self._one_by_one = True
+        self._manifests.place()
+        self._one_by_one = False
 
     def drop_listed(self, listed: str) -> None:
         """See Storage."""

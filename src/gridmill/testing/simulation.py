@@ -36,6 +36,7 @@ class NoStorage:
     def __init__(self) -> None:
         self.removed: list[str] = []
         self.manifests: set[str] = set()
+        self._written: set[str] = set()
         self.moves: list[AliasMove] = []
         self.wrong: dict[str, tuple[FileTrouble, ...]] = {}
 
@@ -61,7 +62,11 @@ class NoStorage:
 
     def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
         """Nothing is kept, but remembered."""
-        self.manifests.add(version.id)
+        self._written.add(version.id)
+
+    def sync_manifests(self) -> None:
+        """Nothing is kept, but remembered."""
+        self.manifests |= self._written
 
     def drop_listed(self, listed: str) -> None:
         """Nothing is there."""

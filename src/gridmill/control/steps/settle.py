@@ -280,7 +280,7 @@ def publish(
             attempt_id=attempt.id if attempt is not None else "",
             created=transaction.now,
         )
-        _keep_manifest(control, artifact, listed, attempt)
+        _keep_manifest(control, transaction, artifact, listed, attempt)
         control.newest[job_run.name] = artifact
         transaction.put(artifact)
         note_made(control, transaction, job_run, artifact.id)
@@ -288,12 +288,15 @@ def publish(
     return replace(job_run, artifacts=tuple(made))
 
 
-def _keep_manifest(control: Control, version: Artifact, listed: str, attempt: Attempt | None) -> None:
+def _keep_manifest(
+    control: Control, transaction: Transaction, version: Artifact, listed: str, attempt: Attempt | None
+) -> None:
     shared = attempt is not None and bool(attempt.ranks) and version.kind == ArtifactKind.FILES
     try:
         control.storage.keep_manifest(version, listed if version.output.uri else "", shared=shared)
     except StorageError as error:
         raise NotKeptError(f"its manifest could not be written: {error}") from error
+    transaction.first(control.storage.sync_manifests)
 
 
 def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
