@@ -1,1 +1,1 @@
-"""What each kind of job does: one module or folder per kind. Jobs know their context, nothing of the grid."""
+"""The code of each kind of job, a module or package per kind. Jobs know their context, not the grid."""

@@ -1,8 +1,7 @@
-"""Rows that a program holds, as an Arrow table, and a result in the form in which the rows came.
+"""Applies a model to rows, with the same results in a prediction job and in a program that holds the rows.
 
-Rows of a table to predictions with names: the same in a prediction job and in a program outside.
-
-A model applied to rows that a program holds: columns by name, results as in a prediction job.
+Columns are found by name. Rows of a program are converted to an Arrow table, and the result is converted back
+to the form in which the rows came.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""pyarrow without pandas: where that is installed, pyarrow imports it at its first conversion (0.5 s)."""
+"""Keeps pandas out of pyarrow: an installed pandas is imported at pyarrow's first conversion (0.5 s)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What is told of a table's columns: counted in one reading, and put together where several counted."""
+"""Statistics of a table's columns: computed in one pass, and merged when several processes computed them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a built-in job is given, and what it gives back."""
+"""The context that a built-in job receives, and the result that it returns."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A dataset's Parquet files as one sequence of rows: any range of them, without reading the rest."""
+"""Reads a dataset's Parquet files as one sequence of rows: any range, without reading the rest."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

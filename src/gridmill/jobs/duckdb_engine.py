@@ -1,4 +1,4 @@
-"""DuckDB, kept within an attempt's memory, threads and folder, and away from files and extensions."""
+"""DuckDB limited to an attempt's memory, threads and folder, without access to files and extensions."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,6 +1,7 @@
-"""`python -m gridmill.jobs.export_sink` writes the rows of a sink's version as Parquet files, for a command.
+"""`python -m gridmill.jobs.export_sink`: writes the rows of a sink's version as Parquet for a command.
 
-A process of its own, so that a pod never loads what reads tables. It takes JSON from standard input.
+It is a process of its own, so that a pod never loads the libraries that read tables. It reads JSON from
+standard input.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""SQL as text: names, intervals, moments, a SELECT put together. Pure.
+"""SQL expressions: builds SQL text (names, intervals, moments, SELECT) and checks the SQL of users.
 
-SQL that users write: one SELECT or one expression that looks at nothing beside its own row.
+A user writes one SELECT or one expression that sees nothing beside its own row. Building text is pure.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Columns of a dataset as a matrix of numbers: the same encoding in training, prediction and serving."""
+"""Encodes columns of a dataset as a matrix of numbers, the same way in training, prediction and serving."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

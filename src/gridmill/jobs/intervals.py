@@ -1,8 +1,8 @@
-"""Quantiles of what is forecast: the prediction plus a quantile of the errors on the validation split.
+"""Quantiles of forecasts: the prediction plus a quantile of the errors on the validation split.
 
 This is split conformal prediction (Lei and others 2018, "Distribution-free predictive inference for
-regression"): of n errors the one of rank (n + 1) q, rounded away from the middle, so that as many new rows as
-promised lie within, if they are like the validation rows.
+regression"): of n errors the one of rank (n + 1) q, rounded away from the middle, so that the promised share
+of new rows lies within, if they are like the validation rows.
 """
 
 import math

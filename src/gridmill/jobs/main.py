@@ -1,9 +1,8 @@
-"""What a built-in job has made, listed file by file before it is said to have succeeded.
-
-One attempt of a built-in job, from inside its own process: `python -m gridmill.jobs.main FOLDER`.
+"""The process of one attempt of a built-in job: `python -m gridmill.jobs.main FOLDER`.
 
 The folder holds `order.json` and `work/`. The outcome is written beside them as `outcome.json`, by rename, so
-that it is there whole or not at all; the pod adds what it saw from outside.
+that it is whole or absent; the pod adds its own observations. The files that the job made are listed before
+it is reported as succeeded.
 """
 
 import errno

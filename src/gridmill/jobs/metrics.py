@@ -1,8 +1,7 @@
-"""Which class a row is given by its probabilities, and the threshold that this goes by.
+"""Metrics of predictions per split, label, step ahead and class; and the decision threshold of classes.
 
-How good predictions are: a few numbers per split, and which way is better.
-
-Metrics in detail: of each label or step ahead, of each class, and which class is taken for which.
+It also defines which direction of a metric is better, the confusion matrix, and which class a row gets by its
+probabilities.
 """
 
 from collections.abc import Mapping, Sequence

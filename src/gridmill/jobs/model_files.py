@@ -1,6 +1,6 @@
-"""Checks of what a model answers for each class: probabilities, and nothing else that looks like them.
+"""A model as files that cannot run code: `model.json` and `model.onnx`; and predictors that use them.
 
-A model as files that cannot run code: `model.json` and `model.onnx`.
+A model's answer for each class is checked: only probabilities are accepted.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Predictions of training rows by models that did not learn from them, kept beside the model."""
+"""Stores and loads out-of-fold predictions, which lie beside the model.
+
+They are predictions of training rows by models that did not learn from these rows.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

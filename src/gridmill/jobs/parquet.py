@@ -1,6 +1,6 @@
-"""Parquet files as jobs write them: whole or not at all, each column in a form that is small and quick.
+"""Writes Parquet files atomically, each column in an encoding that is small and fast.
 
-A file in a further folder: a link where the file system has them, else a copy.
+`link_file` puts a file into another folder by a hard link, or by a copy if the file system has no links.
 """
 
 import errno

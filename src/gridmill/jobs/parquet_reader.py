@@ -1,8 +1,6 @@
-"""Reading ahead: what is read next is read while the batch before is written.
+"""Reads Parquet files with little memory, and reads ahead while the previous batch is written.
 
-Parquet files read with little held at once.
-
-Arrow's own scanner reads up to 1 GiB ahead of whoever is slower than it, and a query that sorts is.
+Arrow's own scanner reads up to 1 GiB ahead of a consumer that is slower than it, and a query that sorts is.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""A look into versions: `python -m gridmill.jobs.peek` answers one question, JSON in and JSON out.
+"""`python -m gridmill.jobs.peek`: answers one question about versions, JSON in and JSON out.
 
-A process of its own, so that the control node never loads what reads tables.
+It is a process of its own, so that the control node never loads the libraries that read tables.
 """
 
 import os

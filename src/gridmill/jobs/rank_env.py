@@ -1,4 +1,4 @@
-"""What a rank of a gang finds in its environment: the variables that torchrun, TensorFlow and JAX read."""
+"""The environment variables of a gang's rank, which torchrun, TensorFlow and JAX read."""
 
 import json
 from collections.abc import Sequence

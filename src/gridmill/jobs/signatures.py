@@ -1,4 +1,4 @@
-"""The signature of a dataset's label and of a model, and the refusal of two that differ."""
+"""The signatures of datasets' labels and of models, and the refusal of two that differ."""
 
 from collections.abc import Mapping
 from typing import Any

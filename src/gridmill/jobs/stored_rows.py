@@ -1,4 +1,4 @@
-"""The rows of a version as a program outside of jobs reads them: all, some columns, or one split."""
+"""Reads the rows of a version in a program outside of jobs: all, some columns, or one split."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches

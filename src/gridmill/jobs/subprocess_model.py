@@ -1,4 +1,4 @@
-"""Models that only their own code can use: asked in a process of their own, in their own environment."""
+"""Models that need their own code: run in a separate process with their own environment."""
 
 import json
 import os

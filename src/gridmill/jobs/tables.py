@@ -1,4 +1,4 @@
-"""Tables as jobs read them."""
+"""Opens tables as jobs read them."""
 
 import operator
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Which rows a model has learned from: a hash of each, kept with the model, and looked up for any dataset.
+"""Records which rows a model has learned from, as one hash per row, and finds them in any dataset.
 
-A hash is 64 bits of the row's keys (entity and time), or of all its values where keys do not tell its rows
-apart. At most KEPT are kept, those with the smallest hashes. The same rows always have the same hash, so that
-of a larger training the rows below the largest hash kept are a random sample, in which all is known.
+A hash is 64 bits of the row's keys (entity and time), or of all its values if the keys do not distinguish its
+rows. At most KEPT hashes are stored with the model, the smallest ones. The same row always has the same hash,
+so for a larger training the rows below the largest stored hash are a random sample, of which all are known.
 """
 
 import hashlib

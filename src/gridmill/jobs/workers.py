@@ -1,6 +1,7 @@
-"""Child processes of a prediction job: forked before anything heavy has run, and never outliving it.
+"""Child processes of a job, forked before heavy libraries run; they end with the job, and report their
+use.
 
-What processes have spent so far: CPU time, time without a CPU or for the disk, bytes from and to disks.
+Measured are CPU time, time waiting for a CPU or for the disk, and bytes from and to disks.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Rows into one file: CSV, Parquet or JSON lines, batch by batch."""
+"""Writes rows into one file: CSV, Parquet or JSON Lines, batch by batch."""
 
 import json
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Datasets: features and labels compiled to one query, point-in-time correct."""
+"""Dataset jobs: features and labels compiled to one query, point-in-time correct."""

@@ -1,4 +1,4 @@
-"""Windows and lags over rows that become known at a time of their own: another table's, or the basis's. Pure.
+"""Windows and lags over rows with their own availability time: another table's, or the basis's. Pure.
 
 A feed is one table with one `known_at` and one set of keys. The labels of earlier rows are a feed as well:
 those of all rows, whichever rows are computed.

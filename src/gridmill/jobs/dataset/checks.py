@@ -1,4 +1,4 @@
-"""What the data must be for a declaration to make sense, asked of the tables before the query runs."""
+"""Checks that the tables of a dataset meet the conditions of its declaration, before the query runs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Columns as a declaration names them: found, typed, comparable, each once; or an error."""
+"""Resolves the columns that a declaration names: found, typed, comparable, each once; else an error."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,7 +1,7 @@
-"""A dataset's declaration to what is asked of other rows, and one SQL query over each row with that: pure.
+"""Compiles a dataset's declaration to one SQL query and to requests for values of other rows. Pure.
 
-The query sees one row at a time and static tables. Nothing but rows strictly before a row's time reaches its
-features beside these: `asked` has the windows, lags and as-of joins.
+The query sees one row at a time and static tables. Besides these, only rows strictly before a row's time
+reach its features: `asked` has the windows, lags and as-of joins.
 """
 
 import re

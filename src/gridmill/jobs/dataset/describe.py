@@ -1,7 +1,4 @@
-"""What a dataset's columns look like: distributions, missing values, correlations; as JSON.
-
-What a dataset version says about itself: parts its columns play, statistics, lineage.
-"""
+"""Describes a dataset version as JSON: distributions, missing values, correlations, lineage, column roles."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

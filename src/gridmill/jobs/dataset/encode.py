@@ -1,4 +1,4 @@
-"""Encoding a dataset: numbers fitted on its training rows, kept with it, and applied to every row."""
+"""Encodes a dataset: fits encoders on its training rows, stores them with it, and encodes all rows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Encoders fitted on training rows and applied to any rows: the same numbers in datasets and predictions."""
+"""Encoders, fitted on training rows and applied to any rows alike, in datasets and in predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Numbers that are times: the units that fit them, and the SQL that makes times of them.
+"""Numbers that are times: finds the units that fit them, and writes the SQL that converts them to times.
 
 A number shows its unit by its size, as a sink reads the numbers of a column that is declared a time: 9 or 10
 digits are seconds since 1970, 12 or 13 milliseconds, 15 or 16 microseconds, 18 or 19 nanoseconds; 8, 10, 12

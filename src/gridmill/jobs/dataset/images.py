@@ -1,4 +1,4 @@
-"""`pixels(bytes, width, height)` in a dataset's SQL: an image as numbers that models learn from."""
+"""The SQL function `pixels(bytes, width, height)` of datasets: an image as numbers that models learn from."""
 
 from io import BytesIO
 from typing import Any

@@ -1,4 +1,7 @@
-"""What of the version before stays when tables only had later rows appended: its files and its encoders."""
+"""Incremental datasets: which files and encoders of the previous version stay valid.
+
+They do if the tables only had later rows appended.
+"""
 
 import json
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Ordinary joins as SQL; as-of joins, which are asked for. Pure.
+"""Ordinary joins as SQL, as-of joins as requests to the window engine, and the query's views of tables.
 
-Tables as the dataset query sees them.
+The functions that write SQL are pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

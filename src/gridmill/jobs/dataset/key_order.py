@@ -1,7 +1,7 @@
-"""Keys numbered in their order, and rows sorted by that number and a time.
+"""Numbers keys in their order, and sorts rows by that number and a time.
 
-DuckDB sorts by far the quickest by so little. Rows of a key at the same time are few; they are put in order
-of their values afterwards.
+DuckDB sorts two numbers much faster than anything else. Rows of one key with the same time are few; they are
+sorted by their values afterwards.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,8 @@
-"""The label's clock: nothing reads a label before it is known, whatever `known_at` says.
+"""Applies the label's availability time: nothing reads a label before it is known, whatever `known_at` is.
 
-A window, lag or join can name the column that the label is made of, and say with `known_at` when its rows
-became known. If the label says a later time (its own `known_at`, its `delay`), the later one holds. A part
-that declares `exempt` is left as it is, and the dataset's remarks show it.
+A window, lag or join can name the column that the label is made of, and declare with `known_at` when its rows
+became known. If the label declares a later time (its own `known_at`, its `delay`), the later one holds. A
+part that declares `exempt` is left as it is, and the dataset's remarks show it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,9 +1,8 @@
-"""A label: its value, when it is known, and why a row without one is left out. Pure.
+"""The label of a dataset: its value, when it is known, and why a row without one is left out. Pure.
 
-A row's own value is SQL. A value of a later row, and what is made of the events of a table, is asked of
-`beside`.
-
-Predictions as tables of a dataset: known with the row they are of; the truth stays aside. Pure.
+A row's own value is SQL. The value of a later row and values made of the events of a table are computed by
+the window engine. Predictions can be tables of a dataset: a prediction is known with the row that it is for,
+and its true values are left out.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Features that say too much of the label: they may hold what is to be predicted.
+"""Finds label leakage (features that reveal the label), and SQL calls whose value changes each time.
 
-Which calls in SQL give another value each time: random numbers, new identifiers, the clock.
+The latter are random numbers, new identifiers and the clock.
 """
 
 import re

@@ -1,8 +1,7 @@
-"""What a dataset's `sql` may call beside DuckDB's own functions; their libraries are loaded when it does.
+"""Prepares a dataset's query from its declaration and its tables, after all checks.
 
-Columns of `sql` that hold arrays of a fixed length, `FLOAT[64]`: each becomes as many columns.
-
-From a dataset's declaration and its tables to the query that is run, with all that was checked before.
+`sql` may call functions beyond DuckDB's own; their libraries are loaded only if it does. A column of `sql`
+that holds arrays of a fixed length (`FLOAT[64]`) is spread into as many columns.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""How far a dataset job is: its rows are computed, then encoded, then described.
+"""Rows of a dataset before they are encoded (written once, read once, then deleted), and job progress.
 
-The rows of a dataset before they are encoded: written once, read once, then deleted.
+The phases of the progress are: rows are computed, then encoded, then described.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
-"""A dataset in parts: each computes some of the buckets; together they are those of one machine.
+"""The dataset job: compiles the declaration, runs the query, writes the rows as Parquet, describes them.
 
-The dataset job: compile the declaration, run the query, write its rows as Parquet, describe them.
+In parts, each computes some of the buckets; together they have the same rows as a job on one machine.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Which split a row is in, and why it is in none: as SQL. Pure."""
+"""SQL for the split of each row, and for the reason why a row is in none. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

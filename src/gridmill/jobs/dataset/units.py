@@ -1,5 +1,7 @@
-"""The unit of each column of numbers that a dataset uses as a time: the declared one, that of the version
-before, or the only one that all numbers show."""
+"""The unit of each number column that a dataset uses as a time.
+
+It is the declared one, else that of the previous version, else the only one that all numbers fit.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

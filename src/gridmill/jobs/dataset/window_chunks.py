@@ -1,8 +1,8 @@
-"""Sorted rows cut into chunks, each of which can be computed alone.
+"""Cuts sorted rows into chunks, each of which can be computed alone.
 
-A chunk has whole entities, unless an entity is so large that it is cut in time: then each piece brings the
-earlier rows that its windows and lags look back at, and the later ones that its labels look ahead at. Where
-is cut depends on the rows alone.
+A chunk has whole entities, unless an entity is so large that it is cut in time. Then each piece includes the
+earlier rows that its windows and lags look back at, and the later ones that its labels look ahead at. The
+positions of the cuts depend on the rows alone.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""A dataset's rows sorted once, by entity and time, and computed chunk by chunk.
+"""The window engine: sorts a dataset's rows once, by entity and time, and computes them chunk by chunk.
 
-Chunks are independent: as many are computed side by side as there are threads, and on as many machines as do
+Chunks are independent: as many are computed in parallel as there are threads, on as many machines as compute
 a part each. Which rows a chunk has depends on the data alone: entities are counted first, and a part sorts
 only the rows of its own chunks.
 """

@@ -1,14 +1,12 @@
-"""How many different values there are in ranges of rows, all ranges at once, exactly.
+"""Vectorised window, lag and as-of computations: the values of other rows for all rows at once, as arrays.
 
-A value counts in a range where it is there for the first time: where its last occurrence lies before the
-range. So the values of a range are counted whose earlier occurrence is less than the range's beginning. A
-wavelet matrix counts them: rows sorted by one bit of that number after another, and each range followed
-through.
+The results are in the order of the rows that request them. Values of any type are ranked (each becomes its
+position among the different values in order), so that they can be compared as numbers.
 
-Values of any type as numbers that can be compared: each one's place among the different values in
-order.
-
-What is asked of other rows, found for all rows at once: arrays in the order of the rows that ask.
+Distinct counts over ranges are exact, for all ranges at once. A value counts in a range at its first
+occurrence there: where its previous occurrence lies before the range. So the values of a range are counted
+whose previous occurrence is less than the range's beginning. A wavelet matrix counts them: rows are sorted by
+one bit of that number after another, and each range is followed through.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

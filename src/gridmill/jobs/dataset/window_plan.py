@@ -1,8 +1,9 @@
-"""What is computed of other rows than the row itself, beside the query: pure.
+"""The plan of the computations over other rows than the row itself, beside the query. Pure.
 
-The query sees one row at a time, and joined static tables. All that looks at other rows (windows, lags, as-of
-joins, labels that are later values or are made of events) is asked for here, and found by `beside` over rows
-that are sorted once: windows are ranges of them, an earlier or a later row is a place.
+The query sees one row at a time, and joined static tables. Everything that looks at other rows (windows,
+lags, as-of joins, labels that are later values or are made of events) is requested here, and computed by
+`window_engine` over rows that are sorted once: a window is a range of them, an earlier or later row is a
+position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which rows a window looks at: rows sorted by key and time, and ranges of them. Numbers alone."""
+"""Computes which rows a window covers, as ranges of rows sorted by key and time. Works on numbers only."""
 
 from dataclasses import dataclass
 from functools import cached_property

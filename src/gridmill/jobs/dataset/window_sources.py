@@ -1,4 +1,4 @@
-"""Other tables' rows, by key and time known: read once and held for all chunks, in memory or in files."""
+"""Rows of other tables by key and availability time, read once for all chunks, in memory or in files."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,9 +1,9 @@
-"""Aggregates over ranges of rows, all ranges at once: as exact as adding up each range alone.
+"""Aggregates over ranges of rows, all ranges at once, as exact as adding up each range alone.
 
 Sums are differences of running sums of whole numbers: values are scaled, per key, by a power of two so that
-the sum of the longest range fits into 63 bits. Running sums may overflow; their differences do not. What is
-lost is half a unit per value. Where that could be seen (a range of tiny values beside a huge one), and for
-ranges with NaN or infinity, blocks of values are added up instead, as in a segment tree.
+the sum of the longest range fits into 63 bits. Running sums may overflow; their differences do not. The loss
+is half a unit per value. If that could be visible (a range of tiny values beside a huge one), and for ranges
+with NaN or infinity, blocks of values are added up instead, as in a segment tree.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Running a dataset's query: rows counted, those without a reason to be left out written as Parquet."""
+"""Runs a dataset's query: counts all rows, and writes those that are not left out as Parquet."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

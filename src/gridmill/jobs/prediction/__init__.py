@@ -1,1 +1,1 @@
-"""Prediction: a swarm of workers that exists for the job only."""
+"""Prediction jobs: a swarm of workers that exists only for the job."""

@@ -1,7 +1,4 @@
-"""The models that a prediction can use.
-
-The candidates of a prediction measured anew, all on the same validation rows of its own dataset.
-"""
+"""The models that a prediction can use, measured on the same validation rows of the prediction's dataset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

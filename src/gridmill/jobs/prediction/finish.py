@@ -1,6 +1,7 @@
-"""The end of a swarm: is every row there exactly once, how good are they, and a sample for the report.
+"""Finishes a swarm: checks that each row exists exactly once, measures the predictions, takes a sample.
 
-What the parts of a swarm did on their machines, written down and put together.
+The sample is for the report. What the parts of a swarm did on their machines is written down and combined
+here.
 """
 
 from collections.abc import Sequence

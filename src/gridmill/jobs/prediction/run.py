@@ -1,11 +1,11 @@
-"""Which of several models predicts best, by what was measured on the same rows.
+"""The prediction job: chooses the model, cuts the split, runs the swarm, checks and describes the result.
 
-Whether a model has learned from rows that it is to predict, and what is to be done about it.
+The model is the best of the candidates measured on the same rows. The job checks whether a model has learned
+from rows that it is to predict, and does what the declaration says about it.
 
-A prediction job: choose the model, cut the split, let the swarm work, check and describe what it made.
-
-This process only forks, waits and counts. Whatever reads data or runs a model does so in a child, because a
-process that has used such libraries is no longer safe to fork from, and dead workers are replaced by forks.
+This process only forks, waits and counts. Everything that reads data or runs a model does so in a child,
+because a process that has used such libraries is not safe to fork from any more, and dead workers are
+replaced by forks.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Cutting a split into shards: ranges of rows that any worker can read without reading the rest."""
+"""Cuts a split into shards: ranges of rows that any worker can read without reading the rest."""
 
 from dataclasses import dataclass
 

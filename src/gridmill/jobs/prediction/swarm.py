@@ -1,9 +1,8 @@
-"""The swarm: workers made for this job take shards one at a time; what a dead one had goes to a new one.
+"""The swarm: workers of one job that process shards one at a time; a dead worker's shard is repeated.
 
-A worker goes on with the shard after its last one while that is open: the rows lie together, so it has often
-read them already.
-
-What the workers of a swarm told of their shards, added up.
+A worker continues with the shard after its last one while that is open: the rows are adjacent, so it has
+often read them already. A new worker gets the shard of a dead one. The reports of the workers on their shards
+are added up.
 """
 
 import selectors

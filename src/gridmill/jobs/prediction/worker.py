@@ -1,4 +1,4 @@
-"""What a worker does with a shard: read it with its lead-in, predict, write one file, whole or not at all."""
+"""A worker's processing of a shard: reads it with its lead-in rows, predicts, writes one file atomically."""
 
 import os
 import sys

@@ -1,1 +1,1 @@
-"""Checks of jobs against samples of their data, by the code that runs them."""
+"""Preflight: checks jobs against samples of their data, with the code that runs them."""

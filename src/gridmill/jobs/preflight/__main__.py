@@ -1,4 +1,4 @@
-"""`python -m gridmill.jobs.preflight` checks one pipeline: a question in, an answer out, as JSON."""
+"""`python -m gridmill.jobs.preflight`: checks one pipeline, question in and answer out as JSON."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The whole rows at the beginning of a file elsewhere of which only the first bytes were fetched."""
+"""Extracts the whole rows at the beginning of a remote file of which only the first bytes were fetched."""
 
 import codecs
 from dataclasses import replace

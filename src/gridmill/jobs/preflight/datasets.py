@@ -1,4 +1,4 @@
-"""A dataset tried on the tables that it would find: with their rows where all are known, else without."""
+"""Checks a dataset on the tables that it would find: with their rows if all are known, else without rows."""
 
 from collections.abc import Mapping
 from dataclasses import replace

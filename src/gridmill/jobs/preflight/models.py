@@ -1,6 +1,7 @@
-"""A prediction held against its models and its dataset: columns, labels, split, metric.
+"""Checks a prediction against its models and dataset, and a training against its dataset.
 
-A training held against its dataset: label, features, splits, weights, metrics, lengths of sequences.
+A prediction: columns, labels, split, metric. A training: label, features, splits, weights, metrics, lengths
+of sequences.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Sources on other machines, as far as they answer in a few moments: columns of a database, first rows."""
+"""Reads remote sources that answer in a few moments: columns of a database, first rows of files."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is known of a job's result before it runs, and the contexts in which the jobs' own code is tried."""
+"""What is known of a job's result before it runs, and the contexts in which the jobs' own code is tested."""
 
 import re
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""The field of a declaration that an error is about, as near as its words tell.
+"""Runs the preflight: tests all jobs of a pipeline in order, each on the expected results of those before.
 
-All jobs of a pipeline in their order, each tried on what the ones before it would make.
+An error is attributed to the field of the declaration that its message indicates.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A sink held against the beginning of its files: columns, types, constraints, metrics, and the table."""
+"""Checks a sink against the beginning of its files: columns, types, constraints, metrics, and the table."""
 
 import re
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Sinks: tables loaded from source files, each file exactly once."""
+"""Sink jobs: tables loaded from source files, each file exactly once."""

@@ -1,4 +1,4 @@
-"""Columns whose texts do not show what they mean: the errors, with all readings and the line to add."""
+"""Errors for columns whose texts have several meanings, with all readings and the line to add to the file."""
 
 import re
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Files as rows: images, texts, anything; each file one row with its bytes, loaded once.
+"""Files as rows (images, texts, anything): each file is one row with its bytes, loaded once.
 
-Which files are loaded is the position: 20 bytes for each, packed. So a load reads only what is new, and
+The position records which files are loaded: 20 bytes for each, packed. So a load reads only what is new, and
 one Parquet file holds many files.
 """
 

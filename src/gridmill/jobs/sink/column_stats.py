@@ -1,6 +1,6 @@
-"""What is told of columns (nulls, distinct, min, max, mean, std), put together without a look at the rows.
+"""Statistics of a sink's columns (nulls, distinct, min, max, mean, std), merged without reading rows.
 
-Least and greatest values of written files: Parquet's writer has found them, and its footers say them.
+Minima and maxima of written files come from the footers, since Parquet's writer has computed them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,5 +1,7 @@
-"""What a commit says of its load, for the report and for the next load; it is part of the commit itself, so
-that an attempt that dies right after it takes nothing with it."""
+"""The record of a load in its commit, for the report and for the next load.
+
+It is part of the commit itself, so that an attempt that dies right after the commit loses nothing.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field

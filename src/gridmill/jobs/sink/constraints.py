@@ -1,4 +1,4 @@
-"""Constraints compiled to one SQL query over a batch: the rows that break one, each with its reasons."""
+"""Compiles constraints to one SQL query over a batch, which finds the rows that break one, with reasons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Texts in the forms that were decided for their column, as numbers and times.
+"""Converts raw values to the types of a table, and finds the first value that does not fit.
 
-Raw values to the types of a table, and the first value that does not fit.
+Texts are read as numbers and times in the forms that were decided for their column.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

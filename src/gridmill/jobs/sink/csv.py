@@ -1,6 +1,6 @@
-"""Numbers of a CSV file that begin with a zero or a plus, found in its bytes: Arrow reads 01234 as 1234.
+"""The CSV reader: columns of text in batches. Lines are counted only when an error must name one.
 
-CSV files: columns of text in batches; lines are counted only when an error must name one.
+Numbers that begin with a zero or a plus are found in the file's bytes, since Arrow reads 01234 as 1234.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Small CSV files of one header, parsed as one: a parser for each takes longer than what is in it."""
+"""Parses small CSV files with the same header as one, since a parser per file takes longer than its rows."""
 
 import hashlib
 from collections.abc import Iterator, Sequence

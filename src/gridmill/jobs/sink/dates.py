@@ -1,8 +1,8 @@
-"""Texts to times: common forms of dates, each of which alone shows what it means, and those that do not.
+"""Parses texts as times: forms of dates with one meaning, and forms that are ambiguous.
 
 Every text is read in each way in which it can be read (`Moments`): `plain` for a form that has one meaning,
-and one reading for each `Form` of those that have several. Which of these a column has is decided elsewhere.
-Times without a zone are UTC.
+and one reading for each `Form` of those that have several. Another module decides which of these a column
+has. Times without a zone are UTC.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Excel files (.xlsx): the cells of one sheet, in batches of rows, each column in the types of its cells."""
+"""The Excel reader (.xlsx): the cells of one sheet in batches, each column in the types of its cells."""
 
 import re
 import zipfile

@@ -1,6 +1,6 @@
-"""The source files of a sink as they are now: each with a lasting key and the hash of its content.
+"""The source files of a sink as they are now, with lasting key and content hash, and their decompression.
 
-Source files as streams of plain bytes: decompressed while read, with errors that name the file.
+Source files are opened as streams of plain bytes: decompressed while read, with errors that name the file.
 """
 
 import bz2

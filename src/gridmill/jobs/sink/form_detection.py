@@ -1,4 +1,4 @@
-"""Which forms a column's texts can have: narrowed by every text, until one of each family is left."""
+"""Detects the forms of a column's texts: every text narrows them, until one of each family is left."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What every file format gives: names, batches of raw columns, and where a row is in the file."""
+"""The interface of file formats: names, batches of raw columns, and the position of a row in the file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Bytes from elsewhere into a file: whole or not at all, and gone on with where a connection broke.
+"""Downloads files by HTTP: whole or not at all, resumed after a broken connection.
 
-Files by HTTP: not fetched again while their ETag or time stands.
+A file is not fetched again while its ETag or its time of change is the same.
 """
 
 import time

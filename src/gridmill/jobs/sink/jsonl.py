@@ -1,4 +1,4 @@
-"""JSON lines: one object a line; Arrow parses whole blocks, Python the few that Arrow cannot."""
+"""The JSON Lines reader: one object per line; Arrow parses whole blocks, Python the few that Arrow cannot."""
 
 import json
 import re

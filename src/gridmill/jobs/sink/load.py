@@ -1,4 +1,4 @@
-"""Source files to typed batches: first the types from all values, then the rows in them."""
+"""Reads source files into typed batches: first determines the types from all values, then reads the rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

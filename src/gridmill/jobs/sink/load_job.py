@@ -1,4 +1,4 @@
-"""One load of a sink: what is new in its source, written and committed."""
+"""One load of a sink: what is new in its source is written and committed."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress

@@ -1,4 +1,4 @@
-"""What a conversion would lose: digits of numbers, zeros that numbers begin with, parts of times."""
+"""Detects what a conversion would lose: digits of numbers, leading zeros, parts of times."""
 
 from collections.abc import Iterator
 from decimal import Decimal

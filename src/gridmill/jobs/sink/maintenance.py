@@ -1,10 +1,10 @@
-"""Keeping a sink's table in shape: small data files put together, rows that are too old taken out.
+"""Maintenance of a sink's table: compacts small data files and removes rows that are too old.
 
-A data file that holds rows of several source files says so in its own metadata, in the order of its rows: the
-ledger stays one with the data. A source file whose rows are all too old keeps an empty data file, so that
-it is not loaded again. Files of earlier versions stay where they are.
+A data file that holds rows of several source files records this in its own metadata, in the order of its
+rows, so that the record of what is loaded stays with the data. A source file whose rows are all too old keeps
+an empty data file, so that it is not loaded again. Files of earlier versions remain in place.
 
-The columns of times that a sink's outages and its retention go by.
+`check_times` checks the time columns that a sink's outages and retention use.
 """
 
 from collections import deque

@@ -1,12 +1,13 @@
-"""What a load brought, measured while it is written: one query beside the writer, and a small sample.
+"""Metrics and drift of a load, measured by one query beside the writer and on a small sample.
 
-How far a column's values in one load are from those of the load before: the population stability index.
+Drift is how far a column's values in one load are from those of the previous load: the population stability
+index.
 
 PSI is the sum of (p - q) ln(p / q) over bins, p and q the shares of both loads (N. Siddiqi, Credit Risk
 Scorecards, 2006, ch. 8; it is Jeffreys' divergence). Below 0.1 is usually read as stable, above 0.25 as
-shifted. Without any drift, PSI / (1/n + 1/m) is about chi-square with one degree less than there are bins
-(B. Yurdakul and J. Naranjo, Statistical properties of the population stability index, 2020): small loads
-differ by chance, and are not warned of.
+shifted. Without any drift, PSI / (1/n + 1/m) is about chi-square with one degree less than there are bins (B.
+Yurdakul and J. Naranjo, Statistical properties of the population stability index, 2020): small loads differ
+by chance, and no warning is given for them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

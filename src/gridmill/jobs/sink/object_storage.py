@@ -1,4 +1,4 @@
-"""Objects of a store that speaks S3, or Google's: listed by prefix, told apart by ETag, fetched when new."""
+"""Object storage (S3, Google) as a source: objects listed by prefix, compared by ETag, fetched if new."""
 
 import hashlib
 import re

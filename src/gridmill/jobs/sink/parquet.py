@@ -1,4 +1,4 @@
-"""Parquet files: their own types, batch by batch."""
+"""The Parquet reader: the file's own types, batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

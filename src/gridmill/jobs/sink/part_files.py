@@ -1,8 +1,8 @@
-"""What the parts of a sink offer: source files that they wrote as data files.
+"""Data files that the parts of a sink job wrote from source files, offered to the attempt that commits.
 
-The attempt that commits decides what is to be loaded as if there were no parts. It takes a file from one only
-where that read the same content, by the same rules, into the same columns; else it reads the file itself.
-So it does not matter what changes between the two, and when.
+That attempt decides what is to be loaded as if there were no parts. It takes a file from a part only if the
+part read the same content, by the same rules, into the same columns; else it reads the file itself. So
+changes between the two do not matter.
 """
 
 import json

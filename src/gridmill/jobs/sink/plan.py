@@ -1,4 +1,4 @@
-"""Which source files to load and which rows they replace, from what is loaded and what is there."""
+"""Decides which source files to load and which rows they replace, from what is loaded and what exists."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence

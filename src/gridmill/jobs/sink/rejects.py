@@ -1,10 +1,8 @@
 """A sink's rejected rows: a Delta table beside it, at the version that the sink's own commit names.
 
-The two tables cannot change in one commit. So rejects are committed first, and count only once the sink's
-commit refers to that version: what a killed attempt left at the head is no part of it, and the next change
-to the table takes it out again.
-
-What users read of a value that does not fit its column.
+The two tables cannot change in one commit. So rejects are committed first, and count only after the sink's
+commit refers to that version: rows that a killed attempt left at the head are not part of it, and the next
+change to the table removes them. `misfit` writes the message for a value that does not fit its column.
 """
 
 import time

@@ -1,6 +1,7 @@
-"""Whether the data files of a version, read as Parquet, are just its rows: then commands are given them.
+"""The sink job: loads source files that are new or changed into the table, in one commit.
 
-The sink job: source files that are new or changed go onto the table, in one commit.
+It also decides whether the data files of a version, read as Parquet, hold exactly its rows: then commands get
+these files.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The first rows of a sink's local files, read as the job would read them: columns, types and problems."""
+"""Reads the first rows of a sink's local files as the job would: columns, types and problems."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,8 @@
-"""How a table's columns change when a new file has other ones: a pure decision.
+"""Decides how a table's columns change when a new file has others, and maps file columns to table columns.
 
-New columns are added; rows loaded before have no value in them. Whole numbers become numbers with a
-fraction, dates become times. A column without any value so far takes the type of the first ones. Nothing else
-changes by itself.
-
-Which columns of a source file become which columns of the table.
+This is a pure decision. New columns are added; rows loaded before have no value in them. Whole numbers become
+numbers with a fraction, dates become times. A column without any value so far takes the type of its first
+values. Nothing else changes by itself.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence

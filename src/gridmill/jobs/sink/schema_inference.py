@@ -1,4 +1,4 @@
-"""The type of each column from every value of every file, so that no later value can surprise."""
+"""Infers the type of each column from every value of every file, so that no later value has another type."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""A sink in parts: each writes the rows of some source files, for the attempt that commits them all."""
+"""A part of a sink job: writes the rows of its share of the files, for the attempt that commits all."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,9 +1,8 @@
-"""What a sink's source holds now, wherever it is: files to decide on, and where to go on the next time.
+"""Lists what a sink's source holds now: the files to decide on, and the position for the next time.
 
-This is the seam between reading and writing. Whatever a source is, it arrives as `SourceFile`s: what is no
-file of this machine is brought into one, at once or when it is first opened. A file's `Reader` gives its
-rows in batches and tells the line of each (`lines`); `Arrivals.positions` go into the commit that
-holds them.
+This is the interface between reading and writing. Every source delivers `SourceFile`s: what is not a file of
+this machine is brought into one, at once or when it is first opened. A file's `Reader` gives its rows in
+batches and the line of each (`lines`); `Arrivals.positions` are stored in the commit that holds them.
 """
 
 import time

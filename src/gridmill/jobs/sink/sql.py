@@ -1,8 +1,7 @@
-"""What is selected from: a table with its declared types, or a query as it is.
+"""A SQL database as a sink's source: reads the rows beyond the position in one consistent snapshot.
 
-Where a database is: a URL with what the environment fills in, and the same without secrets.
-
-A database as a sink's source: one consistent look, the rows beyond the position, and where they end.
+A table is read with its declared types, a query as it is. The database's URL may have parts that the
+environment fills in; messages show it without secrets.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""The values of a driver as Arrow columns, batch by batch: nothing is rounded, and none is guessed at.
+"""Converts the values of database drivers to Arrow columns batch by batch, without rounding or guessing.
 
-What a database is told before it is read, and how its driver's values are read: without losing any.
+It also configures the connection before it is read, so that the driver loses no values.
 """
 
 import json

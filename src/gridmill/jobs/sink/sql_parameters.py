@@ -1,4 +1,4 @@
-"""The values of a query's parameters, bound: never a part of the statement, whatever they hold."""
+"""Binds the values of a query's parameters: they are never part of the statement, whatever they hold."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Rows as a driver gives them, typed and written to Parquet files of the attempt's own, batch by batch.
+"""Types the rows of a driver and writes them to Parquet files of the attempt, batch by batch.
 
-How far a table has been read: a value of its cursor column, in JSON between loads.
+The position (how far a table has been read) is a value of its cursor column, stored as JSON between loads.
 """
 
 import hashlib

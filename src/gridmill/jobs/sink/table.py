@@ -1,7 +1,7 @@
 """A sink's Delta table: data files named by the source file they hold, changed by one commit per load.
 
-The names are the ledger: `KEY-CONTENT-UNIQUE-00000.parquet`. What the table consists of and what was loaded
-are therefore one fact, changed atomically.
+The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record what was loaded. The contents of the table and the
+record of loads are therefore one fact and change atomically.
 """
 
 import json

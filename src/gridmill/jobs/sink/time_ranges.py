@@ -1,5 +1,8 @@
-"""Loads of a stretch of time: which rows of the table they replace. A data file's key says which stretch its
-rows are of, so that the table itself is the record of what is loaded."""
+"""Loads of a time range: which rows of the table they replace.
+
+A data file's key contains the range that its rows are of, so that the table itself is the record of what is
+loaded.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,6 +1,6 @@
-"""Batches held against the constraints: good rows go on, bad ones aside with their reasons.
+"""Checks batches against the constraints: good rows continue, bad ones are set aside with their reasons.
 
-Rows whose key was there before: in the table, or earlier in the same load.
+It finds rows whose key exists already, in the table or earlier in the same load.
 """
 
 import json

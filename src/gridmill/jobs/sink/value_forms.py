@@ -1,6 +1,6 @@
-"""The forms that numbers and times are written in, where a single value does not show which one it is.
+"""The forms in which numbers and times are written where a single value does not show which one is meant.
 
-Numbers with a decimal comma or with groups of thousands, as numbers that Arrow reads.
+Numbers with a decimal comma or with groups of thousands are rewritten as numbers that Arrow reads.
 """
 
 from enum import StrEnum

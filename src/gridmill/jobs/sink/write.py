@@ -1,4 +1,4 @@
-"""The files of a load to data files: good rows to the table's, the others to those of its rejects."""
+"""Writes the files of a load as data files: good rows to the table's, other rows to those of the rejects."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence

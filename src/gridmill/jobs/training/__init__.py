@@ -1,1 +1,1 @@
-"""Training: one module per kind of model, each with `fit(frame, spec, context) -> Fitted`."""
+"""Training jobs: one module per kind of model, each with `fit(frame, spec, context) -> Fitted`."""

@@ -1,4 +1,4 @@
-"""What networks are fed from: one tensor of all rows where they compute, cut into batches by row numbers."""
+"""Batches for networks: one tensor of all rows on the device that computes, cut by row numbers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The check that a model's files, loaded as a reader loads them, answer what was trained."""
+"""Checks that a model's files, loaded as a reader loads them, give the answers of the trained model."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""How the columns of a dataset become inputs of a model, decided on the training rows alone."""
+"""Chooses how the columns of a dataset become inputs of a model, from the training rows alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

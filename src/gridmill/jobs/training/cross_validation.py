@@ -1,4 +1,4 @@
-"""Out-of-fold predictions: each training row is predicted by a model that did not learn from it."""
+"""Cross-validation: each training row is predicted by a model that did not learn from it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""A user's own script or function as a training: what it is given, and what is made of what it leaves."""
+"""Trainings by a user's own script or function: prepares its inputs and turns its outputs into a model."""
 
 import json
 import os

@@ -1,10 +1,8 @@
-"""Runs a user's function in the user's environment. It stands alone there: the standard library and numpy
-only.
+"""Runs a user's function in the user's environment; it imports only the standard library and numpy.
 
-`custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training.
-`custom_runner.py predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) answers lines
-[INPUTS, OUTPUTS], paths of npy files in JSON, each with a line on that descriptor; the first line there says
-that the code is loaded.
+`custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training. `custom_runner.py
+predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) answers lines [INPUTS, OUTPUTS], paths of
+npy files in JSON, each with a line on that descriptor; the first line there reports that the code is loaded.
 """
 
 import importlib

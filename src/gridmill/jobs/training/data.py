@@ -1,4 +1,4 @@
-"""A dataset as arrays to learn from: inputs, label, splits, and where each entity begins."""
+"""Loads a dataset as arrays for training: inputs, label, splits, and the first row of each entity."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

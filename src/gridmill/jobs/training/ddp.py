@@ -1,4 +1,7 @@
-"""Learning one model by several processes: joined by torchrun's variables, gradients by PyTorch's own DDP."""
+"""Data-parallel training by several processes, with torchrun's variables and PyTorch's DDP.
+
+DDP (DistributedDataParallel) averages the gradients.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,7 @@
-"""What follows from a model's validation predictions and is kept with it: threshold, quantiles of errors."""
+"""Derives a model's threshold and error quantiles from its validation predictions.
+
+Both are stored with the model.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The rows that early stopping goes by where the dataset has no validation split: the last training rows."""
+"""Selects the rows for early stopping if the dataset has no validation split: the last training rows."""
 
 from dataclasses import replace
 

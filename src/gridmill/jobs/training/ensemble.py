@@ -1,6 +1,7 @@
-"""An ensemble's graph: its members' graphs as parts of one, over the inputs of all of them.
+"""Ensembles: several models as one graph, by their mean, a weighted mean, or a vote.
 
-Several models as one: their mean, a mean weighted by how well each did, or a vote.
+The weights are by how well each member did. The graphs of the members are parts of the ensemble's graph, over
+the inputs of all of them.
 """
 
 import shutil

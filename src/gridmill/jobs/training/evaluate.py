@@ -1,4 +1,4 @@
-"""How good a model is on the validation and test splits, measured on the files that will be used."""
+"""Measures a model on the validation and test splits, with the files that will be used."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,8 +1,7 @@
-"""What a model's errors are, and what it uses: residuals and permutation importance, in bounded time and
-memory.
+"""Explains a model by residuals and permutation importance, in bounded time and memory.
 
-Both are measured on the files that will be used, on rows that the model did not learn from. They go into the
-details of the version.
+Both are measured on the files that will be used, on rows that the model did not learn from. They are stored
+in the details of the version.
 """
 
 import time

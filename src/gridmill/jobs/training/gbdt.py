@@ -1,9 +1,8 @@
-"""scikit-learn's histogram trees as an ONNX tree ensemble: the same answers.
+"""Gradient-boosted trees (scikit-learn's histogram ones) with early stopping on the validation split.
 
-Thresholds are compared as doubles. ONNX Runtime gives a row's sum of leaves as a single float, so the base,
-and a label's mean and deviation, are outside of the trees.
-
-Gradient-boosted trees (scikit-learn's histogram ones), stopped early on the validation split.
+The trees are converted to an ONNX tree ensemble with the same answers. Thresholds are compared as doubles.
+ONNX Runtime gives a row's sum of leaves as a single float, so the base, and a label's mean and deviation, are
+outside of the trees.
 """
 
 from dataclasses import dataclass

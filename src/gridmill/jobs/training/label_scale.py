@@ -1,4 +1,4 @@
-"""The units in which a label is learned, and the way back to the label: standardised, around a base."""
+"""Standardises a label around a base for learning, and converts predictions back to the label's units."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""When the rows of a dataset are, and when their labels are known."""
+"""The times of a dataset's rows, and the times when their labels are known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A recurrent network over each entity's last rows."""
+"""The model kind `lstm`: a recurrent network over each entity's last rows."""
 
 from gridmill.domain.training import Normalization, TrainingSpec
 from gridmill.jobs.context import JobContext

@@ -1,6 +1,6 @@
-"""The few requests to an MLflow server that tracking takes, by its REST API.
+"""Reports a training to an MLflow server while it runs; a failure of the server never fails the training.
 
-A training told to an MLflow server while it is learned, and never at the training's expense.
+It uses the few requests of MLflow's REST API that tracking needs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A network of hidden layers over a row's features."""
+"""The model kind `mlp`: a network of hidden layers over a row's features."""
 
 from gridmill.domain.training import TrainingSpec
 from gridmill.jobs.context import JobContext

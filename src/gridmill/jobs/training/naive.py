@@ -1,6 +1,7 @@
-"""Forecasting the change from the present value: a model that only learns what differs from the naive one.
+"""The naive baseline: repeats a known value or predicts the usual one. Every real model must beat it.
 
-The baseline: repeat a value that is known, or say what is usual. Every real model must beat it.
+A model can also learn the change from the present value: then it learns only the difference from the naive
+one.
 """
 
 from dataclasses import dataclass

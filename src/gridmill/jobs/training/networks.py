@@ -1,6 +1,6 @@
-"""The networks of `lstm` and `mlp` in PyTorch, to learn; their graphs are made in `drawing`.
+"""The networks of `lstm` and `mlp` in PyTorch for learning, and their ONNX graphs with scaling and units.
 
-Learned networks as ONNX graphs with scaling and units: over raw inputs, in the label's units.
+The graphs take raw inputs and answer in the label's units.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What `lstm` and `mlp` share: scaling, the label's units, the device, learning, and what is told of it."""
+"""Common code of `lstm` and `mlp`: scaling, the label's units, the device, learning, and its report."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

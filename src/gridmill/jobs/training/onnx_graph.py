@@ -1,7 +1,7 @@
-"""Learned models as ONNX graphs, node by node: data that any runtime computes and none executes as code.
+"""Builds ONNX graphs of learned models node by node: any runtime computes them, and none executes code.
 
 The graphs are written here rather than by a converter: they need four or five kinds of node, keep doubles (as
-scikit-learn does), and hold scaling and missing values, so that whoever serves the model gives it raw inputs.
+scikit-learn does), and include scaling and missing values, so that a server of the model gives it raw inputs.
 """
 
 from collections.abc import Mapping

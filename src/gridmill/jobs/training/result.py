@@ -1,4 +1,4 @@
-"""What learning gives, whatever the kind of model."""
+"""The result of learning, for every kind of model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
-"""What a model is told apart by: what it predicts, the rows it has learned from, those it was measured on.
+"""The training job: reads the dataset, learns, measures the saved model, and reports the result.
 
-A training job: read the dataset, learn, measure what was saved, and say what was made.
-
-Networks may be learned by several processes, each of which runs this: rank 0 alone says and writes anything.
+A model is identified by what it predicts, the rows it has learned from, and those it was measured on.
+Networks may be learned by several processes, each of which runs this module: rank 0 alone reports or writes
+anything.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Standardising columns by what the training rows are, at any scale, with missing values made harmless."""
+"""Standardises columns by the training rows, at any scale, and makes missing values harmless."""
 
 from dataclasses import dataclass
 from typing import TypeVar

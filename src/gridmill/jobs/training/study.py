@@ -1,4 +1,4 @@
-"""The study of a search: the settings to try next, in a journal that can be continued after a kill."""
+"""The study of a hyperparameter search: proposes the next settings, from a journal that survives a kill."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -1,10 +1,8 @@
-"""How far learning has come, on disk: whole or not at all, and read by the next attempt of the same job.
+"""The training loop of networks: plain PyTorch with early stopping and checkpoints, resumed after a kill.
 
-How long a network learns, and in what steps: as declared, else by the number of rows it learns from.
-
-Learning a network: a plain PyTorch loop with early stopping that a killed attempt's retry goes on with.
-
-Several processes may do it together: each batch is cut into their shares, and the curve stays what it is.
+A checkpoint is written atomically and read by the next attempt of the same job. The number of epochs and
+steps is the declared one, else it depends on the number of rows. Several processes may learn together: each
+batch is cut into their shares, and the learning curve stays the same.
 """
 
 import copy

@@ -1,8 +1,7 @@
-"""Searching settings: trials in processes side by side, decided by Optuna, kept in a journal that survives a
-crash.
+"""Hyperparameter search: parallel trials in processes, chosen by Optuna; its journal survives a crash.
 
-This process only decides, forks and waits; it loads no library that a forked child could not do with. A child
-reads the dataset once and does one trial after the other.
+This process only decides, forks and waits; it loads no library that makes a fork unsafe. A child reads the
+dataset once and runs one trial after the other.
 """
 
 import json

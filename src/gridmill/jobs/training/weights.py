@@ -1,4 +1,4 @@
-"""How much each row counts in learning: a column of the dataset, and the class's weight."""
+"""The weight of each row in learning: a column of the dataset, and the class's weight."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
