@@ -9,6 +9,7 @@ from gridmill.control.usecases.service import Service
 from gridmill.domain.artifact import Alias
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.views import RunView
 from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecase import Form, Role, UseCase
@@ -94,6 +95,12 @@ def test_lists_and_streams_have_one_form_each() -> None:
     lists = {row.name for row in USE_CASES.values() if row.form is Form.LIST}
     assert {"runs", "artifacts", "pipelines", "load_tasks"} <= lists
     assert not {"configure_resource", "events", "report"} & lists
+
+
+def test_the_rows_that_start_a_run_answer_with_it() -> None:
+    starts = [row for row in USE_CASES.values() if row.starts_run]
+    assert [row.name for row in starts] == ["start_run", "resume", "probe"]
+    assert all(row.gives is RunView and row.role is Role.OPERATOR for row in starts)
 
 
 def test_a_row_gives_the_parts_of_a_request() -> None:

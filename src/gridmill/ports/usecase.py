@@ -72,7 +72,8 @@ class UseCase:
     In `path`, which is below /v1, `{run_id}` is an argument and `{resource.name}` a field of one; a value of
     `{name:path}` may contain slashes. The arguments of `body` are the request's body: a single one is the
     whole body, several are the fields of an object. All other arguments are query parameters. `sent` has the
-    names in requests that differ from the names of arguments.
+    names in requests that differ from the names of arguments. `starts_run`: it answers with a run that is
+    active from then on, and that the control node stops when the caller goes, if the caller asks for that.
     """
 
     name: str
@@ -84,6 +85,7 @@ class UseCase:
     body: tuple[str, ...] = ()
     sent: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, Limits] = field(default_factory=dict)
+    starts_run: bool = False
 
     @property
     def signature(self) -> Signature:

@@ -32,6 +32,7 @@ def _row(
     body: tuple[str, ...] = (),
     sent: Mapping[str, str] = _NOTHING,
     limits: Mapping[str, Limits] = _NO_LIMITS,
+    starts_run: bool = False,
 ) -> UseCase:
     method, _, path = request.partition(" ")
     return UseCase(
@@ -44,6 +45,7 @@ def _row(
         body=body,
         sent=sent,
         limits=limits,
+        starts_run=starts_run,
     )
 
 
@@ -55,7 +57,7 @@ _ROWS = (
     _row("pipeline", "GET /pipelines/{name}", "pipelines", _VIEWER, "show_pipeline"),
     _row("remove_pipeline", "DELETE /pipelines/{name}", "pipelines", _OPERATOR),
     _row("plan_run", "POST /plans", "runs", _VIEWER, body=("pipeline",)),
-    _row("start_run", "POST /runs", "runs", _OPERATOR, body=("pipeline",)),
+    _row("start_run", "POST /runs", "runs", _OPERATOR, body=("pipeline",), starts_run=True),
     _row(
         "runs",
         "GET /runs",
@@ -67,7 +69,7 @@ _ROWS = (
     ),
     _row("run", "GET /runs/{run_id}", "runs", _VIEWER, "show_run"),
     _row("remove_run", "DELETE /runs/{run_id}", "runs", _OPERATOR),
-    _row("resume", "POST /runs/{run_id}/resume", "runs", _OPERATOR, "resume_run"),
+    _row("resume", "POST /runs/{run_id}/resume", "runs", _OPERATOR, "resume_run", starts_run=True),
     _row("stop_run", "POST /runs/{run_id}/stop", "runs", _OPERATOR),
     _row(
         "events",
@@ -164,6 +166,7 @@ _ROWS = (
         "advice",
         _OPERATOR,
         limits={"name": _NAME, "workers": Limits(ge=1, le=1024), "share": Limits(gt=0, le=1)},
+        starts_run=True,
     ),
     _row("alterations", "GET /alterations", "sinks", _VIEWER, "list_alterations"),
     _row("alter_sink", "POST /alterations/{name:path}", "sinks", _OPERATOR, body=("change",)),

@@ -35,8 +35,6 @@ from gridmill.transport.unix import accept, listen
 _LOG = logging.getLogger("gridmill.rpc")
 _HELLO_SECONDS = 30.0
 _WARNING_CHARACTERS = 2000
-_STARTS = ("start_run", "resume", "probe")
-"""Use cases that start a run for who calls them."""
 
 
 class CallServer:
@@ -175,7 +173,7 @@ class CallServer:
             name: _read(asked.takes, name, part) for name, part in zip(call.arguments, parts, strict=True)
         }
         use = partial(getattr(self._grid, call.name), **given)
-        if call.name in _STARTS:
+        if asked.starts_run:
             return self._attendance.begin(client, use, call)
         return use()
 
