@@ -118,3 +118,19 @@ def test_modules_that_documents_name_are_there(page: Path):
     places = (ROOT, ROOT / "src" / "gridmill", page.parent)
     named = MODULE.findall(page.read_text())
     assert [one for one in named if not any((place / one).exists() for place in places)] == []
+
+
+MOST_ENTRIES, LONGEST_ENTRY = 150, 240
+
+
+def test_the_changelog_of_the_next_release_is_short_lines_by_area():
+    """Each entry is one line, added to its area: what a user reads of a release is not its history."""
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    lines = [
+        line for line in text.partition("\n## [Unreleased]\n")[2].partition("\n## ")[0].splitlines() if line
+    ]
+    entries = [line for line in lines if line.startswith("- ")]
+    assert 0 < len(entries) <= MOST_ENTRIES
+    assert len(set(lines)) == len(lines), "a line is there twice"
+    assert [line for line in lines if line.startswith(" ")] == [], "an entry is one line"
+    assert [line for line in entries if len(line) > LONGEST_ENTRY] == []
