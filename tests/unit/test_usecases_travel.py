@@ -1,0 +1,136 @@
+"""Each use case arrives with its arguments, and its error comes back: over HTTP and over the local socket."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gridmill.api.app import make_app
+from gridmill.domain.artifact import Alias, ArtifactKind
+from gridmill.domain.backfill import Backfill, Chunk
+from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.project import Project
+from gridmill.domain.resource import Resource
+from gridmill.domain.sink_overrides import AlterVerb, Change, SinkPart
+from gridmill.domain.site import Site, SiteKind
+from gridmill.domain.states import RunState
+from gridmill.errors import ConflictError
+from gridmill.http.server import serve
+from gridmill.ports.grid import Grid
+from gridmill.ports.usecase import UseCase
+from gridmill.ports.usecases import USE_CASES
+from gridmill.rpc.client import SOCKET, connect_to
+from gridmill.rpc.protocol import Hello
+from gridmill.sdk.grid_http import over_tcp
+from gridmill.testing.local_calls import Served
+
+PIPELINE = Pipeline(name="demo", jobs=(Job(name="a", command=CommandSpec(run="true")),))
+SAMPLES: dict[str, Any] = {
+    "adopt": True,
+    "after": 2**40,
+    "alias": Alias(id="demo/a@prod", name="demo/a", alias="prod", number=3),
+    "alias_id": "demo/a@prod",
+    "all": True,
+    "artifact_id": "demo/a@3",
+    "backfill": Backfill(name="demo", begins="2024-01-01", ends="2024-02-01"),
+    "before": "demo/a@1",
+    "bundle": "0123abcd" * 8,
+    "change": Change(verb=AlterVerb.ADD, part=SinkPart.METRIC, key="n", text="count(*)"),
+    "chunks": (Chunk(pipeline=PIPELINE, begins="2024-01-01", ends="2024-02-01"),),
+    "data": bytes(range(256)),
+    "days": 0.5,
+    "deployment_id": "default-1",
+    "dry_run": True,
+    "expected": 0,
+    "force": True,
+    "job": "a",
+    "key": ("day", "shop & till"),
+    "kind": ArtifactKind.MODEL,
+    "limit": 7,
+    "name": "demo",
+    "only": ("a", "b"),
+    "path": "/tmp/über folder/a.zip",
+    "pipeline": PIPELINE,
+    "pipelines": ("demo", "other"),
+    "project": Project(name="team", share=2.0),
+    "reference": "demo/a",
+    "rejects": True,
+    "replace": True,
+    "resource": Resource(name="big", type=JobKind.TRAINING, cpus=2.0),
+    "rows": 3,
+    "run_id": "demo-1",
+    "share": 0.25,
+    "site": Site(name="lab", kind=SiteKind.SLURM, address="host"),
+    "states": (RunState.FAILED, RunState.STOPPED),
+    "values": {"rate": "0.5", "to day": "ä"},
+    "versions": ("1", "prod"),
+    "wait_seconds": 0.0,
+    "workers": 4,
+}
+OTHERS = {("runs", "pipeline"): "demo", ("diff", "after"): "demo/a@2"}
+"""Arguments that have the name of another one, but not its type."""
+
+
+class Listener:
+    """A Grid that keeps what it is asked, and answers with an error."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in USE_CASES:
+            raise AttributeError(name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            self.asked.append((name, dict(USE_CASES[name].arguments(given, named))))
+            raise ConflictError(f"{name} was heard")
+
+        return call
+
+
+@pytest.fixture(scope="module", params=["http", "calls"])
+def way(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Listener, Grid]]:
+    listener = Listener()
+    if request.param == "http":
+        server: Any = serve(make_app(listener))
+        grid: Any = over_tcp(server.address, None)
+    else:
+        folder = tmp_path_factory.mktemp("s")
+        server = Served(listener, folder)
+        grid = connect_to(folder / SOCKET, Hello(), lambda warning: None).grid()
+    yield listener, grid
+    server.stop()
+
+
+def arguments_of(row: UseCase) -> dict[str, Any]:
+    return {name: OTHERS.get((row.name, name), SAMPLES[name]) for name in row.takes}
+
+
+@pytest.mark.parametrize("row", USE_CASES.values(), ids=list(USE_CASES))
+def test_all_arguments_arrive_as_they_were_given(way: tuple[Listener, Grid], row: UseCase) -> None:
+    listener, grid = way
+    arguments = arguments_of(row)
+    with pytest.raises(ConflictError, match=f"{row.name} was heard"):
+        getattr(grid, row.name)(**arguments)
+    assert listener.asked[-1] == (row.name, arguments)
+
+
+@pytest.mark.parametrize("row", USE_CASES.values(), ids=list(USE_CASES))
+def test_arguments_that_were_not_given_have_their_default_values(
+    way: tuple[Listener, Grid], row: UseCase
+) -> None:
+    listener, grid = way
+    every = row.signature.parameters.values()
+    needed = {one.name: arguments_of(row)[one.name] for one in every if one.default is one.empty}
+    defaults = {one.name: one.default for one in every if one.default is not one.empty}
+    with pytest.raises(ConflictError):
+        getattr(grid, row.name)(**needed)
+    name, asked = listener.asked[-1]
+    assert (name, defaults | asked) == (row.name, defaults | needed)
+
+
+def test_every_argument_has_a_sample() -> None:
+    assert {name for row in USE_CASES.values() for name in row.takes} == set(SAMPLES)
