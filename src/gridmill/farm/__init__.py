@@ -1,1 +1,1 @@
-"""A farm: a light Gridmill on GPU servers, where jobs of others run."""
+"""The farm: a light Gridmill on GPU servers that runs jobs of other grids (its tenants)."""

@@ -1,7 +1,7 @@
-"""Who has room: first come, first served over all sources; GPUs, or the shares of one that its owner
-declared, belong to one pod at a time (pure).
+"""Admission of tenants' deployments to the farm's nodes and GPUs, and the forecast of their waits. Pure.
 
-About how long those that wait for room on a farm will, told from how long others stayed (pure).
+The order is first come, first served over all tenants. A GPU, or a share of one that its owner declared,
+belongs to one pod at a time. The forecast is based on how long earlier deployments stayed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The controller's HTTP API: what sources ask of a farm."""
+"""The farm's HTTP API for its tenants."""
 
 import os
 from collections.abc import AsyncIterator, Callable

@@ -1,6 +1,7 @@
-"""What stands before every route: certificate and token, size of bodies, and the last stop for defects.
+"""Authenticates requests to the farm by certificate and token, limits bodies, and answers all errors.
 
-What all routes of the controller share: who asks which farm, and how it answers.
+It has the common code of all routes of the farm's controller: the tenant of the request, and how it is
+answered.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The farm's certificate, and its own little authority, which signs those of sources (extra `tls`)."""
+"""The farm's certificate and its own certificate authority, which signs those of tenants (extra `tls`)."""
 
 import datetime
 import hashlib

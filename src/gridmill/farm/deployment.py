@@ -1,8 +1,8 @@
-"""A lodging: a source's deployment on this farm, from when it is asked for to when it is forgotten.
+"""A deployment of a tenant on this farm, from its request to its removal, and what its attempts wrote.
 
-What ends by itself: deployments of sources that have gone silent, and what they left (pure over `now`).
-
-Work: what was placed here for an attempt, and where it writes, until its home says that it has it all.
+It decides what ends by itself (pure over `now`): deployments of tenants that send nothing any more, and what
+they left. `Work` records what was placed here for an attempt and where it writes, until its home confirms
+that it has everything.
 """
 
 import re

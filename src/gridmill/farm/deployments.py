@@ -1,4 +1,4 @@
-"""What a source asks about its deployments: bring them up, how are they, end them."""
+"""Requests of a tenant for its deployments: bring them up, report their state, end them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

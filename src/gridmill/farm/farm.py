@@ -1,4 +1,4 @@
-"""The farm's state: its records, its authority, and the quarters of its sources."""
+"""The farm's state: its records, its certificate authority, and the sandboxes of its tenants."""
 
 import threading
 import time

@@ -1,6 +1,6 @@
-"""Folders that are left where jobs made files, and nothing is any more.
+"""The files of one tenant on a farm: what was transferred for its jobs, and what they made.
 
-What was carried to a farm for one source, and what its jobs made there.
+Folders that are left empty are removed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How a source joins: with the one-time secret of an invitation it gets a certificate and a token."""
+"""Lets a tenant join: with the one-time secret of an invitation it gets a certificate and a token."""
 
 import hmac
 import logging

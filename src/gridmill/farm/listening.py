@@ -1,4 +1,4 @@
-"""What a farm announced at its last start: the part of its join lines that is not secret."""
+"""The address that a farm announced at its last start: the part of its join lines that is not secret."""
 
 import os
 from pathlib import Path

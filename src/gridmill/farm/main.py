@@ -1,4 +1,4 @@
-"""Starts a farm: what its home holds is taken up again, and sources are listened for."""
+"""Starts a farm: restores the state in its home and listens for tenants."""
 
 import logging
 import os

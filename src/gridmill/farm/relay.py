@@ -1,4 +1,4 @@
-"""Relays the messages of a source's pods: over their links here, over one session to their home."""
+"""Relays the messages of a tenant's pods between their links here and one session with their home."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""What trees below a source's root are made of: read beside the questions, as large ones take minutes."""
+"""Scans the trees below a tenant's root in the background, since large ones take minutes."""
 
 import threading
 from collections.abc import Iterator

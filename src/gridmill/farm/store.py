@@ -1,4 +1,4 @@
-"""What a farm must not forget: its sources, invitations, lodgings. One SQLite file; commands read it too."""
+"""The farm's records (tenants, invitations, deployments) in one SQLite file, which commands read too."""
 
 import sqlite3
 import threading

@@ -1,4 +1,4 @@
-"""A source: a Gridmill whose jobs run on this farm. And how one is invited."""
+"""A tenant (class `Source`): a Gridmill whose jobs run on this farm; and its invitation."""
 
 import hashlib
 import hmac

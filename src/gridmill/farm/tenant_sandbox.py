@@ -1,4 +1,4 @@
-"""What a source has on a farm: folders and a Unix user of its own, a site for its pods, and a relay."""
+"""The sandbox of a tenant on a farm: its own folders and Unix user, a site for its pods, and a relay."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The farm's own tick: who has room comes up, who is gone is noted, what nobody asks for any more ends."""
+"""The farm's tick: brings up admitted deployments, records ended ones, ends those that no tenant wants."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""The controller's routes for what is carried: chunks there and back, trees made of them."""
+"""The controller's routes for transfers: chunks in both directions, and the trees made of them."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated

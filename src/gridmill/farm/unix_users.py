@@ -1,6 +1,7 @@
-"""Unix users of sources: numbers that nobody else has and that are never given again, and their ends.
+"""The Unix users of tenants: unique user ids that are never used again, and the end of their processes.
 
-Acting as a source's Unix user: what its jobs may not read or write, its farm does not for it either.
+The farm acts as a tenant's Unix user for the tenant: what its jobs may not read or write, the farm does not
+read or write for it either.
 """
 
 import ctypes

@@ -1,1 +1,1 @@
-"""The agent beside the jobs."""
+"""The pod: the agent process that supervises jobs."""

@@ -1,4 +1,4 @@
-"""`python -m gridmill.pod POD_FOLDER`: be the pod whose order lies in that folder."""
+"""`python -m gridmill.pod POD_FOLDER`: runs the pod whose order is in that folder."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The pod: one loop that hears the control node, watches the jobs and carries events home."""
+"""The pod's main loop: receives messages of the control node, watches the jobs and sends events."""
 
 import logging
 import os

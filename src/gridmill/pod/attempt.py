@@ -1,6 +1,6 @@
-"""From the bytes of a job's pipes to log texts of whole lines and to reported events.
+"""One running attempt: its pipes, logs, reported events, limits, and the steps that remain.
 
-One attempt under way: its pipes, its logs and reports, its limits, and what is still to happen to it.
+The bytes of a job's pipes are split into log texts of whole lines and into reported events.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Control groups, version 2 where it is delegated to us and version 1 where we may write: one folder per
-pod, one below it per attempt.
+"""Control groups: one folder per pod and one below it per attempt, for limits, accounting and kills.
 
-Which hierarchy does what is found out once: memory limits by v2's memory controller or v1's; who belongs
-to an attempt, and killing them all at once, by v2 (also a v2 mount without controllers) or v1's freezer;
-CPU seconds by v2's cpu.stat or v1's cpuacct; the pod's share of CPUs by v2's cpu.max or v1's quota.
+Version 2 is used if it is delegated to this user, version 1 if this user may write to it. Which hierarchy
+serves which purpose is determined once: memory limits by v2's memory controller or v1's; the members of an
+attempt, and killing them all at once, by v2 (also a v2 mount without controllers) or v1's freezer; CPU
+seconds by v2's cpu.stat or v1's cpuacct; the pod's share of CPUs by v2's cpu.max or v1's quota.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Cleaning up after a pod: `python -m gridmill.pod.sweep POD_FOLDER` ends all that it left behind.
+"""Cleans up after a pod that has ended: processes, cgroups and folders.
 
-It does nothing while the pod lives. Processes are found by the pod's cgroups, by the processes it recorded
-(with their start times) and by the pod's mark in their environment.
-
-Removes folders: small ones at once, others aside and by a process of their own, so that no job waits.
+`python -m gridmill.pod.cleanup POD_FOLDER` ends everything that the pod left. It does nothing while the pod
+lives. Processes are found by the pod's cgroups, by the processes it recorded (with their start times) and by
+the pod's mark in their environment. Small folders are deleted at once, others are moved aside and deleted by
+a separate process, so that no job waits.
 """
 
 import os

@@ -1,10 +1,8 @@
-"""A `command` job: its environment variables, its folder and its program.
+"""Prepares `command` jobs and built-in jobs that run a project's code: environment, folder, program.
 
-Built-in jobs that run code of a project: custom trainings, and predictions by models that need their own
-code.
-
-The job itself is Gridmill's; beside it lies a private copy of the code, and an environment for each
-requirements file, whose interpreters the job finds in GRIDMILL_PYTHONS.
+Built-in jobs with foreign code are custom trainings, and predictions by models that need their own code. The
+job itself is Gridmill's; beside it is a private copy of the code, and an environment for each requirements
+file, whose interpreters the job finds in GRIDMILL_PYTHONS.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Carries the journal to the control node over whichever link there is, and brings what it says."""
+"""Sends the journal to the control node over any link, and receives the control node's messages."""
 
 import selectors
 from collections.abc import Callable, Mapping, Sequence

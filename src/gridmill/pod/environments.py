@@ -1,6 +1,7 @@
-"""Code bundles: unpacked once per content, copied for each attempt that may write into its copy.
+"""Code bundles and Python environments of jobs: unpacked or built once per content, with a lock.
 
-Python environments of commands: built once per content of a requirements file and Python version.
+An attempt that may write to its code gets a copy. An environment is built once per content of a requirements
+file and Python version.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
-"""Folders of a pod and its attempts: what lies where, and what an attempt leaves.
+"""The folders of a pod and its attempts, and the pod's lock and marks.
 
-A pod's own folder: the lock that says it lives, the marks that it was started and that it has ended.
+The lock shows that the pod lives; the marks show that it was started and that it has ended.
 """
 
 import fcntl

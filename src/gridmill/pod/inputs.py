@@ -1,4 +1,4 @@
-"""What a command reads, in folders of its own: of a sink the Parquet files of exactly the version."""
+"""The input folders of a command: for a sink the Parquet files of exactly the version that it reads."""
 
 import os
 import shutil

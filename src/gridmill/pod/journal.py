@@ -1,9 +1,9 @@
 """The journal: a pod's numbered events, on disk until the control node has committed them.
 
 Events are JSON lines in segments named by their first number. A number is given once, from 1, without gaps.
-Writes are not synced: they survive the death of the process, and a machine that goes down takes the pod's
-jobs with it. When the disk is full, events stay in memory and `full`
-holds back the jobs' output until writing works again.
+Writes are not synced: they survive the death of the process, and if the machine fails, its jobs are lost with
+it. If the disk is full, events stay in memory and `full` holds back the jobs' output until writing works
+again.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""Every process of an attempt, however it was started, and ending them all.
+"""Finds every process of an attempt, however it was started, and kills all of them.
 
 With a cgroup its members are known. Without, they are the tree below the attempt's process, its process
-group, and orphans: the pod adopts what loses its parent, and finds by session and environment whose it was.
+group, and orphans: the pod adopts processes that lose their parent, and finds the attempt by session and
+environment.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""From a fork to a job: what a forked child does to itself before it becomes the job.
+"""Turns a forked child into a job: the steps between fork and the job's code, and its thread settings.
 
-The environment variables by which libraries learn how many threads to start.
+Environment variables tell libraries how many threads to start.
 """
 
 import contextlib

@@ -1,10 +1,9 @@
-"""Memory and CPUs of attempts: held by cgroups where the machine permits, else by a guard that samples.
+"""Memory and CPU limits of attempts: by cgroups if the machine permits, else by a guard that samples.
 
-The guard adds up the proportional set size of an attempt's processes and says when it is over. An attempt of
-which any process was killed for memory is ended as a whole: a pipe or a pool of processes that lost one would
-end well, or hang. Peaks are
-sampled (each 50 ms; slower after a while where there is no cgroup and every process must be read), never
-`ru_maxrss`, which a forked child inherits.
+The guard adds up the proportional set size of an attempt's processes and reports when it exceeds the limit.
+If any process of an attempt was killed for memory, the whole attempt is ended: a pipe or a pool of processes
+that lost one would end successfully, or hang. Peaks are sampled (each 50 ms; slower after a while if there is
+no cgroup and every process must be read), never read from `ru_maxrss`, which a forked child inherits.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How other hosts reach this one, and whether a port here is free."""
+"""The address at which other hosts reach this one, and whether a port here is free."""
 
 import contextlib
 import fcntl

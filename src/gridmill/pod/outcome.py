@@ -1,6 +1,7 @@
-"""How an attempt ended, from its exit status and what the pod knows: a pure function.
+"""Judges how an attempt ended from its exit status and the pod's observations; counts out-of-memory kills.
 
-Kills for memory that others count: the cgroup that a batch system holds the pod in, and the machine.
+The judgement is a pure function. The kills are those that the cgroup in which a batch system holds the pod
+counts, and those that the machine counts.
 """
 
 import signal

@@ -1,10 +1,9 @@
-"""What a command left in its output folder, made fit to be kept: a version holds files and folders alone.
+"""Collects the output folder of a command so that it can be stored: a version has only files and folders.
 
-A link is replaced by what it points to, if that is the attempt's own (its output, its work folder, its
-checkpoints) or a version that it reads: what else a link points to may change or vanish after the attempt.
-Sockets, pipes and devices mean nothing once their process has ended: they are removed, and the log says so.
-
-Collects what commands leave: at once where there is little, else in a process beside the pod's loop.
+A link is replaced by its target, if that belongs to the attempt (its output, its work folder, its
+checkpoints) or to a version that it reads; other targets may change or vanish after the attempt. Sockets,
+pipes and devices mean nothing after their process has ended: they are removed, and the log says so. A small
+output is collected at once, a large one by a process beside the pod's loop.
 """
 
 import os

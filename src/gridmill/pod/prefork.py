@@ -1,7 +1,8 @@
-"""A process forked ahead: it sits in its own cgroup already and waits to become the next command.
+"""Forks a process ahead of time, already in its own cgroup, which becomes the next command.
 
-Entering a cgroup waits for a grace period of the kernel (some 7 ms), and forking copies page tables: both are
-done while nobody waits for them. One spare is kept; a burst of commands is forked as it comes.
+Entering a cgroup waits for a grace period of the kernel (some 7 ms), and forking copies page tables: both
+happen while no job waits for them. One spare process is kept; the further commands of a burst are forked as
+they come.
 """
 
 import os

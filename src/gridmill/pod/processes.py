@@ -1,4 +1,4 @@
-"""What /proc says about processes: who lives, since when, whose child, with what in its environment.
+"""Reads /proc: which processes live, since when, their parents, and their environments.
 
 Without /proc (macOS) trees are unknown and only process groups can be signalled.
 """

@@ -1,6 +1,7 @@
-"""`python -m gridmill.pod.standby FD`: a pod before it is known which; imports are done while nobody waits.
+"""`python -m gridmill.pod.standby FD`: a process that imports what a pod needs before it becomes a pod.
 
-FD is a socket. Over it come, once, the pod's folder, its lock and its log; at its end before that, this ends.
+FD is a socket. It receives once the pod's folder, its lock and its log; if the socket ends before, the
+process ends.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How an attempt's process comes to be: forked by the pod, ahead or now, or by its warm zygote."""
+"""Starts the process of an attempt: forked by the pod, ahead or now, or by its warm zygote."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""All attempts of a pod, from Start to ENDED: each id is started at most once, for ever."""
+"""Supervises all attempts of a pod from Start to ENDED: each id is started at most once, for ever."""
 
 import contextlib
 import os

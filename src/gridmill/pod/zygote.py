@@ -1,9 +1,9 @@
 """The zygote: a process that has imported what jobs of one type need, and only forks.
 
-`python -m gridmill.pod.zygote TYPE FD` is executed by a pod. What only some jobs of the type need it imports
-before the first of them. It runs no operation, opens no connection and touches no GPU, so a child forked from
-it is as good as a fresh process that happens to have its imports done. Its OpenBLAS gets one thread, so that
-no thread exists when it forks; children raise the number.
+`python -m gridmill.pod.zygote TYPE FD` is executed by a pod. Libraries that only some jobs of the type need
+are imported before the first of these jobs. The zygote runs no operation, opens no connection and touches no
+GPU, so a child forked from it is as good as a fresh process that has done its imports. Its OpenBLAS gets one
+thread, so that no thread exists when it forks; children raise the number.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The pod's end of its zygote: a warm process that forks built-in jobs, and is made anew when it dies."""
+"""The pod's end of its zygote, a warm process that forks built-in jobs and is replaced when it dies."""
 
 import os
 import selectors

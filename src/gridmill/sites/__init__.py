@@ -1,1 +1,1 @@
-"""Sites: one module each; none knows another."""
+"""Sites: one module or package each; none imports another."""

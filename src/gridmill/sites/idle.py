@@ -1,8 +1,7 @@
-"""Whether somebody types or moves a mouse at this machine: by events of its input devices.
+"""Detects when a machine's owner last used it: at its terminals, its keyboards and mice, its desktop.
 
-What desktops tell systemd-logind of their users: whether they are idle, and since when.
-
-When somebody was last at this machine: at its terminals, its keyboards and mice, its desktop.
+Keyboards and mice are seen by events of their input devices. Desktops report to systemd-logind whether their
+users are idle, and since when.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""This machine, as it is now: what is busy, what of it is Gridmill's, and its GPUs."""
+"""Observes this machine: its load, which part of it is Gridmill's, its memory and its GPUs."""
 
 import os
 import shutil

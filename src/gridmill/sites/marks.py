@@ -1,4 +1,4 @@
-"""Marks: what tells a home's pods at a site from another's, and the storage root from another one."""
+"""Marks that distinguish one home's pods at a site from another's, and one storage root from another."""
 
 import fcntl
 import secrets

@@ -1,4 +1,4 @@
-"""A process that imports what a pod needs before there is a pod to bring up."""
+"""Starts a process that imports what a pod needs before there is a pod to bring up."""
 
 import os
 import socket

@@ -1,9 +1,9 @@
-"""Folders of pods that have ended, on machines where no control node keeps house.
+"""Pods as processes of this machine, each in a session of its own: for the local site and for Ray's nodes.
 
-Pods as processes of this machine, each in a session of its own: for the local site and for Ray's nodes.
+A pod lives while it holds the lock in its folder. The site takes that lock for it and hands it down, so there
+is no moment in which a pod that was started could be mistaken for one that never was.
 
-A pod lives while it holds the lock in its folder. The site takes that lock for it and hands it down, so
-there is no moment in which a pod that was started could be taken for one that never was.
+`clear` removes folders of pods that have ended, on machines without a control node's housekeeping.
 """
 
 import fcntl

@@ -1,1 +1,1 @@
-"""Conformance suites, simulated site, fake clock, fault injection: for all who write adapters."""
+"""Conformance suites, simulated site, fake clock, fault injection: for everyone who writes adapters."""

@@ -1,4 +1,4 @@
-"""A clock that only moves when told."""
+"""A fake clock that moves only when a test advances it."""
 
 
 class FakeClock:

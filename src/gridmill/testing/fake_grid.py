@@ -1,7 +1,4 @@
-"""The nouns that a FakeGrid's jobs become.
-
-A Grid in memory whose jobs do as they are told: for tests of faces, and of what is built on the SDK.
-"""
+"""A Grid in memory whose jobs behave as the test declares: for tests of user interfaces and SDK clients."""
 
 import threading
 from collections.abc import Mapping

@@ -1,16 +1,8 @@
-"""Advice in a grid in memory: always on the same two attempts.
+"""The use cases of a grid in memory besides runs: advice, sites, schedules, backfills, versions, projects.
 
-Resources, sites and deployments of a grid in memory: every site has one node, nothing is brought up.
-
-The schedules of a grid in memory: kept, and never due.
-
-The backfills of a grid in memory: kept, and never begun.
-
-The versions of a grid in memory.
-
-The alterations and load tasks of a grid in memory.
-
-Projects in a grid in memory: nothing is used.
+Advice is always on the same two attempts. Every site has one node, and nothing is brought up. Schedules are
+stored and never due; backfills are stored and never begun. Alterations and load tasks of sinks are stored.
+Projects use nothing.
 """
 
 from collections import Counter

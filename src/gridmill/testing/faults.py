@@ -1,4 +1,4 @@
-"""Faults at the store's port: fail before, fail after, repeat, or kill the process there."""
+"""Fault injection at the store's port: fail before, fail after, repeat, or kill the process there."""
 
 import os
 import signal

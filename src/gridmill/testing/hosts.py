@@ -1,10 +1,10 @@
-"""Virtual hosts for tests: machines with addresses, processes and disks of their own, on one Linux machine.
+"""Virtual hosts for tests: machines with their own addresses, processes and disks on one Linux machine.
 
 A host is a set of namespaces (network, processes, mounts, host name) whose root is an overlay over this
-machine's: what it writes is its own, except below the folders that all share. Python's folders are there
-wherever they are, below /tmp too, which is a host's own. Its power goes off when its first process is killed:
-the kernel then ends all others and takes network and disk away. If the test's process ends, in whatever way,
-all hosts do. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
+machine's: its writes are its own, except below the folders that all share. Python's folders are visible
+wherever they are, also below /tmp, which otherwise is a host's own. A host is powered off when its first
+process is killed: the kernel then ends all others and removes network and disk. If the test's process ends,
+in whatever way, all hosts do. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What every link must do: subclass `LinkSuite` in a test module and give it a `harness` fixture."""
+"""The conformance suite of links: subclass `LinkSuite` in a test module and give it a `harness` fixture."""
 
 import itertools
 import threading

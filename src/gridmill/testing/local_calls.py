@@ -1,4 +1,4 @@
-"""Any grid, served to the clients of a home as a control node serves its own."""
+"""Serves any grid to the clients of a home as a control node does."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine alone: started for the time of a block, ended with all its processes."""
+"""A Ray cluster of this machine alone, started for the time of a block and ended with all its processes."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The site kind `simulated`: another machine, pretended on this one. Its pods are real."""
+"""The site kind `simulated`: another machine, simulated on this one. Its pods are real."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
-"""What simulated jobs do.
+"""A simulated site: pods, links and jobs that follow the protocol, on a fake clock, with seeded faults.
 
-What a simulated site has: its pods, and the attempts that they ran.
-
-A simulated site: pods, links and jobs that obey the protocol, on a fake clock, with seeded faults.
+`Behaviour` defines what a simulated job does. The site records its pods and the attempts that they ran.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What every site must do: subclass `SiteSuite` in a test module and give it a `harness` fixture."""
+"""The conformance suite of sites: subclass `SiteSuite` in a test module and give it a `harness` fixture."""
 
 import time
 from abc import ABC, abstractmethod

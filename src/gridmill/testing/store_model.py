@@ -1,6 +1,6 @@
-"""The simplest possible store, and random commits to compare a real one with it.
+"""A simplest possible store and random commits to compare a real one with it; and checks of concurrency.
 
-What every store must do when several threads, or several stores on one database, work at once.
+The checks of concurrency cover several threads, and several stores on one database, that work at once.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""A noun of every class and events, to try stores with; each function's arguments are what tests vary."""
+"""Sample records of every class and sample events for stores; tests vary the arguments of the functions."""
 
 from typing import Any
 

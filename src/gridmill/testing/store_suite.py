@@ -1,8 +1,7 @@
-"""What every store must do with events, kept and forgotten: part of the suite in `store_suite`.
+"""The conformance suite of stores: records and events, stored and deleted.
 
-What every store must do: run each of CHECKS on a new database, SHARED_CHECKS where it outlives a store.
-
-A third-party store needs no more than this in its tests::
+Run each of CHECKS on a new database, and SHARED_CHECKS too if the database outlives a store. A third-party
+store needs no more than this in its tests::
 
     @pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS], ids=lambda check: check.__name__)
     def test_my_store(check, tmp_path):

@@ -1,4 +1,4 @@
-"""Objects below a prefix of a bucket, as whoever owns the bucket sees them."""
+"""Objects below a prefix of a bucket, accessed with the credentials of the bucket's owner."""
 
 import re
 import ssl

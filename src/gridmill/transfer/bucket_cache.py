@@ -1,9 +1,8 @@
-"""Many small chunks as one object of a bucket: a request costs as much for a kilobyte as for a megabyte.
+"""Chunks that stay in a bucket for other jobs and farms, so that they are not transferred again.
 
-A pack is its chunks' contents, one after the other; its index tells which, in 36 bytes each: the hash, and
-the size (big-endian).
-
-Chunks that stay in a bucket, for other jobs and other farms: what lies there travels there no more.
+Many small chunks are packed into one object, since a request costs as much for a kilobyte as for a megabyte.
+A pack is the contents of its chunks, one after the other; its index has 36 bytes for each: the hash, and the
+size (big-endian).
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Chunks to a farm and back by objects of a bucket that both sides reach: each is used once and removed."""
+"""Transfers chunks to and from a farm by objects of a shared bucket: each is used once and deleted."""
 
 import logging
 import time

@@ -1,6 +1,7 @@
-"""Chunks become a tree below a root: as a whole, or not at all.
+"""Writes a tree of chunks below a root, as a whole or not at all; and copies a version's files to a
+folder.
 
-A version's files in a folder that is somebody's own: what happens there happens to nobody else.
+Such a copy is independent: changes to it affect neither the version nor other copies.
 """
 
 import errno

@@ -1,6 +1,6 @@
-"""Chunks kept in a folder: checked before they are kept, up to a quota, those that are in use for sure.
+"""A store of chunks in a folder with a quota: verifies chunks and never evicts those in use.
 
-Who may have how much of a quota: first come, first served, and whoever waits holds nobody up.
+`Room` shares the quota: first come, first served, and a transfer that waits for room blocks no other.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The files of a version with the hashes of their content: listed once, when it succeeds."""
+"""The files of a version with the hashes of their content, listed once, when the version is complete."""
 
 import hashlib
 import os

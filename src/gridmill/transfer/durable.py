@@ -1,4 +1,4 @@
-"""Onto the disk, before anything relies on it."""
+"""Syncs files to the disk before anything relies on them, and seals files that are done."""
 
 import ctypes
 import os

@@ -1,6 +1,6 @@
-"""How many batches of a transfer travel at a time: what is under way is lost when the line is cut.
+"""The transfer engine: sends chunks to where they are missing, in parallel, verified, resumable.
 
-Chunks from where they are to where they are missing: in parallel, checked on arrival, resumed.
+The number of batches in flight is limited, because those in flight are lost when the connection breaks.
 """
 
 import os

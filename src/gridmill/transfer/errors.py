@@ -1,4 +1,4 @@
-"""What a bucket does not let out or in until a person has set something right."""
+"""The error for a bucket that refuses access until a person has corrected something."""
 
 from gridmill.errors import InputError
 

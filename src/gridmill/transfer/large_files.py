@@ -1,4 +1,4 @@
-"""Files of several chunks: made of these as they arrive, in any order, so that each is written once."""
+"""Files of several chunks, assembled as chunks arrive, in any order, so that each chunk is written once."""
 
 import hashlib
 import os

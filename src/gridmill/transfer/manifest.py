@@ -1,8 +1,7 @@
-"""What files hashed to when they were last read, so that an unchanged tree is only looked at.
+"""Makes manifests: the chunks of which files and folders consist, with a cache of hashes.
 
-Many small files, by several threads: one after the other, unless they wait for a disk.
-
-Folders and files as manifests: which chunks they are made of.
+With the cache an unchanged tree is examined but not read. Many small files are hashed by several threads, of
+which one runs at a time unless they wait for a disk.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Paths of a tree that others told, or in which others write: none leads out, by its name or by a link."""
+"""Checks paths of a tree from others, or in which others write: none leads outside, by name or by a link."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""How far a transfer is."""
+"""The progress of a transfer."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Objects of a bucket as a farm opens them: by signed URLs, each for one object, without any credentials."""
+"""Accesses objects of a bucket from a farm by signed URLs, each for one object, without credentials."""
 
 import http.client
 import re

@@ -1,6 +1,7 @@
-"""Chunks on their way: frames of 64 bytes of hash (hex), 8 bytes of size (big-endian) and the content.
+"""Chunks on a stream: frames of 64 bytes of hash (hex), 8 bytes of size (big-endian) and the content.
 
-Chunks whose content is passed on as it comes: a piece is hashed and written while the processor has it.
+A chunk's content is passed on as it arrives: a piece is hashed and written while the processor has it in its
+cache.
 """
 
 from collections.abc import Callable, Iterable, Iterator

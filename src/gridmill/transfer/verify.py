@@ -1,4 +1,4 @@
-"""Whether the files of a version are what its manifest says."""
+"""Verifies that the files of a version are what its manifest lists."""
 
 import os
 import stat

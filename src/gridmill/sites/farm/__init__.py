@@ -1,1 +1,1 @@
-"""A farm of other machines as a site: it is called over mutual TLS."""
+"""The farm site: pods on the machines of a farm, which is called over mutual TLS."""

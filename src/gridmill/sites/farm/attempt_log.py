@@ -1,4 +1,4 @@
-"""What is noted of attempts at a farm, over restarts, and what is told of their ends by it."""
+"""Persistent notes on attempts at a farm, and the end of an attempt that is reported from them."""
 
 import time
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
-"""Where in buckets this home has put something, over restarts: there it looks for what still lies there.
+"""Garbage collection of objects in buckets: finds what this home has put there and no use needs any more.
 
-Where in buckets ports of this process keep chunks: what a removed site kept goes only where no other port
-keeps some, and none begins to until it is gone.
-
-What was put into buckets for one use, and is no more in use, is removed; what is kept, after its time.
+Notes on disk say in which buckets and folders this home put objects, over restarts. Objects for one use are
+deleted when it has ended, kept objects after their time. What a removed site kept is deleted only if no other
+port of this process keeps objects there; none begins to until the deletion has ended.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Carriers between home and a farm: its controller itself, or a bucket that both sides reach."""
+"""Selects the carrier between home and a farm: its controller, or a bucket that both sides reach."""
 
 import threading
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What attempts at a farm can be gone on from comes home while they run: a farm may be gone for ever."""
+"""Fetches checkpoints of running attempts from a farm, since a farm may become unreachable for ever."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""The farm is told to forget attempts that are over: beside, as nobody waits for that."""
+"""Tells the farm in the background to forget attempts that have ended."""
 
 import logging
 import threading

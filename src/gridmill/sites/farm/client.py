@@ -1,8 +1,6 @@
-"""Chunks as the bodies of requests and answers: counted as they move, piece by piece.
+"""The HTTPS client of a farm, with the standard library and the farm's certificate pinned.
 
-A connection to a farm: HTTPS by the standard library, the farm's certificate pinned.
-
-A farm, as a source asks it: HTTPS by the standard library, the farm's certificate pinned.
+Chunks are the bodies of requests and answers; their bytes are counted as they move, piece by piece.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What a source keeps of a farm that it joined: HOME/clusters/NAME, for its user alone."""
+"""The credentials for a farm that this home joined: HOME/clusters/NAME, readable by its user alone."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Folders come home from a farm: whole or not at all, and of what they hold only what is not here yet."""
+"""Downloads folders from a farm, whole or not at all, and only the chunks that are not here yet."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""What a farm answers in the place of what it was asked for."""
+"""Errors that a farm answers instead of a result."""
 
 import json
 

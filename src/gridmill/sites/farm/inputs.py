@@ -1,8 +1,6 @@
-"""What is known of the contents of folders at home, so that what did not change is not read again.
+"""The inputs of an attempt at a farm as trees to transfer, and how many bytes of versions the farm lacks.
 
-What an attempt at a farm reads, as trees that are carried there, and how it finds them there.
-
-How much of some versions a farm lacks, before they are carried there.
+The hashes of folders at home are cached, so that unchanged folders are not read again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

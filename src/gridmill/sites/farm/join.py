@@ -1,4 +1,4 @@
-"""Becoming a source of a farm: once, with the one-time secret of its join line."""
+"""Joins a farm as a tenant, once, with the one-time secret of its join line."""
 
 import hashlib
 import re

@@ -1,14 +1,12 @@
-"""What cannot be done yet is asked for again and again, and no thread waits in between.
-
-Passes messages between the control node and pods of a farm.
+"""Relays messages between the control node and pods of a farm, and holds them until transfers are done.
 
 The farm knows a number for each connection of a pod (a channel); here each is a link of its own to this
-home's socket, so that the control node meets a far pod as it meets any other. What goes to a pod goes
-through `Carrying`: a Start waits until what its attempt reads is there, the end of an attempt until what it
-made is here. When the session with the farm ends all links close, and pods greet again in the next one.
+home's socket, so that the control node treats a remote pod like any other. Messages to a pod pass through
+`Carrying`: a Start waits until the inputs of its attempt are there, the end of an attempt until its outputs
+are here. When the session with the farm ends all links close, and pods greet again in the next one.
 
-What pods that are gone said last, and what it tells of, comes home beside: others are looked at
-meanwhile.
+The last messages of pods that have ended, and the outputs they report, are fetched in the background while
+others are observed. What cannot be done yet is retried, without a thread that waits in between.
 """
 
 import logging

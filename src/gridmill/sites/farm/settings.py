@@ -1,7 +1,4 @@
-"""What may be set of a cluster, and what can be known to be wrong before its farm is asked.
-
-What resources at a farm may be.
-"""
+"""The settings of a cluster site and of resources at a farm, checked before the farm is called."""
 
 from gridmill.domain.amounts import parse_bytes, parse_seconds
 from gridmill.domain.frozen import dataclass

@@ -1,8 +1,8 @@
-"""For how long a farm keeps each pod without a word of us: what was asked for then, whatever is asked now.
+"""The cluster site: a SitePort whose pods a farm brings up, in another subnet.
 
-A first look at how quick the way to a farm is, before anything was carried over it.
-
-The cluster site: a SitePort whose pods a farm brings up, in another subnet.
+`probe` measures the speed of the route to a farm before the first transfer. `Leases` keep for how long a farm
+retains each pod without a message from here: the value when the pod was requested, whatever the setting is
+now.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What attempts at a farm read is carried there, what they make is carried home."""
+"""Transfers the inputs of attempts to a farm and their outputs home."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""A way to a farm through SSH, by the user's own `ssh`: no port but SSH's is open there."""
+"""An SSH tunnel to a farm, by the user's own `ssh`, for farms where only SSH's port is open."""
 
 import subprocess
 import tempfile

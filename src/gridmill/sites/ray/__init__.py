@@ -1,1 +1,1 @@
-"""Ray: a deployment is a placement group, actors keep the pods, one process per site speaks to Ray."""
+"""The Ray site: a deployment is a placement group, actors keep pods, one process per site talks to Ray."""

@@ -1,10 +1,7 @@
-"""Where each pod was brought up: noted before it is, so that none is ever brought up twice.
+"""`python -m gridmill.sites.ray.bridge`: a driver of the Ray cluster that answers the site, line by line.
 
-What Ray's errors say, in a line.
-
-Ray's nodes, as Gridmill sees them: their names, what they give, and what of it a pod claims.
-
-`python -m gridmill.sites.ray.bridge`: a driver of the cluster that answers the site, line by line.
+Before a pod is brought up its place is noted, so that none is ever brought up twice. It names Ray's nodes and
+their capacity as Gridmill counts it, computes what a pod claims of them, and shortens Ray's errors to a line.
 """
 
 import logging

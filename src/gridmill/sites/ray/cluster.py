@@ -1,4 +1,4 @@
-"""Ray nodes that Gridmill starts: the head of a grid of loose machines, and machines that join it."""
+"""Starts Ray nodes: the head of a grid of loose machines, and machines that join it."""
 
 import os
 import re

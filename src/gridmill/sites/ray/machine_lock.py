@@ -1,4 +1,4 @@
-"""One machine is one node of one grid."""
+"""A lock on the machine, since one machine can be one node of one grid only."""
 
 import os
 import signal

@@ -1,9 +1,10 @@
-"""Whether the machine on which Ray has put a pod can keep it: Ray believes what `ray start` was told.
-
-What runs on Ray's nodes: a keeper for each pod, and looks at what is left where a keeper died.
+"""The actors on Ray's nodes: a keeper for each pod, checks of the node, and what a dead keeper left.
 
 A keeper holds the pod's place in its placement group and a pipe of which the pod has the other end: when the
-keeper ends, in whatever way, the pod ends itself and its jobs. So what Ray ends, ends.
+keeper ends, in whatever way, the pod ends itself and its jobs. So a pod ends whenever Ray ends its actor.
+
+Before a pod starts, the keeper checks whether the machine on which Ray has put it can hold it, because Ray
+believes what `ray start` was told.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""What the site and its bridge say to each other: one JSON document a line."""
+"""The protocol between the Ray site and its bridge: one JSON document per line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,9 +1,9 @@
-"""Whether somebody listens at an address and speaks as Ray does: asked first, for Ray tries for a minute.
+"""The Ray site: a SitePort over a bridge, the one process that loads Ray and is a driver of the cluster.
 
-The Ray site: a SitePort over a bridge, the one process that loads Ray and is a driver of the cluster.
+Ray requires the same Python and the same Ray on all its nodes, starts threads and may end its process; none
+of that belongs into a control node. A bridge that dies or hangs is started again; the pods are not affected.
 
-Ray wants the same Python and the same Ray on all its nodes, starts threads and may end its process; none of
-that belongs into a control node. A bridge that dies or hangs is started again; the pods do not notice.
+`knock` first checks whether a Ray head listens at an address, because Ray itself tries for a minute.
 """
 
 import os

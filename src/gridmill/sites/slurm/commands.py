@@ -1,6 +1,6 @@
-"""Runs commands where Slurm's are: on this machine, or on a login node over SSH.
+"""Runs Slurm's commands on this machine or on a login node over SSH, and packs a deployment's files.
 
-A deployment's files, as the archive in which they go to the cluster.
+The files go to the cluster as an archive.
 """
 
 import io

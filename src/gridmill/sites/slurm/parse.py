@@ -1,4 +1,4 @@
-"""What Slurm's commands say, as values: pure parsing of squeue, sacct and sinfo."""
+"""Parses the output of squeue, sacct and sinfo into values. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What is to be said of a pod, from what Slurm lists, its accounting has, and the marks in its folder."""
+"""Derives a pod's state from squeue, Slurm's accounting and the marks in the pod's folder."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The texts that are run on the cluster, as values: the batch script, a pod's wrapper, and what is asked."""
+"""The scripts that run on the cluster, as values: batch script, pod wrapper, and queries."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence

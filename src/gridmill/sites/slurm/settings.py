@@ -1,4 +1,4 @@
-"""What the settings of a Slurm site say: how its batch jobs are to be, and how its pods are reached."""
+"""The settings of a Slurm site: options of its batch jobs, and how its pods are reached."""
 
 import re
 import shlex

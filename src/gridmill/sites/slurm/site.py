@@ -1,5 +1,6 @@
-"""The Slurm site. Everything it knows lies in its folder on the cluster and in Slurm: a control node that
-starts again, or another one in its place, sees the same.
+"""The Slurm site, whose state is only in its folder on the cluster and in Slurm.
+
+A control node that starts again, or another one in its place, therefore sees the same.
 """
 
 import os

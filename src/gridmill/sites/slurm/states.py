@@ -1,4 +1,4 @@
-"""Slurm's words and what they mean here: a total table of job states, and the reasons that never pass."""
+"""Slurm's job states and what they mean here: a total table, and the pending reasons that never pass."""
 
 from collections.abc import Mapping
 from enum import IntEnum
