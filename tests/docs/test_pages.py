@@ -130,7 +130,9 @@ def test_the_changelog_of_the_next_release_is_short_lines_by_area():
         line for line in text.partition("\n## [Unreleased]\n")[2].partition("\n## ")[0].splitlines() if line
     ]
     entries = [line for line in lines if line.startswith("- ")]
-    assert 0 < len(entries) <= MOST_ENTRIES
+    assert 0 < len(entries) <= MOST_ENTRIES, (
+        "after a merge of both sides keep your own line alone, in its area"
+    )
     assert len(set(lines)) == len(lines), "a line is there twice"
     assert [line for line in lines if line.startswith(" ")] == [], "an entry is one line"
     assert [line for line in entries if len(line) > LONGEST_ENTRY] == []
