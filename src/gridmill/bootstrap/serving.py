@@ -1,6 +1,4 @@
-"""Runs the control node of `gridmill up` on the home's Unix socket and a loopback port until it is
-stopped.
-"""
+"""Runs the control node of `gridmill up` on the home's Unix socket and a loopback port until it stops."""
 
 import json
 import os

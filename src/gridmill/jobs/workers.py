@@ -1,5 +1,4 @@
-"""Child processes of a job, forked before heavy libraries run; they end with the job, and report their
-use.
+"""Child processes of a job, forked before heavy libraries run, which end with the job; and their use.
 
 Measured are CPU time, time waiting for a CPU or for the disk, and bytes from and to disks.
 """

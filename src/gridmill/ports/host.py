@@ -1,5 +1,4 @@
-"""The port through which commands reach the program that runs them: serve, join a grid, check this
-machine.
+"""The port through which commands use the program that runs them: serve, join a grid, check this machine.
 
 The command line imports no adapter. `bootstrap` implements these protocols; `__main__` passes them to it.
 """

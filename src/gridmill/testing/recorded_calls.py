@@ -1,4 +1,4 @@
-"""Recording the calls that change something, for a Grid in memory: by the rows of the table of use cases."""
+"""Records the calls that change something, for a Grid in memory, by the rows of the table of use cases."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps

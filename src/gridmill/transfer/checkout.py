@@ -1,5 +1,4 @@
-"""Writes a tree of chunks below a root, as a whole or not at all; and copies a version's files to a
-folder.
+"""Writes a tree of chunks below a root, as a whole or not at all; copies a version's files to a folder.
 
 Such a copy is independent: changes to it affect neither the version nor other copies.
 """

@@ -1,4 +1,4 @@
-"""Several small files that appear whole: the disk is waited for once for all of them."""
+"""Writes several small files atomically, with one wait for the disk for all of them."""
 
 import os
 from collections.abc import Iterable, Sequence

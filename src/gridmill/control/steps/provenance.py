@@ -1,5 +1,6 @@
-"""Computes the provenance of a job's result, and finds a version made from the same or the reason for
-none.
+"""Computes the provenance of a job's result, and finds an earlier version that was made from the same.
+
+If there is none, it says why the job executes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
