@@ -22,7 +22,7 @@ from gridmill.ports.grid import Grid
 from gridmill.version import __version__
 
 BODY_BYTES = 16 * 2**20
-"""Largest body: a pipeline of 100,000 jobs is below it."""
+"""Largest request body. A pipeline of 100,000 jobs is smaller."""
 BUNDLE_BYTES = 512 * 2**20
 """Largest code bundle."""
 _log = logging.getLogger("gridmill.api")

@@ -22,7 +22,7 @@ from gridmill.ports.grid import Grid
 
 Hint: TypeAlias = Any  # a type expression; typing has no type for them
 Unknown: TypeAlias = tuple[tuple[str | int, ...], tuple[str, ...]]
-"""Where an unknown field is, and the names that are known there."""
+"""The place of an unknown field, and the names that are known at that place."""
 
 
 async def refuse_unknown(request: Request) -> None:

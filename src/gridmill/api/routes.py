@@ -27,12 +27,12 @@ from gridmill.ports.usecase import Form, Hint, Limits, UseCase
 from gridmill.ports.usecases import USE_CASES
 
 LONG_POLLS = 256
-"""Followers served at once, in threads of their own, so that they never hold up other calls."""
+"""Followers served at once, each in its own thread, so that they never block other calls."""
 SLICE_SECONDS = 1.0
-"""A long poll looks this often whether its client is still there and the server is to stop."""
+"""How often a long poll checks whether its client is still connected and whether the server is to stop."""
 
 Endpoint = Callable[..., Any]
-"""What the web framework calls: with what it reads from a request by the function's signature."""
+"""The function that the web framework calls with the values that it reads by the function's signature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,4 +160,4 @@ def _former_import(path: str = "") -> Response:
 _BY_HAND: Mapping[str, Endpoint] = {"backfill_pipeline": _backfill_pipeline}
 _WRAPPER = {"has_bundle": Presence}
 _CLASSES: Mapping[Hint, type[Response]] = {NoneType: Response, str: HTMLResponse}
-"""How answers are sent that are no JSON."""
+"""Response classes of answers that are not JSON."""

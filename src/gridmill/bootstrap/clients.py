@@ -9,9 +9,11 @@ from gridmill.control.client_runs import AttendedRuns
 from gridmill.rpc.attendance import Attendance
 
 RETURN_SECONDS = 3.0
-"""How long clients of runs that another control node left have to come back, before these go on without."""
+"""How long clients of runs that another control node left have to reconnect, before these continue without
+them."""
 _SWITCH_SECONDS = 0.0005
-"""Threads that import must not keep the control node beside them waiting (Python's default is 0.005)."""
+"""Threads that import modules must not delay the control node in the same process (Python's default is
+0.005)."""
 
 
 def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> Attendance:

@@ -41,8 +41,8 @@ from gridmill.transport.server import Links
 from gridmill.version import __version__
 
 LOCAL_CPU_SHARE = 16.0
-"""Deployments on one's own machine may claim each CPU this often: idle ones burn none, and the
-operating system shares fairly. Memory is never promised twice."""
+"""How many times deployments on this machine may claim each CPU: idle ones use none, and the operating system
+shares fairly. Memory is never claimed twice."""
 
 
 class SystemClock:

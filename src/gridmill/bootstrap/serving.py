@@ -29,7 +29,7 @@ from gridmill.storage.home import make_home
 
 _LOOK_SECONDS = 0.2
 _GIVE_WAY_SECONDS = 30.0
-"""How long a control node that ends with its clients may take to end for this one."""
+"""How long `gridmill up` waits for an embedded control node to end."""
 
 
 @dataclass(frozen=True, slots=True)

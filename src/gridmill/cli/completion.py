@@ -31,7 +31,7 @@ from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, read_noun
 from gridmill.settings import Settings
 
 _SECONDS = 1.0
-"""The longest that a control node or a database is waited for."""
+"""The longest wait for a control node or a database."""
 _RECENT = 50
 
 

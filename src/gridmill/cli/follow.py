@@ -17,7 +17,7 @@ from gridmill.sdk.runs import Tick
 
 _LOOK_SECONDS = 0.25
 _BUILDING_SECONDS = 2.0
-"""How often a line shows how far an environment is, at most."""
+"""The shortest time between two lines on the progress of an environment."""
 
 
 class Lines:

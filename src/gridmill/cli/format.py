@@ -62,7 +62,7 @@ def moment(at: float | None) -> str:
 
 
 MOST_SHOWN = 0.99
-"""A job that runs has something left to do: 100 % is shown of none."""
+"""The highest progress shown for a running job: it is not finished, so 100 % is never shown."""
 
 
 def progress(view: JobView) -> str:
@@ -190,7 +190,7 @@ def job_line(view: JobView, state: str, message: str) -> str:
 
 
 _REASON = 100
-"""Of a reason so many characters are shown in a line; `show job` shows all of it."""
+"""Characters of a reason that are shown in a line; `show job` shows all of it."""
 
 
 def short_reason(reason: str) -> str:

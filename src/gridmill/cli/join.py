@@ -21,7 +21,7 @@ _TOKEN = "GRIDMILL_TOKEN"
 _LOOK_SECONDS = 1.0
 _GIVEN_SHARE = 0.8
 _LEAST_BYTES = 256 * MIB
-"""No job is sized smaller: a machine that gives less takes none."""
+"""The smallest size of a job: a machine that offers less memory takes no job."""
 
 
 def join(

@@ -22,7 +22,7 @@ from gridmill.sdk.runs import Kept
 
 _FOLDED = ("needs", "resource", "")
 _LEFT_OUT = ("kind", "from", "workers", "to", "needs")
-"""Columns that a narrow screen does without, the least needed first."""
+"""Columns that are hidden on a narrow screen, the least important first."""
 
 FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE", help="The pipeline file (YAML).", show_default=False)

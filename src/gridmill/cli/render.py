@@ -52,7 +52,7 @@ def node_tables(view: RunView) -> list[Table]:
 
 
 _SHOWN = 12
-"""Entries of a list shown to people; --json has them all."""
+"""Entries of a list shown in the terminal; --json has all."""
 
 
 def details(noun: object) -> Table:

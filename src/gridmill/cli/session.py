@@ -88,7 +88,8 @@ TIMES: Mapping[str, frozenset[str]] = {
     "SourceLine": frozenset({"added", "heard"}),
     "Told": frozenset({"began", "ended"}),
 }
-"""By the name of a noun's class, its fields that are Unix times. (Its class would have to be imported.)"""
+"""The fields of each record class that are Unix times. (Keyed by name, so that the class need not be
+imported.)"""
 
 
 def with_times(value: Any) -> Any:  # noqa: ANN401  any part of a noun
@@ -119,7 +120,7 @@ def written(seconds: float) -> str:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 _WIDE = 220
-"""Columns where nobody's screen limits them: tables in files and pipes are not folded."""
+"""Width of tables in files and pipes, which have no screen width: their lines are not wrapped."""
 
 
 @contextmanager

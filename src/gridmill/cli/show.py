@@ -37,10 +37,10 @@ from gridmill.ports.grid import Grid
 from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
 
 RECENT = 50
-"""Runs that are listed where nobody says how many."""
+"""Runs that are listed if no number is given."""
 
 STATES: dict[Noun, type[StrEnum]] = {Noun.RUN: RunState, Noun.DEPLOYMENT: DeploymentState}
-"""Nouns that have states, and these."""
+"""Kinds of records that have states, and their state enums."""
 
 _MEANT = {
     "running": RunState.ACTIVE,
@@ -53,11 +53,11 @@ _MEANT = {
     "canceled": RunState.STOPPED,
     "killed": RunState.STOPPED,
 }
-"""Words of other tools for the states of runs."""
+"""Terms of other tools for the states of runs."""
 
 
 _MOST_COUNTED = 10_000
-"""Runs that are asked for at once, at most."""
+"""The most runs that one request lists."""
 
 
 def count(grid: Grid, noun: Noun) -> int:
@@ -179,7 +179,7 @@ def _row(trial: Trial, names: Sequence[str], best: int) -> tuple[str, ...]:
 
 
 _STATES = {"complete": "succeeded", "pruned": "ended early", "fail": "failed"}
-"""The states of trials in the words for jobs."""
+"""The states of trials, shown in the terms of job states."""
 
 
 def _word(value: object) -> str:

@@ -18,7 +18,7 @@ from gridmill.sdk.client import Client
 
 HEAD = ("job", "state", "attempts", "time", "cpu", "peak memory", "of", "metrics")
 _LEFT_OUT = ("of", "attempts", "cpu", "peak memory")
-"""Columns that a narrow screen does without, the least needed first."""
+"""Columns that are hidden on a narrow screen, the least important first."""
 _TAIL = 15
 _FAILED_SHOWN = 3
 _REASONS = 20

@@ -10,11 +10,11 @@ from rich.text import Text
 from gridmill.cli.format import JOBS
 
 _NEVER_FOLDED = ("job", "node", "state")
-"""Columns that are whole wherever there is room for them, as the first one of each table is."""
+"""Columns that are never wrapped if there is room for them, like the first one of each table."""
 _LEFT_OUT = ("memory", "on", "time", "progress")
-"""Columns of JOBS that a narrow screen does without, the least needed first."""
+"""Columns of JOBS that are hidden on a narrow screen, the least important first."""
 _LEAST_SAID = 24
-"""Columns of a screen that the last one is given before others go."""
+"""The smallest width of the last column, in characters, before other columns are hidden."""
 _GAP = 2
 
 COLOURS: Mapping[str, str] = {

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 THREADS = 16
-"""So many slow things go on at once; what hangs (a folder of a file server that is gone) holds one."""
+"""How many slow actions run at once. One that hangs (on a folder of an unreachable file server) occupies one
+thread."""
 
 
 class Aside(Protocol):

@@ -10,7 +10,8 @@ from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView
 
 _NEWEST = 1000
-"""Among so many runs one is looked for whose client does not know whether it was started, seconds ago."""
+"""How many of the newest runs are searched for one whose client does not know whether it was started seconds
+ago."""
 
 
 class AttendedRuns:

@@ -121,7 +121,7 @@ def removed_uris(control: Control, versions: Sequence[Artifact]) -> Iterator[str
 
 
 _SETTLED_SECONDS = DAY_SECONDS
-"""Folders of pods and attempts that ended are kept for a day: somebody may want to see why."""
+"""Folders of ended pods and attempts are kept for a day, so that users can find out why they ended."""
 
 Rubbish = tuple[Waste, Thing]
 

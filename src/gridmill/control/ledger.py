@@ -20,7 +20,7 @@ from gridmill.scheduler.snapshot import Snapshot
 N = TypeVar("N")
 
 HISTORY_PER_START = 5000
-"""How many measurements are read when the control node starts; older ones hardly change a size."""
+"""Measurements read when the control node starts; older ones hardly change a size."""
 
 
 class Transaction:

@@ -24,12 +24,13 @@ LONGEST_WAIT_SECONDS = 60.0
 BACK_OFF_SECONDS = 1.0
 GATHER_SECONDS = 0.02
 CROWD = 16
-"""While so many attempts are live, what pods say is gathered for this long after a tick: one commit, and one
-wait for the disk, for all of it. Use cases do not wait for that, nor does anything where fewer run."""
+"""If at least this many attempts are live, messages of pods are gathered for a moment after a tick: one
+commit, and one wait for the disk, for all of them. Use cases do not wait for this; with fewer attempts
+nothing does."""
 LONGEST_END_SECONDS = 10.0
-"""So long an ending control node waits for what is being done beside it."""
+"""How long an ending control node waits for background actions."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
-"""No back-off is longer: what lies further ahead was written before the clock was set back."""
+"""The longest backoff. A later time was written before the clock was set back."""
 
 
 class ControlNode:

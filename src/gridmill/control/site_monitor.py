@@ -20,7 +20,7 @@ from gridmill.ports.site import Carries, Clears, SitePort
 
 SURVEY_SECONDS = 5.0
 PROBE_SECONDS = 600.0
-"""How often a site in another place is probed again of which that told too little."""
+"""How often a site elsewhere is probed again if too little is known of its transfer rate."""
 
 
 class Surveyor:

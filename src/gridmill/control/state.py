@@ -28,17 +28,17 @@ from gridmill.ports.storage import FileStat, Storage
 T = TypeVar("T")
 
 VERSIONS_KEPT = 4096
-"""How many artifact records are remembered: enough for the jobs in sight."""
+"""Artifact records kept in memory: enough for the jobs that are active."""
 PROVENANCES_KEPT = 512
 LISTS_KEPT = 64
 BUNDLES_KEPT = 8
-"""Of so many code bundles the lists of files are remembered."""
+"""Code bundles whose lists of files are kept in memory."""
 BRING_UPS = 3
-"""A resource whose pods failed to come up this often in a row has its waiting jobs failed."""
+"""If the pods of a resource fail to come up this often in a row, its waiting jobs fail."""
 STARTS_PER_TICK = 200
-"""A plan's bound: a tick stays short, so that a new job never waits long behind many."""
+"""The most starts in one plan: a tick stays short, so that a new job does not wait behind many others."""
 CANDIDATES_PER_TICK = 200
-"""How many jobs are fingerprinted in one tick, taken from all runs in turn."""
+"""Jobs whose fingerprints are computed in one tick, taken from all runs in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

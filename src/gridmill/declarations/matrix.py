@@ -8,11 +8,11 @@ from gridmill.declarations.problems import FieldPath, Problem
 from gridmill.declarations.yaml import Document, Fields, Items, Real, Value, Whole
 
 MOST_JOBS = 256
-"""Of one matrix."""
+"""The most jobs of one matrix."""
 _UNFIT = re.compile(r"[^a-z0-9]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LISTS = ("models",)
-"""Fields of a job's kind that list jobs, beside `needs`."""
+"""Fields of a job's kind that list jobs, besides `needs`."""
 
 Single = str | Whole | Real | bool
 Own = Mapping[str, Single]

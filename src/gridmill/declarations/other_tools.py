@@ -202,7 +202,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("at time", "use `cron`"),
     },
 }
-"""By noun: the field of another tool, and what is said in its place."""
+"""By record class: the field of another tool, and the message that names ours."""
 
 
 _GBDT = "use `gbdt` (gradient-boosted trees), or a `custom` model with `script: train.py`"
@@ -256,7 +256,7 @@ VALUES: Mapping[type[StrEnum], Mapping[str, str]] = {
         **_each("classifier classify binary multiclass logloss log_loss", "use `classification`"),
     },
 }
-"""By enum: the word of another tool, and what is said in its place."""
+"""By enum: the value of another tool, and the message that names ours."""
 
 
 def pointer(noun: type, word: str) -> str:

@@ -27,9 +27,9 @@ from gridmill.errors import InputError, PipelineError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LITERAL = "Write $${ for a ${ that is meant for the shell."
 _READ_BY_JOB = (("sink", "source"), ("training", "track"))
-"""Fields of a job in which `${env:NAME}` may stand."""
+"""Fields of a job in which `${env:NAME}` is allowed."""
 _EXAMPLE = {"due": "2000-01-02T00:00:00+00:00", "due_before": "2000-01-01T00:00:00+00:00"}
-"""In place of times that only a schedule gives, to check a declaration with."""
+"""Example values of the times that only a schedule gives, to check a declaration with."""
 _ENVIRONMENT = {"GRIDMILL_DUE": "due", "GRIDMILL_DUE_BEFORE": "due_before"}
 _VARIABLE = re.compile(r"\bGRIDMILL_DUE(?:_BEFORE)?\b")
 Single = str | Whole | Real | bool

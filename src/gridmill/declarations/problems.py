@@ -71,7 +71,7 @@ def _cut(text: str) -> str:
 
 
 _ALIKE_FILES = 0.7
-"""How much names of files must have in common, without what comes after their last dot."""
+"""The similarity that names of files must have (without extension) to be suggested."""
 
 
 def similar_file(name: str, names: Iterable[str]) -> str:

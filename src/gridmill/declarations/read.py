@@ -130,7 +130,7 @@ _EXPECTED = {
 
 
 Root: TypeAlias = str | type
-"""What a document declares: a key of KINDS, or a noun that is made in Python."""
+"""What a document declares: a key of KINDS, or a record class for Python."""
 
 
 def explain(document: Document, kind: Root, error: ValidationError) -> list[Problem]:

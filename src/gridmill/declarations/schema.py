@@ -41,7 +41,7 @@ from gridmill.errors import InputError
 Hint: TypeAlias = Any  # a type expression; typing has no type for them
 
 KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site": Site}
-"""What a document can declare, by the field that gives its name."""
+"""What a document can declare, by the field that holds its name."""
 
 NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
@@ -50,7 +50,7 @@ NOT_WRITTEN: Mapping[type, set[str]] = {
     Resource: {"default"},
     Site: {"nodes", "past", "way"},
 }
-"""Fields that no file gives."""
+"""Fields that no file contains."""
 _WRITTEN_TRUE = frozenset({Continuous, Each})
 FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}

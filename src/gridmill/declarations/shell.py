@@ -23,9 +23,9 @@ _BEFORE_COMMAND = frozenset({"then", "do", "else", "elif", "if", "while", "until
 _KEYWORDS = _BEFORE_COMMAND | {"fi", "done", "case", "esac", "for", "function", "select", "time"}
 
 Words = str | tuple[str, ...]
-"""A parameter's value as text, or that of a list."""
+"""A parameter's value as text, or the values of a list as texts."""
 Lookup = Callable[[re.Match[str]], Words | None]
-"""The value of a reference; None where it stays as it is written."""
+"""Returns the value of a reference, or None if it stays as it is written."""
 
 
 class UnsafeError(Exception):
@@ -54,7 +54,7 @@ class _At(StrEnum):
 
 
 _OPEN = frozenset({_At.COMMAND, _At.SUBSTITUTION, _At.PARENTHESES, _At.BACKTICKS})
-"""Where words are split and quotes begin."""
+"""Places where the shell splits words and where quotes begin."""
 _ESCAPED: Mapping[_At, str] = MappingProxyType({_At.DOUBLE: '\\"$`', _At.HERE: "\\$`"})
 _OUTSIDE = (
     "Give it to the command as an argument or by `env`, outside of them; or write ${%s:raw} to paste it."

@@ -20,7 +20,7 @@ _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.PREDICTION, "dataset"): JobKind.DATASET,
     (JobKind.PREDICTION, "models"): JobKind.TRAINING,
 }
-"""Which kind of job a field must name, where only one will do."""
+"""The kind of job that a field must name, for fields that accept only one kind."""
 
 
 def check(document: Document, pipeline: Pipeline) -> list[Problem]:

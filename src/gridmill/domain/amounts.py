@@ -35,7 +35,7 @@ _NOT_SECONDS = {
     "Ms": "Ms can mean milliseconds or months; write ms for milliseconds",
     "MS": "MS can mean milliseconds or months; write ms for milliseconds",
 }
-"""Units that one reader takes for another, as `parse_seconds` refuses them."""
+"""Units that readers confuse, with the message with which `parse_seconds` refuses them."""
 _NOT_PERIODS = {
     "M": "M can mean minutes or months; write m for minutes, mo for months",
     "Ms": "Ms can mean milliseconds or months; write ms or mo",
@@ -211,10 +211,10 @@ def roughly(seconds: float) -> str:
 
 
 GPU_SHARES = "gpu_shares"
-"""A setting of the local site: as how many GPUs each of its counts."""
+"""A setting of the local site: into how many shares each of its GPUs is divided."""
 POD_GPUS, POD_GPU_SHARES = "GRIDMILL_GPUS", "GRIDMILL_POD_GPU_SHARES"
-"""To a pod, by its environment: which of a machine's GPUs it has where its site gave it some, as in
-CUDA_VISIBLE_DEVICES; as how many GPUs each of them counts."""
+"""Environment variables of a pod: the GPUs of the machine that its site gave it, as in CUDA_VISIBLE_DEVICES;
+and into how many shares each GPU is divided."""
 
 
 def pick(free: Iterable[int], count: int, shares: int = 1) -> tuple[int, ...] | None:

@@ -15,10 +15,10 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import InputError, PipelineError
 
 MOST_CHUNKS = 1000
-"""Each is a run with a record of its own."""
+"""The most chunks of a backfill. Each is a run with a record of its own."""
 
 BOUNDS = ("from", "to")
-"""The parameters that a chunk gives."""
+"""The parameters whose values a chunk sets."""
 
 _DAY_SECONDS = 86_400.0
 

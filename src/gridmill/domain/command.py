@@ -35,9 +35,9 @@ class Each:
 
 
 SHELL = "/bin/sh -e"
-"""What runs a command that is a string."""
+"""The shell that runs a command that is a string."""
 _SHELLS = ("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox")
-"""Those that read a value as it is quoted for a POSIX shell."""
+"""Shells that read a value as it is quoted for a POSIX shell."""
 
 
 def check_shell(shell: str | None, run: str | tuple[str, ...]) -> None:
@@ -70,7 +70,7 @@ OWN_VARIABLES = frozenset(
         *("OUTPUT", "CHECKPOINTS", "GPU_SHARE"),
     )
 )
-"""What Gridmill alone sets, beside the variables of inputs."""
+"""Variables that only Gridmill sets, besides the variables of inputs."""
 
 
 def input_variable(job: str) -> str:

@@ -225,7 +225,7 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
     "gbdt": {"max_iter": "trees", "max_leaf_nodes": "max_leaves", "n_iter_no_change": "patience"},
     "mlp": {"changes": "residual"},
 }
-"""By model kind, how options were called that now have the names of the pipeline file."""
+"""By model kind, former names of options that now have the names of the pipeline file."""
 
 
 def options_of(told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -260,7 +260,7 @@ _PARTS = {
 
 
 LAST = 5
-"""Versions that are compared when none is named."""
+"""Versions that are compared if none is named."""
 
 
 def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ _FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("month", 1, 12, _MONTHS),
     ("weekday", 0, 6, _DAYS),  # 7 is Sunday too
 )
-"""Name, smallest and largest value, and names of the values from the smallest."""
+"""Name, smallest and largest value of a field, and the names of its values from the smallest on."""
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",

@@ -76,10 +76,10 @@ class Encoder:
 
 
 NUMBER_FORMATS = (*UNIX_UNITS, *DATE_DIGITS)
-"""What numbers can be that a dataset uses as times."""
+"""Formats of numbers that a dataset uses as times."""
 
 BUCKET_ROWS = 5_000_000
-"""Rows of a dataset that make a further bucket, where it is not declared how many there are."""
+"""Rows of a dataset per bucket, if the number of buckets is not declared."""
 
 
 class Aggregate(StrEnum):

@@ -22,9 +22,10 @@ from gridmill.domain.states import FINISHED_JOBS, RunState
 from gridmill.errors import PipelineError
 
 CLOCK_SET_BACK_SECONDS = 86_400.0
-"""What was done further ahead than this was done by a clock that has been set right since: forgotten."""
+"""A record that lies further in the future than this was written before the clock was corrected, and is
+ignored."""
 GRACE_SECONDS = 60.0
-"""What is due this shortly before the control node comes up counts as due now."""
+"""A time that was due this shortly before the control node started counts as due now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,7 @@ def stays(chunk: Chunk, run: Run | None, *, force: bool) -> bool:
 
 
 _EARLIER_SECONDS = 0.5
-"""Due times are a second apart, or more."""
+"""Due times are at least a second apart."""
 
 
 def due_times(spec: ScheduleSpec, since: float, due: float) -> Mapping[str, str]:

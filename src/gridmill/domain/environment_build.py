@@ -12,9 +12,9 @@ from gridmill.domain.views import JobView
 ENVIRONMENT = "environment"
 """The `phase` in the body of a progress event while the environment is built."""
 BUILDING = "building"
-"""What is shown in place of the state `running` meanwhile."""
+"""The state that is shown instead of `running` during the build."""
 BEGUN, ENDED = "building the environment", "the environment is ready:"
-"""Beginnings of lines in the job's log, of stream `pod`."""
+"""Prefixes of lines in the job's log, of stream `pod`."""
 
 
 def is_building(view: JobView) -> bool:

@@ -21,25 +21,26 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
 
 COLUMNS = 12
-"""Columns when nothing says how many."""
+"""Number of columns if it is unknown."""
 INPUT_FACTOR = 4.0
-"""Bytes in memory per byte of input, when the rows are not known: compressed Parquet grows about so much."""
+"""Bytes in memory per byte of input if the number of rows is unknown: compressed Parquet grows by about this
+factor."""
 STORED_FACTOR = 8.0
-"""Bytes in memory per byte of a stored table (compressed Parquet) for a kind that holds it all."""
+"""Bytes in memory per byte of a stored table (compressed Parquet), for a kind that holds the whole table."""
 WORKER_BYTES, SHARD_CELLS, SHARD_CELL_BYTES = 64 * MIB, 4 * 2**20, 24
-"""One more swarm worker: what it does not share with the others, its model and inference runtime; and of a
-shard, which has at most so many values, the columns as read and as inputs."""
+"""Memory of one more swarm worker that it does not share with the others (its model and inference runtime);
+values in a shard, at most; bytes per value for the columns as read and as inputs."""
 RESULT_ROW_BYTES = 120
-"""A row's prediction, truth and keys while the result is checked."""
+"""Bytes of a row's prediction, true value and keys while the result is checked."""
 ADDED_VALUES, ADDED_ROWS = 24_000_000, 262_144
-"""A dataset's windows, lags and as-of joins are computed in chunks: of the values that they add so many are
-held, or so many rows of them, whichever is more."""
+"""A dataset's windows, lags and as-of joins are computed in chunks of this many added values, or this many
+rows, whichever is more."""
 AHEAD_BYTES = 40
-"""A label of one of many rows ahead, as computed, encoded and written."""
+"""Bytes of one label among labels many rows ahead: computed, encoded and written."""
 JOINED_COLUMNS = 6
-"""What an as-of join adds that names no columns."""
+"""Columns that an as-of join adds if it names none."""
 ROWS_PER_WORKER = 100_000
-"""Rows that make a further swarm worker worth its start."""
+"""Rows per swarm worker: with fewer, the start of another worker costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

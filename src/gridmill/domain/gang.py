@@ -7,7 +7,7 @@ from gridmill.errors import InputError
 
 CHIEF, WORKER, SERVER = "chief", "worker", "ps"
 ROLES = (CHIEF, WORKER, SERVER, "evaluator")
-"""What a rank can be, where a framework tells ranks apart (TensorFlow's names)."""
+"""Roles of a rank, for frameworks that distinguish ranks (TensorFlow's names)."""
 MOST_RANKS = 10_000
 RANK_VARIABLES = frozenset(
     (
@@ -18,8 +18,8 @@ RANK_VARIABLES = frozenset(
         "TF_CONFIG",
     )
 )
-"""All that a rank may find. Of the shell in which Gridmill was started no job sees any of them: alone, it
-would wait for ranks that never come."""
+"""All variables that a rank may get. They are removed from the environment in which Gridmill was started: a
+single job that saw them would wait for ranks that never come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import NodeLook
 
 BUSY_CPUS = 0.5
-"""More than this of the owner's own, in CPUs, is the owner at work; a desktop at rest takes less."""
+"""CPUs used by the owner's own processes from which on the owner is at work; an idle desktop uses less."""
 RESERVE_SHARE = 0.1
-"""Memory that is left alone: below this share available, the machine would soon swap."""
+"""Share of the memory that stays free: with less available, the machine would soon swap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

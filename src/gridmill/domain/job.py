@@ -34,7 +34,7 @@ class When(StrEnum):
 
 
 REMARKS = {When.SUCCESS: "", When.FAILURE: "runs only after a failure", When.ALWAYS: "runs in any case"}
-"""What a plan says of such a job."""
+"""The remark on such a job in a plan."""
 
 
 class JobKind(StrEnum):

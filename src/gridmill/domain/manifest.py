@@ -9,7 +9,7 @@ from gridmill.domain.frozen import dataclass
 MANIFEST_FORMAT = 1
 MANIFESTS = "manifests"
 HANDED = "inputs"
-"""Below the storage root: what is handed to attempts whose work folders are on another disk."""
+"""Folder below the storage root: inputs copied for attempts whose work folders are on another disk."""
 _VERSIONS = "versions"
 _MOST_TOLD = 3
 

@@ -10,7 +10,7 @@ from gridmill.domain.frozen import dataclass
 SHOWN = 24
 """Labels or classes that are listed; the record has all."""
 MATRIX = 12
-"""Classes up to which a confusion matrix is printed."""
+"""The most classes for which a confusion matrix is printed."""
 _OF_LABEL = ("rmse", "mae", "r2", "skill")
 _OF_CLASS = ("rows", "predicted", "precision", "recall", "f1", "average_precision", "auc")
 

@@ -11,7 +11,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 OWN = "own_"
-"""Begins the names of metrics that a model's own code reports, which Gridmill has not measured."""
+"""Prefix of metrics that a model's own code reports, which Gridmill has not measured."""
 HIGHER_IS_BETTER = frozenset(
     {"r2", "skill", "accuracy", "auc", "average_precision", "f1", "precision", "recall"}
 )
@@ -44,7 +44,7 @@ def metrics(values: Mapping[str, float]) -> str:
 
 
 _TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
-"""Of a model's metrics those that say most, best first; `show job` and the report have all of them."""
+"""The most informative metrics of a model, best first; `show job` and the report have all of them."""
 
 
 _FEW = 2
@@ -65,7 +65,7 @@ def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
 
 
 _SURE = 2.326
-"""Of the normal distribution, so that an honest model is called dishonest once in a hundred times."""
+"""Quantile of the normal distribution: a calibrated model is called uncalibrated once in a hundred times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

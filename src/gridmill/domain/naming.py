@@ -24,7 +24,7 @@ def check_name(what: str, name: str) -> None:
 
 LAST_PORT = 65535
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""This machine alone, by name or address."""
+"""Names and addresses of this machine that only it can reach."""
 
 
 def read_address(text: str, *, port: int | None = None, place: str = "") -> tuple[str, int]:

@@ -12,21 +12,21 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 STRETCH = 20.0
-"""A job lets pass those that come within this many times what is expected to be left of it."""
+"""A job lets others pass that arrive within this many times its expected remaining time."""
 LONGEST_PASSED_SECONDS = 86_400.0
-"""... but before its first start none that come more than a day later: it cannot starve."""
+"""Before its first start it lets none pass that arrive more than a day later: it cannot starve."""
 UNKNOWN_SECONDS = 600.0
-"""What a job is expected to take where nothing was measured."""
+"""The expected time of a job if nothing was measured."""
 RESTART_SECONDS = 60.0
-"""What it costs to interrupt a job that can resume: writing a checkpoint, starting again, reading it."""
+"""The cost of interrupting a job that can resume: writing a checkpoint, starting again, reading it."""
 FIRST_LOOK_SECONDS, LOOK_GROWTH = 300.0, 1.5
-"""A running job is left alone for so long each time it starts; then its place is worked out again each time
-it has run so many times as long."""
+"""A running job is protected for the first number of seconds after each start; then its place is computed
+again each time it has run this many times as long."""
 URGENT_ALONE_SECONDS = 10.0
-"""... and so long by jobs of a higher priority: less than that is hardly a start."""
+"""How long a job is protected from jobs of a higher priority: less is hardly a start."""
 ALONE_GROWTH = 2.0
-"""Each time that a job was interrupted it is left alone for so many times as long: the cost of interrupting
-it stays a bounded share of its time, and it comes to its end."""
+"""With each interruption the protection becomes this many times as long: the cost of interruptions stays a
+bounded share of the job's time, and the job finishes."""
 
 
 class Interruptible(NamedTuple):

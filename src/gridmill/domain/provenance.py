@@ -7,12 +7,13 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.sql_statement import Given
 
 FIRST, SAME = "first run", "nothing changed since"
-"""Why a job executes that has no earlier version, and, before a version's name, why one does not."""
+"""The reason why a job without an earlier version executes, and the reason (before a version's name) why one
+does not."""
 HASHED = "sha256:"
 TEXT_BYTES = 80
-"""Longer texts of a declaration are recorded by their hashes, which begin with HASHED."""
+"""Longer texts of a declaration are recorded as hashes, which begin with HASHED."""
 MOST_FILES = 2000
-"""Above so many files a record has one hash per folder."""
+"""With more files than this a record has one hash per folder."""
 
 
 EXECUTABLE_MARK, LINK_MARK, FOLDER_MARK = ":x", ":l", ":d"

@@ -18,12 +18,12 @@ from gridmill.domain.source import waiting_text
 REMARKS = "remarks"
 """The key in the details of an output: a list of texts, or of [text, true] for a warning."""
 NOT_KNOWN_YET = "label not known yet"
-"""Why a row of a dataset is dropped whose label is made of what is still to come."""
+"""The reason why a row of a dataset is dropped whose label depends on later events."""
 WARNING_SHARE = 0.1
-"""More than this share of the rows dropped or rejected is a warning."""
+"""If more than this share of the rows is dropped or rejected, the remark is a warning."""
 LAST_SHARE, STILL_FALLING = 0.2, 0.03
 """A model whose best validation loss is its last, and fell by more than this share in the last fifth, could
-be better. A smaller fall is what the decreasing learning rate brings."""
+be better. The decreasing learning rate causes smaller falls."""
 _NAMED = 5
 
 

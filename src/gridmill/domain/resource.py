@@ -15,9 +15,10 @@ from gridmill.domain.site import LOCAL, SiteKind
 from gridmill.domain.usage import Parallel
 
 DEFAULT_KEEP_SECONDS = 300.0
-"""How long a deployment stays up after its last job, unless its resource says it;"""
+"""How long a deployment stays up after its last job, unless its resource or its kind of site has another
+value."""
 KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0}
-"""but where others wait for the machine, or it costs money."""
+"""The same for sites where others wait for the machine, or where it costs money."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

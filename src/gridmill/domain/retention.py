@@ -9,7 +9,7 @@ from gridmill.errors import InputError
 DAY_SECONDS = 86_400.0
 
 RUNS_KEPT = 10
-"""The newest runs of each pipeline stay, however old: they say what its jobs declared last."""
+"""The newest runs of each pipeline are kept, however old: they record what its jobs declared last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ def reason(failed: JobView, attempt: Attempt | None) -> str:
 
 
 BY_EDIT = frozenset({Cause.INPUT, Cause.OUTPUT})
-"""Why a job failed that only an edit of the pipeline, its code or its data can cure."""
+"""Causes of failures that only an edit of the pipeline, its code or its data can fix."""
 
 
 def next_step(view: RunView) -> str:

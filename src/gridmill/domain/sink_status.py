@@ -14,8 +14,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.states import JobState
 
 WAITING = "waiting"
-"""In a version's details: how many files of the source were not settled, and for how long they must not
-change."""
+"""Key in a version's details: how many files of the source were still changing, and how long they must be
+unchanged."""
 _REASONS = 3
 
 

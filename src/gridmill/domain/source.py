@@ -13,13 +13,13 @@ from gridmill.domain.sql_statement import TIMES, Given, pasted, stretch
 from gridmill.errors import InputError
 
 UNIX_UNITS = ("unix_s", "unix_ms", "unix_us", "unix_ns")
-"""What a `timestamp_format` can be beside a pattern: numbers that count since 1970."""
+"""Values of `timestamp_format` besides patterns: units of numbers that count since 1970."""
 DATE_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
 """The patterns of numbers whose digits are a date."""
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://", "gs://")
 REMOTE = (*HTTP, *OBJECTS)
-"""Paths that begin so are fetched by the job itself."""
+"""Prefixes of paths that the job itself fetches."""
 
 _SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
 _SECRET_IN_HTTP = re.compile(r"^https?://[^/@:]*:(?P<password>[^/@]+)@")
@@ -109,7 +109,7 @@ class SqlSource:
 
 
 ENTRY_TIME = "entry_time"
-"""The column that has the time of a stream's entry."""
+"""The column with the time of a stream's entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ from gridmill.domain.naming import read_moment
 from gridmill.errors import InputError
 
 REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
-"""`$${`, which stands for `${` itself; or a reference, maybe without its end."""
+"""`$${`, which is an escaped `${`; or a reference, which may lack its end."""
 BOUNDS = (("from", "to"), ("due_before", "due"))
-"""Pairs of parameters that bound a stretch of time: beginning (in it) and end (not in it any more)."""
+"""Pairs of parameters that bound a time range: beginning (included) and end (excluded)."""
 TIMES = frozenset(name for pair in BOUNDS for name in pair)
 DUE = ("due", "due_before")
-"""What a schedule gives to the runs it starts: the time that a run is for, and the due time before."""
+"""Parameters that a schedule sets for its runs: the time that a run is for, and the due time before."""
 
 Scalar: TypeAlias = str | int | float | bool
 Given: TypeAlias = Scalar | tuple[Scalar, ...]
@@ -48,7 +48,7 @@ def _tokens(quotes: str) -> re.Pattern[str]:
 
 _TOKENS = {False: _tokens(_ELSEWHERE), True: _tokens(_MYSQL)}
 _TYPED = frozenset({"date", "time", "timestamp", "timestamptz", "datetime", "interval", "zone"})
-"""Words before a text in quotes that make it a constant of that type: nothing can be bound there."""
+"""Words that make a quoted text after them a constant of that type: no value can be bound there."""
 _HARMLESS = re.compile(r"[0-9A-Za-z :.,+/_-]*")
 
 

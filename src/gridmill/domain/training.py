@@ -28,11 +28,11 @@ class ModelKind(StrEnum):
 
 
 HIDDEN: Mapping[ModelKind, int] = {ModelKind.LSTM: 32, ModelKind.MLP: 100}
-"""Units of a network's layer unless declared."""
+"""Units of a network's layer if not declared."""
 LARGEST_BATCH = 256
-"""The most rows of a batch unless declared."""
+"""The most rows of a batch if not declared."""
 CHECKPOINTED = frozenset({ModelKind.LSTM, ModelKind.MLP})
-"""Models that write checkpoints while they learn, and go on from them."""
+"""Models that write checkpoints while they learn, and resume from them."""
 
 
 class Objective(StrEnum):
@@ -93,11 +93,11 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
     ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust", "inputs"}),
 }
-"""The fields of TrainingSpec that each model kind uses, beside the common ones."""
+"""The fields of TrainingSpec that each model kind uses, besides the common ones."""
 
 _NO_FOLDS = (ModelKind.CUSTOM, ModelKind.ENSEMBLE)
 GANGS = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
-"""Models that several workers can learn together."""
+"""Models that several workers can train together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from gridmill.rpc.server import CallServer
 from gridmill.settings import Settings, is_farm
 
 _OWNER_SECONDS = 15.0
-"""How long is waited for another control node of the home to end."""
+"""How long this process waits for another control node of the home to end."""
 _ARRIVAL_SECONDS = 30.0
-"""Who started it has this long to become its client."""
+"""How long the command that started this process has to become its client."""
 
 
 class Node:

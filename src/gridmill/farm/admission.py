@@ -161,9 +161,9 @@ def _wished(order: PodOrder, rooms: dict[str, Room]) -> list[str]:
 
 
 LEAST_STAYS = 3
-"""From fewer nothing is told."""
+"""With fewer ended deployments there is no forecast."""
 MOST_WAITING = 200
-"""Behind more nothing is told: errors would add up."""
+"""Behind more waiting deployments there is no forecast: errors would add up."""
 _LIKELY = 0.5
 
 

@@ -30,7 +30,7 @@ class Opened:
 
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 PROBE_BYTES = 4 * 2**20
-"""The most that is carried back for nothing."""
+"""The most bytes that a probe of the transfer rate returns."""
 
 
 def make_app(farm: Farm) -> FastAPI:

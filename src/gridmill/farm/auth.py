@@ -25,13 +25,13 @@ from gridmill.http.server import CERTIFICATE
 SOURCE = "gridmill.source"
 _OPEN = frozenset({"/v1/join", "/healthz"})
 STRANGER_BYTES = 64 * 1024
-"""Largest body of somebody who is not a source yet."""
+"""Largest request body of a client that is not a tenant yet."""
 BODY_BYTES = 64 * 2**20
-"""Largest body of a source's."""
+"""Largest request body of a tenant."""
 CHUNKS_BYTES = 512 * 2**20
-"""Largest body of chunks, which is not held whole."""
+"""Largest body of chunks, which is streamed."""
 LANE = 16
-"""So much is carried for a source at a time, and so much else is answered; what is more waits."""
+"""How many transfers, and how many other requests, of one tenant are served at a time; others wait."""
 _log = logging.getLogger("gridmill.farm")
 
 

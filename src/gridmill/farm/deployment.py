@@ -118,10 +118,10 @@ def _check_amounts(deploy: Deploy) -> None:
 
 
 SILENT_SECONDS = 20.0
-"""A source that is not cut off says something every few seconds."""
+"""A tenant without any request for this long is disconnected; connected ones send one every few seconds."""
 REMEMBERED_SECONDS = 86400.0
-"""For so long a late, repeated wish for a deployment that has ended is known as such, and what its pods said
-last is there."""
+"""How long an ended deployment is remembered, so that a late, repeated request for it is recognised and the
+last messages of its pods are available."""
 
 
 def expired(lodgings: Iterable[Lodging], heard: Mapping[str, float], now: float) -> tuple[Lodging, ...]:

@@ -42,9 +42,9 @@ def remove_empty(root: Path, kept: Collection[str]) -> None:
 
 
 _TREES = 100
-"""So many results are remembered by their chunks, until the source has fetched them."""
+"""Results whose chunks are remembered until the tenant has fetched them."""
 _KEPT_BYTES = 2**30
-"""A larger result is not kept for the jobs that come next: it would take as long again."""
+"""A larger result is not kept for later jobs: the copy would take as long as the transfer."""
 
 
 class Carried:

@@ -12,7 +12,7 @@ from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.ports.link import LinkServer, Received
 
 HEARTBEAT_SECONDS = 2.0
-"""Whoever reads a session and hears nothing for several of these takes it for dead."""
+"""A reader of a session that receives nothing for several of these regards it as dead."""
 _PIECE_BYTES = 2**20
 
 

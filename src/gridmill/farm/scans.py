@@ -14,10 +14,11 @@ from gridmill.farm.unix_users import acting_as
 from gridmill.transfer.manifest import HashCache, scan
 
 PATIENCE_SECONDS = 60.0
-"""Whoever asks hears in this time, be it that it is not known yet: sources wait for a few minutes at most."""
+"""A request is answered within this time, if only with "not known yet": tenants wait for a few minutes at
+most."""
 MOST_WAITING = 1000
 MOST_KEPT = 1000
-"""Of so many trees is kept what their files hashed to; those that were read longest ago go first."""
+"""Trees whose file hashes are cached; those read longest ago are evicted first."""
 
 
 class Scans:

@@ -9,7 +9,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 JOIN_SECONDS = 3600.0
-"""How long an invitation holds."""
+"""How long an invitation is valid."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,22}")
 
 

@@ -22,13 +22,14 @@ from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.tenant import Source
 
 FIRST_USER = 1_879_100_000
-"""Users of sources are counted from here: nobody else gives these numbers out (systemd's UIDS-GIDS)."""
+"""The first user id of tenants, in a range that nothing else assigns (systemd's UIDS-GIDS)."""
 _FARMS, _USERS = 200_000, 1000
-"""Each farm of a machine begins somewhere else: it may end whatever runs as a user of its own."""
+"""Each farm of a machine begins its range of user ids at a random place, because it may end every process of
+its users."""
 _NOBODIES = 50_000
-"""So many numbers before the first are no source's either."""
+"""This many numbers before the first are not assigned to tenants either."""
 PATIENCE_SECONDS = 30.0
-"""For so long what was killed may take to be gone."""
+"""How long killed processes may take to disappear."""
 _POLL_SECONDS = 0.01
 _END_ALL = """
 import os, signal, sys
@@ -38,8 +39,9 @@ os.setresgid(nobody, nobody, nobody)
 os.setresuid(nobody, user, nobody)
 os.kill(-1, signal.SIGKILL)
 """
-"""It may signal that user's processes, by its effective user. They may not signal it, which goes by the real
-and the saved one; and at the limit of their number it starts all the same, as it is started by us."""
+"""It may signal that user's processes, by its effective user id. They may not signal it, because that depends
+on its real and saved ids. It also starts if the user is at its limit of processes, because the farm's own
+user starts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from gridmill.errors import (
 )
 
 PATIENCE_SECONDS = 60.0
-"""For the next piece of a request."""
+"""Timeout for the next piece of a request."""
 
 
 def failure(error: GridmillError, status: int) -> Response:

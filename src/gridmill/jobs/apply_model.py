@@ -35,7 +35,8 @@ from gridmill.jobs.model_files import Card, Predictor, load_card, load_model, pr
 from gridmill.jobs.subprocess_model import CodePredictor, check_trust
 
 Rows = Any
-"""A pandas or polars data frame, an Arrow table or batch, a list of dicts, or what offers an Arrow stream."""
+"""A pandas or polars data frame, an Arrow table or batch, a list of dicts, or an object with an Arrow
+stream."""
 _FORMS = "a pandas or polars DataFrame, an Arrow table, or a list of dicts"
 
 
@@ -150,7 +151,7 @@ def _truth(table: pa.Table, card: Card) -> pa.ChunkedArray | pa.Array:
 
 
 PIECE_ROWS = 65_536
-"""Rows that are encoded at once: with 100 inputs 52 MB."""
+"""Rows that are encoded at once: 52 MB with 100 inputs."""
 
 
 def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False) -> pa.Table:

@@ -18,10 +18,10 @@ from gridmill.jobs.duckdb_engine import fetch_rows, literal, open_engine, quoted
 
 COUNTED, MOMENTS = "counted", "moments"
 TOLD_AT_ONCE = 16
-"""Columns: for one row of a state too, DuckDB makes room for a vector of them, 2.2 MiB for each column."""
+"""Columns per query: DuckDB allocates a vector of states per column, 2.2 MiB each, also for a single row."""
 Facts = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, pa.RecordBatchReader]
-"""Rows by the name of the file they are in, in the order in which they are read."""
+"""Rows by the name of their file, in the order in which they are read."""
 
 
 def describe(context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema) -> Facts:

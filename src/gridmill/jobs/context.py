@@ -29,7 +29,7 @@ class JobResult:
 
 
 CODE = "code"
-"""Where in a job's work folder, and in a model's, the project's code lies."""
+"""Folder of the project's code in a job's work folder, and in a model's folder."""
 
 
 class PrunedError(Exception):

@@ -22,7 +22,7 @@ class Piece:
 
 
 Fetch: TypeAlias = "Callable[[Piece, tuple[str, ...]], pa.Table]"
-"""All rows of these columns of a row group."""
+"""Returns all rows of these columns of a row group."""
 
 
 def fetch_piece(piece: Piece, columns: tuple[str, ...]) -> pa.Table:

@@ -9,14 +9,15 @@ import duckdb
 from gridmill.jobs.context import JobContext
 
 Types: TypeAlias = Mapping[str, str]
-"""A table's columns in order, and their types in DuckDB's words."""
+"""A table's columns in order, with their DuckDB types."""
 
 BASE_BYTES = 192 * 2**20
-"""What Python and the libraries take before any row is read, and Parquet's writer for a row group."""
+"""Memory of Python and the libraries before any row is read, and of Parquet's writer for a row group."""
 MEMORY_SHARE = 0.7
-"""Of the attempt's other memory; the rest is for Arrow batches on their way and Parquet's writer."""
+"""DuckDB's share of the attempt's remaining memory; the rest is for Arrow batches in transit and Parquet's
+writer."""
 SMALL_SHARE = 0.35
-"""... at least, where much is held beside the engine."""
+"""DuckDB's smallest share, if much is held beside the engine."""
 LEAST_MEMORY_BYTES = 144 * 2**20
 
 

@@ -19,8 +19,8 @@ from gridmill.jobs.duckdb_engine import Types, fetch_rows, literal, quoted
 TIME, KNOWN, AT, CODE = "__time", "__known", "__at", "__code"
 LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
 LABEL_FROM, LABEL_OF, NEXT = "__label_from", "__label_of", "__next"
-"""When the row is known that the label is taken from; what a label of events is made of; whether all of the
-next rows are there."""
+"""Hidden columns: when the row is known that the label is taken from; the value that a label of events is
+made of; whether all of the next rows exist."""
 HIDDEN = (TIME, KNOWN, AT, CODE, LABEL_KNOWN, LABEL_TIME, LABEL_FROM, LABEL_OF, NEXT, DROPPED)
 """Columns of the query that are not in the dataset."""
 FLOATS = ("DOUBLE", "FLOAT")
@@ -186,7 +186,7 @@ def _function(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str, s
 
 
 _KINDS: dict[str, list[tuple[str, str]]] = {}
-"""Of DuckDB's own functions: to ask for one takes as long as to ask for all."""
+"""Kinds of DuckDB's own functions, read once: a query for one takes as long as a query for all."""
 
 
 def _functions(engine: duckdb.DuckDBPyConnection, where: str) -> dict[str, list[tuple[str, str]]]:

@@ -17,7 +17,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 AT_ONCE = 2**15
 """Rows that are encoded at once."""
 OTHERS = "(others)"
-"""The name of the input that all categories share which have none of their own."""
+"""The name of the input for all categories that have no input of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.features import Floats
 
 Offsets = tuple[tuple[float, ...], ...]
-"""Per quantile, for each label what is added to the prediction."""
+"""Per quantile and label, the value that is added to the prediction."""
 
 
 def quantile_columns(levels: Sequence[float]) -> tuple[str, ...]:

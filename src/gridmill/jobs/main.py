@@ -93,7 +93,7 @@ EXTRAS = (
         "learning",
     )
 )
-"""Which extra brings a package that a built-in job cannot do without."""
+"""The extra that installs a package that a built-in job needs."""
 
 
 class StoppedError(BaseException):

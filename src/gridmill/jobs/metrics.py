@@ -44,7 +44,7 @@ NAMES: Mapping[Objective, tuple[str, ...]] = {
         *("average_precision", "f1", "precision", "recall"),
     ),
 }
-"""The metrics of each objective; the first is the one models are chosen by unless said otherwise."""
+"""The metrics of each objective; models are chosen by the first one unless declared otherwise."""
 
 
 SEARCH_METRIC, BEST_BY = "training.search.metric", "prediction.best_by"
@@ -194,7 +194,7 @@ def better(name: str, one: float, other: float) -> bool:
 
 
 OTHER = "(another class)"
-"""In a confusion matrix the truths that are none of the model's classes."""
+"""In a confusion matrix, true values that are none of the model's classes."""
 
 
 def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Floats) -> list[dict[str, Any]]:

@@ -23,9 +23,9 @@ from gridmill.jobs.classes import TEXT, Classes
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 
 SUM_TOLERANCE = 1e-3
-"""How far a row's probabilities may be from a sum of 1."""
+"""How far the sum of a row's probabilities may be from 1."""
 ROUNDING = 1e-6
-"""How far a probability may be below 0: 1 - p of a single float p."""
+"""How far a probability may be below 0, by rounding: 1 - p of a single float p."""
 SHOWN = 6
 
 
@@ -64,9 +64,9 @@ def _problem(row: npt.NDArray[np.float64]) -> str:
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
 FORMAT = 3
-"""The newest form of a card that can be read. Before 3 all classes were text, in the order of the text."""
+"""The newest format of a card that can be read. Before 3 all classes were text, in the order of the text."""
 CHUNK_NUMBERS = 200_000
-"""How many input numbers are given to the model at once: 1.6 MB, so that they stay in the caches."""
+"""Input numbers per call of the model: 1.6 MB, so that they stay in the caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,9 @@ GROUP_ROWS = 131_072
 """Rows of a Parquet row group: the unit that is read, and held while written."""
 FILE_ROWS = 16 * GROUP_ROWS
 MOST_CELLS, LEAST_ROWS = 16 * GROUP_ROWS, 1024
-"""What is held at once of a wide table: so many values (of numbers 16 MiB), yet so many rows."""
+"""Values of a wide table held at once (16 MiB of numbers), and the fewest rows held at once."""
 BATCH_CELLS = 8 * GROUP_ROWS
-"""What goes from a query to its reader at once, of which several are on their way."""
+"""Values per batch from a query to its reader; several batches are in transit."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")

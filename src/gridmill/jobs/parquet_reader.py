@@ -70,7 +70,7 @@ def _drain(waiting: Queue[tuple[tuple[T, ...], BaseException | None]]) -> None:
 
 _AHEAD = 1
 _WIDE = 16
-"""Of so many columns a row group is large, and its columns are read side by side: none is read ahead."""
+"""From this many columns on a row group is large and its columns are read in parallel: none is read ahead."""
 
 
 class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]

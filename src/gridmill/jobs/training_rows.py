@@ -26,14 +26,14 @@ from gridmill.jobs.model_files import Card, LearnedBy, load_card, member_folder
 
 FILE = "learned.safetensors"
 KEPT = 4_000_000
-"""Rows: 32 MB."""
+"""The most hashes that are stored: 32 MB."""
 LEAST_SHARE = 0.2
-"""Models are compared on at least this share of the validation rows: those that none has learned from."""
+"""Models are compared on the validation rows that none has learned from, at least this share of all."""
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 SHORT = 64
-"""Bytes of a text up to which many texts are hashed at once."""
+"""Length in bytes up to which many texts are hashed at once."""
 _ALL, _MISSING = np.uint64(2**64 - 1), np.uint64(0x6D697373696E6721)
 _FRACTION = np.uint64(0x9E3779B97F4A7C15)
 

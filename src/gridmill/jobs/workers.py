@@ -61,7 +61,7 @@ def describe(status: int) -> str:
 
 
 Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
-"""What a child does: given `next_order()` ("" at the end) and `report(...)`."""
+"""The function of a child: gets `next_order()` ("" at the end) and `report(...)`."""
 
 
 def start_child(talk: Talk, others: Sequence[Child] = ()) -> Child:
@@ -158,7 +158,7 @@ def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 _ACCOUNTING = Path("/proc/sys/kernel/task_delayacct")
 _DELAY_FIELD = 39
-"""Of /proc/PID/stat, counted behind the name: ticks that the process stood still for the disk."""
+"""Field of /proc/PID/stat, counted after the name: ticks that the process waited for the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def check_wishes(resource: Resource, site: Site) -> None:
 
 
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
-"""What a resumed run does again, and more: see `_done_again`."""
+"""States of jobs that a resumed run repeats; `_done_again` adds others."""
 
 
 def check_names(pipeline: Pipeline) -> None:

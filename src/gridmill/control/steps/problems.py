@@ -62,7 +62,8 @@ def troubles(control: Control) -> tuple[str, ...]:
 
 
 UNFIT_SECONDS = 600.0
-"""So long nobody looks at such a node again: it may have been put right, or other pods have left it."""
+"""How long an unfit node is not examined again. After that it may have been repaired, or other pods have left
+it."""
 
 
 def note_unfit(control: Control, deployment: Deployment, pod: Pod, message: str) -> bool:

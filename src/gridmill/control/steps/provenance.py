@@ -33,13 +33,13 @@ from gridmill.scheduler.provenance import (
 )
 
 FORMAT = 4
-"""Part of every fingerprint: raised when the built-in kinds begin to compute something else."""
+"""Part of every fingerprint; increased when built-in kinds begin to compute something else."""
 _WITHOUT_EFFECT: Mapping[type, frozenset[str]] = {
     SinkSpec: frozenset({"parts"}),
     Source: frozenset({"headers", "endpoint", "settled_seconds"}),
     TrainingSpec: frozenset({"checkpoint_seconds"}),
 }
-"""Fields that decide how a job is executed and nothing of what it makes."""
+"""Fields that change how a job is executed but not what it makes."""
 _SECRET = "env."
 _SCANNED = 100
 _LATER_VERSIONS = 50

@@ -33,7 +33,7 @@ from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause, Deploymen
 from gridmill.errors import GridmillError, StorageError
 
 KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
-"""Progress is not kept: the newest is enough, and it comes again."""
+"""Events that are stored. Progress is not: the newest value is enough, and pods send it again."""
 
 _LINE_LENGTH = 200
 STOPPED_EARLY = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started")

@@ -164,7 +164,7 @@ def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: M
 
 
 ASLEEP_SECONDS = 60.0
-"""The wall clock moved this much against the monotonic one: the machine slept, or its clock was set."""
+"""If the wall clock moved this much against the monotonic clock, the machine slept or its clock was set."""
 
 
 def keep_schedules(control: Control) -> float:
@@ -250,7 +250,7 @@ def _dealt_with(
 
 
 UPCOMING = 3
-"""Due times shown ahead."""
+"""Future due times that are shown."""
 
 
 def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:

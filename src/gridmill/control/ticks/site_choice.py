@@ -26,12 +26,12 @@ from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
 
 LOOK_AGAIN_SECONDS = 10.0
-"""How often jobs that wait look whether they would be done sooner elsewhere."""
+"""How often a waiting job checks whether another resource would finish it sooner."""
 LOOKS_PER_TICK = 50
 PAUSE_SECONDS = 0.5
-"""So many look in one tick, and the next so much later: others wait for the tick."""
+"""Only some jobs check in one tick, and the next ones this much later, so that the tick stays short."""
 MOST_MOVES = 8
-"""One that was refused at several resources, and moved so often, fails."""
+"""A job that was refused at several resources and has moved this often fails."""
 
 
 def chosen_resource(

@@ -20,7 +20,7 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.splitting import pods_of
 
 LATEST_RUNS = 10
-"""Among so many runs of its pipeline a job is looked for."""
+"""How many of the newest runs of its pipeline are searched for a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

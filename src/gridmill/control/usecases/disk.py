@@ -26,7 +26,7 @@ from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
 _OF_ATTEMPTS = (Place.OUTPUT, Place.MANIFEST, Place.HANDED, Place.ATTEMPT)
-"""Places where names are ids of attempts, or begin with one."""
+"""Places whose names are ids of attempts, or begin with one."""
 
 
 class HousekeepingCases(VersionCases):

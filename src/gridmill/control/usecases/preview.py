@@ -28,7 +28,7 @@ from gridmill.scheduler.preflight import Known, missing, missing_of
 from gridmill.scheduler.site_choice import Reading
 
 Lacking = Mapping[str, Mapping[str, int]]
-"""Bytes that lack, by site, and by the id of a version."""
+"""Missing bytes, by site and by the id of a version."""
 
 
 def versions_read(

@@ -25,7 +25,7 @@ from gridmill.errors import ConflictError, GridmillError, explained
 
 _RUNS_NAMED = 10
 _STOP_SECONDS = 60.0
-"""How long runs that are stopped may take to end, before the control node ends all the same."""
+"""How long stopped runs may take to end before the control node ends anyway."""
 _LEAVE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
@@ -41,9 +41,9 @@ class Identity:
 
 
 Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None], str]
-"""The report of a run, with its events, advice on its jobs, and the run before it."""
+"""Renders the report of a run from its events, the advice on its jobs, and the run before it."""
 EARLIER_RUNS = 1000
-"""Among so many of the newest runs the one before is looked for."""
+"""How many of the newest runs are searched for the run before."""
 
 
 class Service(

@@ -24,7 +24,7 @@ _WHERE_NODES_ARE = {
     SiteKind.RAY: "`ray status` on its head shows its nodes.",
 }
 LEAVE_SECONDS = 30.0
-"""How long a command waits that removes a site with what is in other places for it."""
+"""How long a command waits that removes a site and its files in other places."""
 
 
 class SiteCases(Cases):

@@ -29,9 +29,9 @@ from gridmill.scheduler.explain import why_waiting
 from gridmill.scheduler.wait_estimate import Waits
 
 ADDED = "rows_added"
-"""The metric of a sink that is of its run, not of the version."""
+"""The metric of a sink that belongs to its run, not to the version."""
 WHYS_PER_VIEW = 100
-"""Reasons are worked out for the first waiting jobs only: nobody reads thousands."""
+"""Waiting jobs for which reasons are computed, the first ones: thousands would not be read."""
 
 Attempts = Mapping[str, Sequence[Attempt]]
 
@@ -207,10 +207,10 @@ def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], wh
 PAGE = 10_000
 MOST_METRICS = 200_000
 LOGS_PER_JOB = 200
-"""Log events that are kept per failed job, the last ones: a report shows their last lines."""
+"""Log events kept per failed job, the last ones: a report shows their last lines."""
 
 Read = Callable[[int, int], Sequence[Event]]
-"""The run's events after a sequence, so many at most."""
+"""Reads the run's events after a sequence number, up to a given count."""
 
 
 def events_to_show(view: RunView, read: Read) -> tuple[Event, ...]:

@@ -7,7 +7,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.duckdb_engine import Types
 
 SQL_RESULT = "__sql"
-"""The table that stands for the result of a declared `sql`."""
+"""The table with the result of a declared `sql`."""
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
 _RESULT = "the result of `sql`"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))

@@ -50,7 +50,7 @@ from gridmill.jobs.expressions import (
 ALL = Scope()
 _NOT_KEPT = re.compile(r"\bBIT\b|TIME WITH TIME ZONE")
 LABELLED = "labelled"
-"""The stage that static tables are joined to."""
+"""The stage of the query to which static tables are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,9 +39,10 @@ MOST_COLUMNS = 60
 BINS, TOP = 20, 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _LARGE = 2.0**1000
-"""Numbers from here on are scaled down before they are subtracted: a difference of doubles can overflow."""
+"""Numbers from this size on are scaled down before they are subtracted: a difference of doubles can
+overflow."""
 _NOISE = 1e-12
-"""A variance of less than this share of the squares is rounding: the values do not vary."""
+"""A variance below this share of the squares is rounding error: the values are constant."""
 
 
 def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
@@ -210,9 +211,9 @@ def _scale(known: Floats) -> float:
 
 
 NOTE, SAMPLE, WIDE = ".facts.duckdb", ".sample.arrow", ".wide.arrow"
-"""What a part leaves beside its rows."""
+"""Files that a part writes beside its rows."""
 WIDE_CELLS = 4 * 2**20
-"""Values of the sample in which only the label is held against each of many features: 32 MiB of numbers."""
+"""Values of the sample in which only the label is compared with each of many features: 32 MiB of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ FILE = "encoders.json"
 HIDDEN = (DROPPED, TIME, LABEL_TIME)
 """Columns of the raw rows that are not in the dataset."""
 SHOWN = 100
-"""Most categories of an encoder that the version's details repeat; the file has all."""
+"""The most categories of an encoder that the version's details list; the file has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

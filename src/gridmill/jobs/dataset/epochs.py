@@ -23,7 +23,7 @@ NAMES: Mapping[str, str] = {
     "%Y%m%d%H%M%S": "a date to the second",
 }
 _DIGITS = dict(zip(UNIX_UNITS, (9, 12, 15, 18), strict=True))
-"""The fewest digits of a number that shows such a unit; it has one more at the most."""
+"""The fewest digits of a number in such a unit; it has one more at most."""
 _PER_SECOND = dict(zip(UNIX_UNITS, (1, 10**3, 10**6, 10**9), strict=True))
 _WIDTHS = dict(zip(DATE_DIGITS, (8, 10, 12, 14), strict=True))
 _EPOCH = datetime(1970, 1, 1)

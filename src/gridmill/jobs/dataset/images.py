@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 
 _ARROW: Any = "arrow"
 _NULLS: Any = "special"
-"""Ways to call a function, by name: DuckDB's enums for them are not public."""
+"""Modes of a function, by name: DuckDB's enums for them are not public."""
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""What Pillow raises for bytes that are no image, end early, or would fill the memory."""
+"""Exceptions of Pillow for bytes that are no image, end early, or would fill the memory."""
 
 
 def register(engine: duckdb.DuckDBPyConnection) -> None:

@@ -28,7 +28,7 @@ from gridmill.jobs.parquet import link_file
 from gridmill.jobs.parquet_reader import Thrifty
 
 FORMAT = 7
-"""Raised when the same declaration begins to give other rows."""
+"""Increased when the same declaration begins to produce other rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,8 @@ _AGGREGATES = {
     Outcome.MAX: Aggregate.MAX,
 }
 _OUTCOMES = {Outcome.ANY: "{0} > 0", Outcome.SUM: "coalesce({0}, 0)"}
-"""What the label is of the aggregate of its events, where it is not that itself."""
+"""The label as an expression of the aggregate of its events, for outcomes that are not the aggregate
+itself."""
 
 
 def clocked(label: Label | None, basis: Basis | None) -> Label | None:
@@ -228,7 +229,7 @@ def missing_value(name: str, type_: str) -> str:
 
 
 ASIDE = ("row", "truth", "fold")
-"""Columns of a prediction that are no features unless they are named."""
+"""Columns of a prediction that are features only if they are named."""
 
 
 def with_predictions(spec: DatasetSpec, predictions: Mapping[str, Output]) -> DatasetSpec:

@@ -18,7 +18,7 @@ from gridmill.jobs.metrics import area_under_curve
 
 CORRELATION, AREA = 0.95, 0.98
 LEAST_ROWS, LEAST_OF_CLASS = 30, 10
-"""With fewer rows, or rows of a class, chance alone reaches the limits."""
+"""With fewer rows, or fewer rows of a class, chance alone reaches the limits."""
 MOST_ROWS = 20_000
 _NAMED = 5
 

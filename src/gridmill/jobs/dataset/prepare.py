@@ -28,7 +28,7 @@ from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import DROPPED, Scope, explain, is_ordered, parse_select, types_of
 
 FUNCTIONS = {"pixels": "gridmill.jobs.dataset.images"}
-"""The module of each; its `register` makes the function known to a connection."""
+"""The module of each SQL function; its `register` makes the function known to a connection."""
 
 
 def register_functions(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -80,7 +80,7 @@ def _columns(name: str, type_: str) -> list[tuple[str, str, str]]:
 
 
 Span: TypeAlias = tuple[int, datetime | None, datetime | None]
-"""How many rows a table has, its first and its last time."""
+"""The number of rows of a table, and its first and last time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

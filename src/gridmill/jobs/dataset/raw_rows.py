@@ -36,7 +36,7 @@ def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note:
 
 SUFFIX = ".arrow"
 _FEW_TEXTS = 8
-"""Where fewer than one column in so many holds texts or lists, compression costs more than it saves."""
+"""If fewer than one column in this many holds texts or lists, compression costs more than it saves."""
 
 
 def write_raw(batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str) -> None:

@@ -57,7 +57,7 @@ def take_together(folder: Path, parts: Sequence[Path], tally: Tally) -> None:
 OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"
 KEPT = "kept"
-"""Where a part has what is kept of an earlier version: it is the whole's."""
+"""Folder of a part for the files kept from an earlier version, which belong to the whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

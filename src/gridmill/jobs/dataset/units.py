@@ -36,7 +36,7 @@ from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
 TIMES = "times"
 """The key in the details of a version: by table and column, the unit."""
 INFERRED = "inferred"
-"""... and the sentences on the units that nobody has declared."""
+"""The key of the sentences on the units that were not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,13 +29,13 @@ from gridmill.jobs.expressions import AT, CODE, TIME
 CHUNK_ROWS = 1_048_576
 PIECE_ROWS, PIECE_VALUES = 262_144, 3_000_000
 CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
-"""Of wider rows fewer are computed at a time, fewer still of rows of more than WIDE columns; but never fewer
-than BATCH_ROWS."""
+"""Values per chunk: of wider rows fewer are computed at a time, even fewer of rows with more than WIDE
+columns, but never fewer than BATCH_ROWS rows."""
 MOST_VALUES = 96_000_000
-"""What is held of other tables, at the most; more of them is in files."""
+"""The most values of other tables in memory; larger tables are in files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
-"""Of a chunk, which is held twice; and how many chunks there are beside those that are computed: one waits
-and one is read."""
+"""Bytes per value of a chunk, which is held twice; and how many chunks exist besides those that are computed:
+one waits and one is read."""
 PIECE, COUNTED = "__piece", "__counted"
 _Done = TypeVar("_Done")
 

@@ -112,7 +112,7 @@ def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> Ranked:
 
 
 SLICE_ROWS = 4_194_304
-"""Of another table so many rows are looked at at a time, where no window is longer."""
+"""Rows of another table that are examined at a time, if no window is longer."""
 Span = tuple[float | None, int | None, bool]
 
 

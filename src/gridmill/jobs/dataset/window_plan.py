@@ -15,12 +15,12 @@ from gridmill.jobs.dataset.columns import refuse_duplicates
 from gridmill.jobs.expressions import quote_all, select
 
 CHUNK = "__chunk"
-"""The table of the rows that are computed at a time, with what was found beside them."""
+"""The table of the rows that are computed at a time, with the values of other rows."""
 LABELS = "__labels"
-"""The table of the labels of all rows, where windows or lags look at labels that are later values."""
+"""The table of the labels of all rows, if windows or lags look at labels that are later values."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _ALIKE = (*_INTEGERS, "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP")
-"""Of these, values that are equal are the same: unlike 0.0 and -0.0."""
+"""Types whose equal values are identical, unlike 0.0 and -0.0."""
 _TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromkeys(
     (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD), "DOUBLE"
 )

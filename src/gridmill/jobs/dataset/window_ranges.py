@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 NOWHERE = -1
-"""The key of a row that has none."""
+"""The key of a row without a key."""
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 

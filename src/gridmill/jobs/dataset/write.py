@@ -39,12 +39,12 @@ from gridmill.jobs.tables import cast_plain, plain_schema
 
 CHUNK_ROWS = 65_536
 WORK_COLUMNS = 8
-"""What is computed with beside the columns of a chunk."""
+"""Temporary columns besides the columns of a chunk."""
 LEAST_HISTORY_BYTES = 64 * 2**20
-"""What may be held of the past of an entity that is cut in time, in a job of little memory."""
+"""Memory for the past of an entity that is cut in time, in a job with little memory."""
 PART = "part"
 RAW = "raw"
-"""The folder of the rows before they are encoded, those that are left out among them."""
+"""The folder of the rows before they are encoded, including those that are left out."""
 
 
 @dataclass(slots=True)

@@ -20,10 +20,10 @@ from gridmill.errors import JobError
 from gridmill.jobs.workers import NOTHING, Child, Spent, raise_error, start_child
 
 MOST_DEATHS = 3
-"""A shard that ends this many workers fails the job: it is the shard, not bad luck."""
+"""If a shard ends this many workers, the job fails: the cause is the shard, not chance."""
 
 Work = Callable[[int], dict[str, Any]]
-"""Do shard N and return a report (JSON). Runs in workers; must be repeatable."""
+"""Processes shard N and returns a report (JSON). It runs in workers and must be repeatable."""
 
 
 @dataclass(slots=True)

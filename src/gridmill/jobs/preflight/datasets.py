@@ -26,7 +26,7 @@ from gridmill.jobs.tables import open_table, plain_schema
 
 NOWHERE = "nowhere"
 _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
-"""Of a table whose rows are not known: every bound of a split is within it."""
+"""The span of a table whose rows are unknown: every bound of a split is within it."""
 
 
 def check_dataset(

@@ -17,11 +17,11 @@ from gridmill.jobs.sink.schema_evolution import Layout
 from gridmill.jobs.sink.source import Asked, load_readers, look
 
 LONGEST_SECONDS = 2.0
-"""For all sources of a pipeline together."""
+"""Timeout for all sources of a pipeline together."""
 
 
 MOST_BYTES = 2 * 2**20
-"""So much is fetched of a file."""
+"""The most bytes of a file that are fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

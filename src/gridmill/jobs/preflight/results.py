@@ -18,7 +18,7 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.tables import columns_of, open_version
 
 WHOLE_ROWS = 50_000
-"""A table with more rows is known by its columns alone."""
+"""Of a table with more rows only the columns are used."""
 _NO_COLUMN = re.compile(
     r"has no column|there is no column|has no feature|needs column|not found|does not have|holds no times"
 )

@@ -74,7 +74,7 @@ def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # n
 
 
 _USUAL = {JobKind.SINK: "sink.source", JobKind.TRAINING: "training.dataset"}
-"""What is to blame where an error does not say it."""
+"""The field to which an error is attributed that names none."""
 _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 

@@ -33,11 +33,11 @@ _MISFIT = re.compile(r"column '.*': .* is not of type")
 
 WHOLE_BYTES = 2 * 2**20
 WHOLE_ROWS = 20_000
-"""Sources up to this size are read whole, if no file has more rows;"""
+"""Sources are read whole if no file has more rows than this."""
 SAMPLE_ROWS = 2_000
-"""of each file of larger ones so many rows are read,"""
+"""Rows read of each file of a larger source."""
 MOST_FILES = 20
-"""and of so many files."""
+"""Files read of a larger source."""
 
 
 def check_sink(

@@ -26,9 +26,9 @@ _DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
 _NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
 _SIGNS = np.isin(_BYTES, np.frombuffer(b"+-", np.uint8))
 _PIECE_BYTES = 2**18
-"""Looked at together: what a processor's cache holds."""
+"""Bytes examined together: they fit into a processor's cache."""
 _BELOW = _ZERO
-"""All that stands before a value is below the digits, but some delimiters."""
+"""Every byte that can precede a value is below the digits, except some delimiters."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Zeros:
 
 
 BLOCK_BYTES = 4 * 2**20
-"""One batch's text. A record longer than this is refused."""
+"""The text of one batch. A longer record is refused."""
 _DELIMITERS = ",;\t|"
 _SIGN_BYTES = '0123456789xX+-. "\n\r\t'
 csv.field_size_limit(BLOCK_BYTES)

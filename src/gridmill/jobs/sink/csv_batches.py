@@ -17,7 +17,7 @@ from gridmill.jobs.sink.formats import Haste, HastyError, Seen
 SMALL_BYTES = 2**18
 MOST_BYTES = 4 * 2**20
 _PACKED = 8
-"""So many times as large as a compressed file its text is taken to be."""
+"""Estimated ratio of a compressed file's text to its size."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -50,7 +50,7 @@ _PLAIN = (
     rf"^{_YEAR}(?P<month>\d{{2}})(?P<day>\d{{2}}){_BASIC}",
 )
 _DECLARED = (rf"^{_YEAR}-(?P<ordinal>\d{{3}}){_TIME}",)
-"""Forms that other things have too: they are times where the column is declared so."""
+"""Forms that other values have too: they are times only if the column is declared so."""
 _ORDERED = rf"^(?P<one>\d{{1,2}})(?P<before>[-/.])(?P<other>\d{{1,2}})(?P<after>[-/.]){_YEAR}{_TIME}"
 _SHORT = (
     r"^\d{1,2}([-/.])\d{1,2}[-/.]\d{2}(?:[ t,].*)?$",
@@ -72,7 +72,7 @@ _UNITS: Mapping[Form, tuple[int, int]] = {
 """The fewest digits of a number that is a time between 1973 and 2286 in that unit, and its microseconds."""
 _LARGEST = str(2**63 - 1)
 _MOST_BYTES = 64
-"""No time is written longer."""
+"""The longest text that can be a time."""
 _DAY_MICROSECONDS = 24 * 3600 * 10**6
 _LIMITS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The years 1 to 9999."""

@@ -84,7 +84,7 @@ class SourceFile:
 
 
 Content: TypeAlias = Callable[[FileStat, str], str]
-"""The hash of what a file of that name holds. Raises DataError."""
+"""Returns the hash of the content of a file of that name. Raises DataError."""
 
 
 def hashed(stat: FileStat, name: str) -> str:

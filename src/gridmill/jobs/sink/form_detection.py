@@ -21,7 +21,7 @@ from gridmill.jobs.sink.value_forms import (
 
 _ZONE = r"[T ].*(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 _LOOK_FIRST = 20
-"""So many texts are tried before all: most columns of texts hold no times."""
+"""Texts that are tried before all others: most columns of texts hold no times."""
 
 
 @dataclass(slots=True)

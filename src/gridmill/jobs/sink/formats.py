@@ -10,7 +10,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 
 Seen: TypeAlias = Callable[[int], None]
-"""Told how many bytes of the file have been read so far."""
+"""Called with the number of bytes of the file that have been read so far."""
 
 
 Types: TypeAlias = Mapping[str, pa.DataType]
@@ -18,7 +18,8 @@ Types: TypeAlias = Mapping[str, pa.DataType]
 
 
 NUMBERS = b"gridmill.numbers"
-"""In a column's metadata: its texts are numbers as they were written, as no type holds all of them."""
+"""Key in a column's metadata: its texts are numbers as they were written, because no type holds all of
+them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from gridmill.jobs.sink.source import Arrivals, Asked
 from gridmill.settings import fill_in_environment
 
 ATTEMPTS = 4
-"""So many tries in a row that bring nothing, and it is given up."""
+"""Consecutive attempts without a byte after which the download fails."""
 FIRST_PAUSE_SECONDS = 0.1
 
 
@@ -40,7 +40,7 @@ class Body:
 
 
 Open = Callable[[int], Body]
-"""Asks for the bytes from a position on; the body may begin earlier. Raises BrokenOffError."""
+"""Requests the bytes from a position on; the body may begin earlier. Raises BrokenOffError."""
 
 
 def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
@@ -85,7 +85,7 @@ def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _Try:
 
 
 TIMEOUT_SECONDS = 30.0
-"""Without a byte; a whole file may take longer."""
+"""Timeout without a byte; a whole file may take longer."""
 MOST_REDIRECTS = 10
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 

@@ -19,9 +19,9 @@ from gridmill.jobs.sink.formats import NUMBERS, Haste, Seen, check_names, pick
 from gridmill.jobs.sink.lossless import is_beyond
 
 _LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
-"""What no float may hold exactly."""
+"""Numbers that a float may not hold exactly."""
 LARGEST_EXACT = 2.0**53
-"""Below it every whole number is a float."""
+"""Below this every whole number is exact as a float."""
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE_BYTES = 64 * 2**20
 

@@ -55,7 +55,7 @@ _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
 
 
 FIRST_ROWS = 5000
-"""Of each CSV file, looked at before its columns are read as what they seem to be."""
+"""Rows of each CSV file that are examined before its columns are read with the types that these rows show."""
 
 
 @dataclass(slots=True)

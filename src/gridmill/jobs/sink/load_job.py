@@ -34,9 +34,9 @@ from gridmill.jobs.sink.value_forms import Form, Forms
 from gridmill.jobs.sink.write import Writing, Written, kept_rows, rows_of
 
 LOADER = 1
-"""Part of every declaration's fingerprint: raised when the same declaration begins to load otherwise."""
+"""Part of every declaration's fingerprint; increased when the same declaration begins to load other rows."""
 _READ_ANEW = ("mysql", "mariadb")
-"""Databases of which all tables are loaded anew: their times were taken in the server's zone once."""
+"""Databases of which all tables are loaded again: earlier versions read their times in the server's zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

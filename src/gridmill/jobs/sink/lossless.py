@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 EXACT = 2**53
-"""Whole numbers up to this one are floats without loss; of larger ones only some are."""
+"""Whole numbers up to this one are exact as floats; of larger ones only some are."""
 _DIGITS = 15
-"""A float keeps so many digits of any number, and never more than 17."""
+"""A float keeps this many digits of any number, and never more than 17."""
 _WHOLE = r"^[+-]?[0-9]+$"
 _KEY = r"^([+-]?0([0-9]+|[xX][0-9a-fA-F]+)|\+[0-9]{7,})$"
 _NANOSECONDS = r"\.\d{6}\d*[1-9]"

@@ -37,7 +37,8 @@ from gridmill.jobs.sink.table import (
 SMALL_BYTES = 16 * 2**20
 MOST_SMALL = 32
 YOUNG_SECONDS = 24 * 3600.0
-"""So many small files are put together: a row is written again once per 32-fold growth of its file."""
+"""Small files are compacted in groups of this many: a row is written again once per 32-fold growth of its
+file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from gridmill.jobs.sink.column_stats import Facts, Tally, extremes
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
-"""Batches between the writer and the query: what the slower one lets the quicker be ahead."""
+"""Batches between the writer and the query: how far the faster one may be ahead."""
 _PATIENCE_SECONDS = 0.2
 
 
@@ -236,9 +236,10 @@ def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]
 
 BINS = 10
 VALUES = 20
-"""Of text, the most frequent values; the rest counts as one."""
+"""Bins of a text column: its most frequent values; all others share one bin."""
 _KEY_SHARE = 0.5
-"""A text or whole number that differs in more of the rows is a key: it is new in every load."""
+"""A text or whole number that is distinct in more than this share of the rows is a key: it is new in every
+load."""
 _SIGMAS = 3.0
 
 Histogram = Mapping[str, Any]

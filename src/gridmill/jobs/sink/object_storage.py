@@ -24,7 +24,7 @@ from gridmill.jobs.sink.source import Arrivals, Asked
 _WILD = re.compile(r"[*?\[]")
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
-"""A large object may take its time as long as something comes."""
+"""Timeouts that let a large object take long as long as bytes arrive."""
 _CHUNK_BYTES = 2**20
 
 

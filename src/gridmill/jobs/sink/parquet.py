@@ -16,7 +16,7 @@ from gridmill.jobs.sink.formats import Haste, Seen, Types, check_names
 
 BATCH_ROWS = 65_536
 _CODED_BYTES = 4
-"""A text takes less than that, on average, where only its number in a dictionary is written."""
+"""Average bytes of a text, below which a file stores only its dictionary index."""
 
 
 @dataclass(slots=True)

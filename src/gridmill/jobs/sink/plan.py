@@ -9,7 +9,8 @@ from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import SourceFile
 
 Positions: TypeAlias = Mapping[str, Any]
-"""Where each source is to be read on, by its key: JSON values that only its own reader understands."""
+"""The position from which each source is read next, by its key: JSON values that only its own reader
+understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,8 @@ REJECTS = pa.schema(
         ("record", pa.string()),
     ]
 )
-"""Source file; row in it (from 1) and line where it begins (text formats); why; what was read, as JSON."""
+"""Source file; row in it (from 1) and line where it begins (text formats); reason; the values read, as
+JSON."""
 
 
 def placed(file: SourceFile, reader: Reader, spools: Iterable[Spool]) -> Iterator[pa.Table]:

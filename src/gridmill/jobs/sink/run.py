@@ -33,9 +33,9 @@ from gridmill.jobs.sink.validate import top
 from gridmill.jobs.tables import columns_of
 
 PLAIN = "plain"
-"""The fact's name in a version's details."""
+"""The key of this fact in a version's details."""
 _MOST_FILES = 2_000
-"""So many footers are read: some tenths of a second. Where there are more, commands are given copies."""
+"""Footers that are read, in some tenths of a second. If there are more, commands get copies."""
 
 
 def is_plain(context: JobContext, spec: SinkSpec, table: SinkTable) -> bool:

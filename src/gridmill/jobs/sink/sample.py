@@ -16,9 +16,9 @@ from gridmill.jobs.sink.load import Loading, NoProgress
 from gridmill.ports.storage import FileStat
 
 SAMPLE_ROWS = 1000
-"""Of each file, where nothing else is said."""
+"""Rows of each file, if no other number is given."""
 MOST_FILES = 20
-"""So many files are read: the first ones by name, and the last one."""
+"""Files that are read: the first ones by name, and the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ PREFERENCE = (
     ColumnType.TIMESTAMP,
     ColumnType.STRING,
 )
-"""A column gets the first of these that all its values can be read as."""
+"""A column gets the first of these types that fits all its values."""
 
 _LARGEST = str(2**63 - 1)
 _TIMES = (ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.STRING)

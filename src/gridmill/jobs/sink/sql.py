@@ -41,7 +41,7 @@ _FLOAT = 4
 
 _OF_MYSQL = {"YEAR": pa.int64(), "BIT": pa.int64()}
 _OF_OTHERS = {"INTERVAL": pa.float64(), "OID": pa.int64()}
-"""By SQLAlchemy's names: types of one database that none of its general types stands for."""
+"""By SQLAlchemy's names: types of one database that no general type of SQLAlchemy represents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,9 +267,9 @@ def address_of(written: str, folder: str) -> Address:
 T = TypeVar("T")
 
 FIRST_UNREADABLE = "10000-01-01"
-"""The first time after those that Python has values for."""
+"""The first time that Python cannot represent."""
 BATCH_ROWS = 10_000
-"""Rows the server hands over at a time, and that are held in Python's objects."""
+"""Rows that the server sends at a time, and that are held as Python objects."""
 _DRIVERS = {"psycopg": "gridmill[postgresql]"}
 
 

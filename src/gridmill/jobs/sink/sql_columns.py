@@ -74,7 +74,7 @@ def _column(
 
 
 _WRITTEN = (Decimal, Interval, Unreadable)
-"""What has digits or words that another type does not."""
+"""Values with digits or words that other types cannot hold."""
 
 
 def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
@@ -220,9 +220,9 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "mysql": ("SET time_zone = '+00:00'",),
     "mariadb": ("SET time_zone = '+00:00'",),
 }
-"""Times without a zone are taken as UTC, so the database has to show them so."""
+"""Session settings. Times without a zone are read as UTC, so the database has to show them in UTC."""
 _INTERVAL = re.compile(r"(?:([-+]?\d+) days?)? ?(?:([-+])?(\d+):(\d+):(\d+)(?:\.(\d+))?)?")
-"""One without months and years, in PostgreSQL's own style: `-1 days +02:03:04.5`."""
+"""An interval without months and years in PostgreSQL's own style: `-1 days +02:03:04.5`."""
 _AS_WRITTEN = (
     *("json", "jsonb", "time", "timetz"),
     *("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
@@ -235,7 +235,7 @@ _AS_WRITTEN = (
         "tstzmultirange",
     ),
 )
-"""PostgreSQL's types that are texts in a table, as the database writes them."""
+"""PostgreSQL types whose values become texts, as the database writes them."""
 
 
 def connect_arguments(url: sa.URL) -> dict[str, Any]:

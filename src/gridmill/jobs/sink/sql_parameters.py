@@ -13,7 +13,8 @@ from gridmill.domain.sql_statement import TIMES, Given, Hole, Scalar, Where, fil
 from gridmill.errors import InputError
 
 _NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
-"""What SQLAlchemy would take for a parameter, such as in a text: only ours are."""
+"""Text that SQLAlchemy would read as a parameter, also within quoted texts: only our parameters are
+parameters."""
 _MARK = re.compile("\0([0-9]+)\0")
 
 

@@ -121,7 +121,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 _EXACT = Context(prec=150_000)  # PostgreSQL's have 147,455 digits at most; Python rounds to 28 by itself
 _LONGEST = 366.0 * 86_400 * 10_000
-"""Seconds: longer than all times that Python has."""
+"""Seconds; longer than the whole range of times in Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,15 +29,15 @@ from gridmill.transfer.contents import sync_folder
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
 SOURCES = b"gridmill.sources"
-"""In the metadata of a compacted file, of each source file in it: key, content, number of rows and time of
-modification (milliseconds; files of earlier versions have none)."""
+"""Metadata key of a compacted file. For each source file in it: key, content, number of rows and time of
+modification (milliseconds; absent in files of earlier versions)."""
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
 _POSITIONS = "gridmill.positions"
-"""The version whose commit says where each source is to be read on."""
+"""Key of the version whose commit holds the position of each source."""
 _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
-"""Every version stays readable: artifacts refer to them."""
+"""Every version stays readable, because artifacts refer to them."""
 
 
 class LostRaceError(Exception):
@@ -301,7 +301,7 @@ def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
 
 
 Times: TypeAlias = Mapping[tuple[str, str], int]
-"""By key and content of a source file: when it was last modified, in milliseconds since 1970."""
+"""By key and content of a source file: its time of modification in milliseconds since 1970."""
 
 
 def times_of(files: Iterable[SourceFile], loaded: Iterable[Loaded]) -> Times:

@@ -16,7 +16,7 @@ _BEGINS_BITS, _LENGTH_BITS = 37, 25
 _ORIGIN = datetime(1, 1, 1, tzinfo=UTC)
 
 Stretch = tuple[datetime, datetime]
-"""From a time on (in it) up to another (not in it)."""
+"""A time range: its begin (included) and its end (excluded)."""
 
 
 def key_of(stretch: Stretch) -> str:

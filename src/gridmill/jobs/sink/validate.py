@@ -30,7 +30,8 @@ SPOOLED = pa.schema(
         pa.field("record", pa.string(), nullable=False),
     ]
 )
-"""A rejected row before its place in the file is known: its number from 0, and what was read, as JSON."""
+"""A rejected row before its position in the file is known: its number from 0, and the values read, as
+JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

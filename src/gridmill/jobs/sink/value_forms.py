@@ -26,14 +26,14 @@ class Form(StrEnum):
 MARKS = (Form.POINT, Form.COMMA)
 """The sign before the decimals of a number."""
 ORDERS = (Form.DAY_FIRST, Form.MONTH_FIRST)
-"""What comes first in 01/02/2024."""
+"""Which part comes first in 01/02/2024."""
 UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.NANOSECONDS)
-"""What a number in a column of times is: its digits are a date, or it counts since 1970."""
+"""The meaning of a number in a column of times: its digits are a date, or it counts since 1970."""
 FAMILIES = (MARKS, ORDERS, UNITS)
 
 Forms = frozenset[Form]
 ANY: Forms = frozenset(Form)
-"""Nothing is known of a column."""
+"""All forms: nothing is known of the column."""
 
 
 def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:
@@ -43,11 +43,11 @@ def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:
 
 
 NOT_A_NUMBER = "?"
-"""Stands for a text that is no number."""
+"""Replaces a text that is no number."""
 _SIGNS = {Form.POINT: r"\.", Form.COMMA: ","}
 _GROUPS = {Form.POINT: r"(?:,\d{3})+|(?:['’]\d{3})+", Form.COMMA: r"(?:\.\d{3})+|(?:['’]\d{3})+"}
 _SPACED = r"|(?:[ \x{a0}\x{202f}]\d{3})+"
-"""Telephone numbers have such groups, too: they are numbers where the column is declared so."""
+"""Telephone numbers have such groups too: they are numbers only if the column is declared so."""
 _DROPPED = {Form.POINT: r"[,'’ \x{a0}\x{202f}]", Form.COMMA: r"[.'’ \x{a0}\x{202f}]"}
 _AMBIGUOUS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 

@@ -25,11 +25,12 @@ from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_
 from gridmill.jobs.sink.validate import Sieve, Spool, find_repeated, rejects_of
 
 TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
-"""Small source files share data files, so many bytes of them each, where there are so many files."""
+"""Small source files share data files of up to this many bytes each, if there are at least this many
+files."""
 HELD_BYTES = 64 * 2**20
-"""So many bytes of rows are held at once of small files, however much compressed ones hold."""
+"""Bytes of rows of small files that are held at once, however much compressed files hold."""
 _Held: TypeAlias = tuple[SourceFile, Spool, int]
-"""A file, its rejects and its number of good rows."""
+"""A file, its rejected rows and its number of good rows."""
 
 
 @dataclass(slots=True)

@@ -29,14 +29,15 @@ EXTREMES = (
     np.finfo(float).smallest_subnormal,
 )
 STEPS = 8
-"""Steps of a double that an answer may be away, whatever the tolerance: sums are made in another order."""
+"""Floating-point steps (ulp) of a double that an answer may differ by, whatever the tolerance: sums are made
+in another order."""
 ALIKE = 1e-3
-"""How far a row's answers by a user's own code or file may be apart when it is asked beside other rows: of
-the label's standard deviation, or of a probability."""
+"""How far the answers of a user's own code or file for a row may differ when other rows are in the same call:
+in standard deviations of the label, or of a probability."""
 SINGLE = 1e-6
-"""What single floats add to that, as a share of the answer."""
+"""The additional tolerance for single floats, as a share of the answer."""
 MOST_SECONDS = 1.0
-"""A user's own code is asked again for as many rows as it answers in this time."""
+"""A user's own code is called again for as many rows as it answers in this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

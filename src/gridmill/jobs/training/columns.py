@@ -10,9 +10,10 @@ from gridmill.errors import DataError
 from gridmill.jobs.features import Encoding, is_number, is_text
 
 MOST_CATEGORIES = 32
-"""The most 0/1 inputs of a text column: more would drown the rest."""
+"""The most 0/1 inputs of a text column: more would outweigh the other inputs."""
 ROWS_PER_VALUE = 2
-"""A text column with fewer rows per different value is an identifier or free text: little can be learned."""
+"""A text column with fewer rows per distinct value is an identifier or free text, from which little can be
+learned."""
 _HINT = "Declare numbers made from it in the dataset (of a time: hour(...)), or leave it out of `features`."
 
 

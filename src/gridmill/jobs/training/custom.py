@@ -31,9 +31,10 @@ from gridmill.transfer.verify import check_inputs
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"
 LOSSES = ("train_loss", "validation_loss")
-"""What the code may report by step under these names: its curves, which a search ends trials by."""
+"""Names under which the code may report losses by step: the learning curves, by which a search ends
+trials."""
 DATASET = "dataset"
-"""Below the work folder: the dataset's files, the script's own as far as `hand_tree` copies them."""
+"""Folder below the work folder: the dataset's files, of which `hand_tree` copies some for the script."""
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 BLUR_ROWS = 10_000

@@ -12,7 +12,7 @@ from gridmill.jobs.training.data import Frame
 from gridmill.jobs.training.label_times import Moments, read_moments
 
 HELD_SHARE = 0.15
-"""The share of the rows that are held back for it."""
+"""The share of the rows that is held out for early stopping."""
 
 
 def stops_early(spec: TrainingSpec) -> bool:

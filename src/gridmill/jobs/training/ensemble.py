@@ -114,9 +114,10 @@ def _vote(graph: Graph, answer: str, classes: int) -> str:
 
 
 TOLERANCE = 1e-6
-"""How far the files may be from the members themselves, in deviations of the label, or of a probability."""
+"""How far the files may differ from the members themselves, in standard deviations of the label, or of a
+probability."""
 CLOSE = 1e-6
-"""Two classes whose probabilities are this close may get a member's vote in either way."""
+"""If the probabilities of two classes are this close, a member's vote may go to either."""
 
 
 def read_members(context: JobContext, spec: TrainingSpec) -> tuple[Card, ...]:

@@ -21,9 +21,10 @@ from gridmill.jobs.training.evaluate import Answers
 MOST_ROWS, FEWEST_ROWS = 2000, 200
 """Rows on which permutation importance is measured."""
 MOST_NUMBERS = 1_000_000
-"""Inputs of these rows at most (8 MB): wide datasets and long sequences have fewer rows."""
+"""The most inputs in these rows (8 MB): wide datasets and long sequences have fewer rows."""
 SHARE_OF_TIME, LEAST_SECONDS, MOST_SECONDS = 0.02, 0.1, 10.0
-"""The time for it: a share of the time that the training took so far, between these bounds."""
+"""The time limit of the measurement: a share of the time that the training took so far, between these
+bounds."""
 BINS, SAMPLE, LABELS = 30, 200, 4
 
 

@@ -103,10 +103,11 @@ _THEIRS = {"trees": "max_iter", "max_leaves": "max_leaf_nodes", "patience": "n_i
 """scikit-learn's names of our options."""
 CURVE_POINTS = 100
 TOLERANCE = 1e-5
-"""How far the file may be from scikit-learn's model, in deviations of the label, or of a probability."""
+"""How far the file may differ from scikit-learn's model, in standard deviations of the label, or of a
+probability."""
 LARGEST, SMALLER = 1e290, 2.0**-100
-"""scikit-learn's bins end at 1e300; inputs beyond are learned from times a power of two, which is exact but
-for values below 1e-280."""
+"""scikit-learn's bins end at 1e300. Larger inputs are multiplied by a power of two for learning, which is
+exact except for values below 1e-280."""
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:

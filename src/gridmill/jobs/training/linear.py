@@ -15,10 +15,10 @@ from gridmill.jobs.training.scaling import Scaler, fit_scaler
 
 MOST_STEPS = 1000
 TOLERANCE = 1e-9
-"""How far the file may be from scikit-learn's model, in deviations of the label, or of a probability; times
-the deviations that the inputs are from their mean."""
+"""How far the file may differ from scikit-learn's model, in standard deviations of the label, or of a
+probability; times the standard deviations of the inputs from their mean."""
 FARTHEST = 1e100
-"""How many deviations from the mean an input may be: products of it stay numbers."""
+"""How many standard deviations from the mean an input may be, so that products of it stay finite."""
 
 
 def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gridmill.jobs.training.tuning import Found
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
-"""Seconds. A busy server takes its time; one that is not there is found out at once."""
+"""Seconds. A busy server may be slow; an absent one is detected at once."""
 TROUBLES = (httpx.HTTPError, AttributeError, KeyError, TypeError, ValueError)
-"""What comes of a server that does not answer, or not as MLflow does."""
+"""Errors from a server that does not answer, or not as MLflow does."""
 METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE, LONGEST_DIGEST = 1000, 100, 500, 36
 PIECE_BYTES = 1 << 20
 _ODD = re.compile(r"[^\w.\- :/]")
@@ -159,12 +159,12 @@ def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
 # Optuna is for those who search
 
 EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
-"""How often metrics are sent, and how soon a server that failed is tried again; in any case after so many
-times as long as the server took."""
+"""How often metrics are sent, and how soon a failed server is tried again; in any case after this many times
+the time that the server took."""
 MOST_WAITING = 100_000
-"""Metrics that a server that is away is told later; of more the oldest are left out."""
+"""Metrics kept for an unreachable server; beyond that the oldest are dropped."""
 KEPT = "mlflow-run"
-"""In the folder of checkpoints: the run that the attempt after a killed one goes on with."""
+"""File in the folder of checkpoints: the MLflow run that the attempt after a killed one continues."""
 _STATES = {"COMPLETE": "FINISHED", "PRUNED": "KILLED"}
 
 Tell = Callable[[str, float, float | None], None]

@@ -22,11 +22,11 @@ from gridmill.jobs.training.scaling import Scaler, fit_scaler, fit_spread
 from gridmill.jobs.training.train_loop import LEARNING_RATE, Course, Learned, Learner, course_of
 
 FARTHEST = 1e4
-"""How many deviations from the mean an input may be: single floats still tell such rows apart."""
+"""How many standard deviations from the mean an input may be: single floats still distinguish such rows."""
 
 TOLERANCE = 1e-4
-"""How far the file may be from PyTorch's network, in deviations of the label, or of a probability; times the
-deviations that the inputs are from their mean."""
+"""How far the file may differ from PyTorch's network, in standard deviations of the label, or of a
+probability; times the standard deviations of the inputs from their mean."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 

@@ -11,8 +11,8 @@ from gridmill.jobs.features import Floats
 AnyFloats = TypeVar("AnyFloats", bound=npt.NDArray[np.floating])
 PIECE_CELLS = 4 * 2**20
 CONSTANT_STEPS = 4
-"""A column whose values all lie within so many steps of a double counts as constant: such differences are
-those of rounding."""
+"""A column whose values all lie within this many floating-point steps counts as constant: such differences
+are rounding errors."""
 SAFE_EXPONENT, MOST_EXPONENT = 100, 1000
 """Columns whose largest value is beyond 2 ** ±100 are multiplied by a power of two first, which is exact.
 Their squares stay in the range of doubles, and their means in that of single floats: ONNX Runtime takes a

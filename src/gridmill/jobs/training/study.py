@@ -19,9 +19,9 @@ from gridmill.errors import DataError
 
 JOURNAL, STUDY = "search.journal", "search"
 INSTEAD_OF = "instead_of"
-"""The attribute of a trial that repeats one whose process was killed: that one's number."""
+"""The attribute of a trial that repeats a trial whose process was killed: the number of that trial."""
 LOCK_FILE_SUFFIX = ".lock"
-"""What Optuna adds to the journal's name for its lock."""
+"""The suffix that Optuna appends to the journal's name for its lock."""
 
 
 class UndefinedMetricError(DataError):
@@ -96,7 +96,7 @@ UNDEFINED: Mapping[str, str] = {
     "average_precision": "all rows of the validation split are of one class",
     **dict.fromkeys(("f1", "precision", "recall"), "no row of the validation split is of the second class"),
 }
-"""Why a metric of a model that has been measured can be missing."""
+"""Why a metric of a measured model can be missing."""
 
 
 def value_of(metric: str, measured: Mapping[str, float]) -> float:

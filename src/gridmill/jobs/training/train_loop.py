@@ -84,8 +84,8 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 STEPS = {ModelKind.LSTM: 1000, ModelKind.MLP: 2000}
-"""The fewest steps of the optimizer that a network makes by default. With fewer, on a few hundred rows, it
-still predicts little more than the mean."""
+"""The fewest optimizer steps of a network by default. With fewer, on a few hundred rows, it still predicts
+little more than the mean."""
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 500
 BATCHES_PER_EPOCH = 16
 SMALLEST_BATCH = 16
@@ -124,7 +124,7 @@ def _batch_size(rows: int) -> int:
 LEARNING_RATE, GRADIENT_NORM, LAST_RATE = 1e-3, 1.0, 0.05
 SCORING_BATCH = 1024
 AGREE_SECONDS = 1.0
-"""How often the ranks of a gang ask their first one whether a checkpoint is due."""
+"""How often the ranks of a gang ask rank 0 whether a checkpoint is due."""
 
 Curve = tuple[tuple[float, float, float], ...]
 

@@ -30,10 +30,11 @@ from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, 
 from gridmill.jobs.workers import Child, raise_error, start_child
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
-"""Kinds that tell losses while they learn; trees tell theirs at the end, when nothing can be saved."""
+"""Kinds that report losses while they learn; trees report theirs at the end, when nothing can be saved by
+ending a trial."""
 DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 TryOut = Callable[[TrainingSpec, JobContext], float]
-"""Learns once and gives the metric; `context` tells what happens meanwhile and may end it."""
+"""Learns once and returns the metric; `context` reports progress and may end it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
