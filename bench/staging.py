@@ -145,7 +145,7 @@ class _Kept:
     meter: Meter = UNMETERED
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "_Kept":
-        return _Kept(self.kept, Meter(moved, piece_bytes))
+        return _Kept(self.kept, Meter(moved=moved, piece_bytes=piece_bytes))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         return self.kept.missing(chunks)

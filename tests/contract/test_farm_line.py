@@ -99,7 +99,7 @@ def test_it_is_stopped_in_the_middle_of_a_chunk_and_counts_for_nothing(
 
 def test_what_is_sent_again_on_another_connection_counts_once() -> None:
     told: list[int] = []
-    body = Frames([bytes(5), bytes(3)], Meter(told.append, 2))
+    body = Frames([bytes(5), bytes(3)], Meter(moved=told.append, piece_bytes=2))
     first = iter(body)
     next(first), next(first)
     assert (told, b"".join(body)) == ([2, 2, -4, 2, 2, 1, 2, 1], bytes(8))
@@ -118,6 +118,6 @@ class Broken(http.client.HTTPResponse):
 def test_an_answer_that_breaks_off_counts_for_nothing() -> None:
     told: list[int] = []
     with pytest.raises(http.client.IncompleteRead):
-        read_chunks(Broken(), Meter(told.append))
+        read_chunks(Broken(), Meter(moved=told.append))
     assert sum(told) == 0
     assert len(told) == 2

@@ -307,22 +307,22 @@ MUTATIONS = (
     Mutation(
         name="an event at the end of the horizon",
         file="window_ranges.py",
-        text='self.times + _microseconds(seconds), "right")\n        return Frames(low, high',
-        instead='self.times + _microseconds(seconds), "left")\n        return Frames(low, high',
+        text='self.times + _microseconds(seconds), "right")\n        return Frames(low=low, high=high',
+        instead='self.times + _microseconds(seconds), "left")\n        return Frames(low=low, high=high',
         fits=is_label("events"),
     ),
     Mutation(
         name="a row at the beginning of a window",
         file="window_ranges.py",
-        text='_microseconds(seconds), "left")\n        return Frames(low, self.first',
-        instead='_microseconds(seconds), "right")\n        return Frames(low, self.first',
+        text='_microseconds(seconds), "left")\n        return Frames(low=low, high=self.first',
+        instead='_microseconds(seconds), "right")\n        return Frames(low=low, high=self.first',
         fits=has_window(timed=True, own=True),
     ),
     Mutation(
         name="a row of another table at the beginning of a window",
         file="window_ranges.py",
-        text='_microseconds(seconds), "left")\n        return Frames(low, self._high',
-        instead='_microseconds(seconds), "right")\n        return Frames(low, self._high',
+        text='_microseconds(seconds), "left")\n        return Frames(low=low, high=self._high',
+        instead='_microseconds(seconds), "right")\n        return Frames(low=low, high=self._high',
         fits=has_window(timed=True, own=False),
     ),
     Mutation(

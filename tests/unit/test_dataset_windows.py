@@ -69,7 +69,7 @@ def test_ranges_are_those_rows(seed: int) -> None:
         assert list(range(found.low[at], found.high[at])) == list(recent)
         assert list(range(rows.low[at], rows.high[at])) == list(before[-3:])
     asked, moments = rng.integers(NOWHERE, keys.max() + 1, 30), rng.integers(-20, 60, 30) * SECOND
-    far = Known(own.known.offsets, own.known.times + np.where(keys == keys.max(), 2**61, 0))
+    far = Known(offsets=own.known.offsets, times=own.known.times + np.where(keys == keys.max(), 2**61, 0))
     for known in (own.known, far):
         for key, moment in zip(asked, moments, strict=True):
             mine = range(known.offsets[key], known.offsets[key + 1]) if key != NOWHERE else range(0)
@@ -86,7 +86,11 @@ def test_aggregates_are_those_of_each_range_alone(seed: int) -> None:
     there = rng.random(len(own.keys)) < 0.8
     for name, numbers in kinds(rng, len(own.keys)).items():
         for frames in (own.before(7), own.newest(4)):
-            check(name, Values(np.where(there, numbers, 0.0), there, own.known.offsets), frames)
+            check(
+                name,
+                Values(numbers=np.where(there, numbers, 0.0), there=there, offsets=own.known.offsets),
+                frames,
+            )
 
 
 def check(name: str, values: Values, frames: Frames) -> None:

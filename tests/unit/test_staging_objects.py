@@ -84,7 +84,11 @@ OPTIONS = {"access_key_id": "a", "secret_access_key": "b", "region": "somewhere"
 def test_a_metered_put_tells_each_piece_as_it_goes_and_is_ended_by_what_that_raises(slow: str) -> None:
     bucket = Objects("s3://bucket/x", {**OPTIONS, "endpoint": slow})
     told: list[tuple[float, int]] = []
-    bucket.put("large", bytes(5_000_000), Meter(lambda size: told.append((time.monotonic(), size)), 100_000))
+    bucket.put(
+        "large",
+        bytes(5_000_000),
+        Meter(moved=lambda size: told.append((time.monotonic(), size)), piece_bytes=100_000),
+    )
     assert [size for _, size in told] == [100_000] * 50
     assert told[-1][0] - told[0][0] > 1.0  # it takes 2.5 s
 
@@ -92,7 +96,7 @@ def test_a_metered_put_tells_each_piece_as_it_goes_and_is_ended_by_what_that_rai
         raise InterruptedRunError("stop")
 
     with pytest.raises(InterruptedRunError):
-        bucket.put("large", bytes(5_000_000), Meter(stop))
+        bucket.put("large", bytes(5_000_000), Meter(moved=stop))
 
 
 class Refusing(BaseHTTPRequestHandler):
@@ -115,17 +119,17 @@ def test_why_a_metered_put_is_refused_is_told_as_of_any(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         bucket = Objects("s3://bucket/x", {**OPTIONS, "endpoint": f"http://127.0.0.1:{server.server_port}"})
         with pytest.raises(RefusedError, match="access is refused: AccessDenied: Not you"):
-            bucket.put("a", b"content", Meter(lambda _: None))
+            bucket.put("a", b"content", Meter(moved=lambda _: None))
         server.shutdown()
     with pytest.raises(UnavailableError, match="does not answer"):
-        bucket.put("a", b"content", Meter(lambda _: None))
+        bucket.put("a", b"content", Meter(moved=lambda _: None))
 
 
 def test_what_is_read_tells_how_far_it_is(tmp_path: Path) -> None:
     bucket = Objects((tmp_path / "bucket").as_uri())
     bucket.put("a", bytes(100_000))
     told: list[int] = []
-    assert bucket.get("a", 100_000, Meter(told.append, 1000)) == bytes(100_000)
+    assert bucket.get("a", 100_000, Meter(moved=told.append, piece_bytes=1000)) == bytes(100_000)
     assert sum(told) == 100_000
     assert len(told) > 1
 

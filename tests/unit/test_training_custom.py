@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from learning_data import artifact_of, context_of, events_of, series, training_c
 from onnx import TensorProto, helper
 
 from gridmill.domain.artifact import Input
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.remarks import remarks_of

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gridmill.bootstrap.home import lock_home
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Site
 from gridmill.errors import UnavailableError
 from gridmill.farm.deployment import HAS_ROOM, Lodging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gridmill.farm.main import Running
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
     """See `ports.host.ServedFarm`."""
 
@@ -62,12 +62,12 @@ def serve_farm(
     with lock_home(settings.home):
         running = start(settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds)
         try:
-            yield _Served(settings, running)
+            yield _Served(settings=settings, running=running)
         finally:
             running.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Desk:
     """See `ports.host.FarmDesk`."""
 
@@ -106,7 +106,7 @@ def open_desk(settings: Settings) -> Iterator[FarmDesk]:
     _want_tls()
     records = open_records(settings)
     try:
-        yield _Desk(records, known)
+        yield _Desk(records=records, listening=known)
     finally:
         records.close()
 

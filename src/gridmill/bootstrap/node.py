@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import IO
 
@@ -22,6 +22,7 @@ from gridmill.control.state import Alarms, Control, Counters, Limits
 from gridmill.control.usecases.service import Identity, Render, Service
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GPU_SHARES
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Event, ToPod
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.site import Site, SiteKind
@@ -57,7 +58,7 @@ class SystemClock:
         return time.monotonic()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedNode:
     """A control node in this process. `close` ends it: with `tear_down`, its idle deployments too."""
 

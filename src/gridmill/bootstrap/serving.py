@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gridmill.api.app import Guard, make_app
 from gridmill.bootstrap.clients import RETURN_SECONDS, attend
 from gridmill.bootstrap.home import lock_home
 from gridmill.bootstrap.node import EmbeddedNode, embed, warn
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.views import ControlView
 from gridmill.errors import HomeInUseError, UnavailableError
 from gridmill.http.server import listen_at, serve
@@ -32,7 +32,7 @@ _GIVE_WAY_SECONDS = 30.0
 """How long `gridmill up` waits for an embedded control node to end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
     """See `ports.host.ServedNode`."""
 
@@ -77,7 +77,7 @@ def serve_node(
             control = node.grid.control()
             told = {"pid": os.getpid(), "version": control.version, "url": url, "token": token}
             _announce(settings.home, told)
-        yield _Served(node, control, url)
+        yield _Served(node=node, control=control, url=url)
 
 
 @contextmanager

@@ -1,18 +1,20 @@
-"""`dataclass` with the standard library's semantics; a frozen class takes a tenth of the time to define.
+"""`dataclass` with the standard library's semantics; a class takes a tenth of the time to define.
 
-The standard library generates and compiles the text of seven methods for each class. This takes 1 ms, and
-there are some 250 classes, most of which a command only mentions. Here a method is generated when it is first
-called.
+The standard library generates and compiles the text of up to seven methods for each class. This takes 1 ms,
+and there are some 500 classes, most of which a command only mentions. Here a method is generated when it is
+first called.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field
+from reprlib import recursive_repr
 from typing import Any, NoReturn, TypeAlias, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 _Method: TypeAlias = Callable[..., Any]
 _Fields: TypeAlias = Sequence[Field[Any]]
+_Writer: TypeAlias = Callable[[type, _Fields], Iterator[str]]
 
 _FACTORY = object()  # the argument that stands for what a field's default_factory gives
 
@@ -21,50 +23,72 @@ _FACTORY = object()  # the argument that stands for what a field's default_facto
 def dataclass(
     *, frozen: bool = False, slots: bool = False, kw_only: bool = False
 ) -> Callable[[type[T]], type[T]]:
-    """What `dataclasses.dataclass` does."""
-    if frozen and slots and kw_only:
-        return _noun
-    return dataclasses.dataclass(frozen=frozen, slots=slots, kw_only=kw_only)
+    """What `dataclasses.dataclass` does. CONTRIBUTING.md says which arguments a class takes."""
+
+    def made(cls: type[T]) -> type[T]:
+        return _made(cls, frozen=frozen, slots=slots, kw_only=kw_only)
+
+    return made
 
 
-def _noun(cls: type[T]) -> type[T]:
-    own = set(vars(cls))
+def _made(cls: type[T], *, frozen: bool, slots: bool, kw_only: bool) -> type[T]:
+    own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}  # of an __eq__
     cls.__doc__ = cls.__doc__ or cls.__name__  # else its signature is made into one
-    made = dataclasses.dataclass(slots=True, kw_only=True, init=False, repr=False, eq=False)(cls)
-    for name, method in (_ALIKE | {name: _later(made, name) for name in _WRITTEN}).items():
+    made = dataclasses.dataclass(slots=slots, kw_only=kw_only, init=False, repr=False, eq=False)(cls)
+    methods = {name: _later(made, name, writer) for name, writer in _WRITTEN[frozen].items()}
+    for name, method in (_ALIKE[frozen] | (_PICKLED if frozen and slots else {}) | methods).items():
         if name not in own:
             setattr(made, name, method)
     return made
 
 
-def _later(made: type, name: str) -> _Method:
+def _later(made: type, name: str, writer: _Writer) -> _Method:
     def method(*given: object, **named: object) -> object:
-        setattr(made, name, _write(made, name))
+        setattr(made, name, _write(made, name, writer))
         return getattr(made, name)(*given, **named)
 
     return method
 
 
-def _write(made: type, name: str) -> _Method:
+def _write(made: type, name: str, writer: _Writer) -> _Method:
     fields = dataclasses.fields(made)
     scope: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
     for field in fields:
         scope |= {f"default_{field.name}": field.default, f"factory_{field.name}": field.default_factory}
-    exec("\n ".join(_WRITTEN[name](made, fields)), scope)
+    exec("\n ".join(writer(made, fields)), scope)
     method: _Method = scope[name]
     method.__qualname__ = f"{made.__qualname__}.{name}"
     return method
 
 
 def _init(made: type, fields: _Fields) -> Iterator[str]:
-    arguments = [f"{field.name}{_default(field)}" for field in fields]
-    yield f"def __init__({', '.join(['self', *['*'][: len(arguments)], *arguments])}):"
+    return _init_with("_set(self, {!r}, {})", made, fields)
+
+
+def _init_mutable(made: type, fields: _Fields) -> Iterator[str]:
+    return _init_with("self.{} = {}", made, fields)
+
+
+def _init_with(assign: str, made: type, fields: _Fields) -> Iterator[str]:
+    yield f"def __init__({', '.join(['self', *_arguments(fields)])}):"
     for field in fields:
-        value = field.name
-        if field.default_factory is not MISSING:
-            value = f"factory_{value}() if {value} is _FACTORY else {value}"
-        yield f"_set(self, {field.name!r}, {value})"
+        if field.init or field.default is not MISSING or field.default_factory is not MISSING:
+            yield assign.format(field.name, _value(field))
     yield "self.__post_init__()" if hasattr(made, "__post_init__") else "pass"
+
+
+def _arguments(fields: _Fields) -> Iterator[str]:
+    given = [field for field in fields if field.init]
+    yield from (f"{field.name}{_default(field)}" for field in given if not field.kw_only)
+    named = [f"{field.name}{_default(field)}" for field in given if field.kw_only]
+    yield from ["*", *named] if named else []
+
+
+def _value(field: Field[Any]) -> str:
+    name = field.name
+    if field.default_factory is not MISSING:
+        return f"factory_{name}() if {name} is _FACTORY else {name}" if field.init else f"factory_{name}()"
+    return name if field.init else f"default_{name}"
 
 
 def _default(field: Field[Any]) -> str:
@@ -93,6 +117,7 @@ def _refuse(noun: object, name: str, value: object = None) -> NoReturn:
     raise dataclasses.FrozenInstanceError(f"a {type(noun).__name__} does not change: {name!r}")
 
 
+@recursive_repr()
 def _text(noun: Any) -> str:  # noqa: ANN401  a dataclass
     named = ", ".join(f"{f.name}={getattr(noun, f.name)!r}" for f in dataclasses.fields(noun) if f.repr)
     return f"{type(noun).__qualname__}({named})"
@@ -107,11 +132,12 @@ def _restore(noun: Any, state: Sequence[object]) -> None:  # noqa: ANN401  a dat
         object.__setattr__(noun, field.name, value)
 
 
-_WRITTEN = {"__init__": _init, "__eq__": _equal, "__hash__": _hash}
-_ALIKE: dict[str, _Method] = {
-    "__repr__": _text,
-    "__setattr__": _refuse,
-    "__delattr__": _refuse,
-    "__getstate__": _state,
-    "__setstate__": _restore,
+_WRITTEN: dict[bool, dict[str, _Writer]] = {
+    True: {"__init__": _init, "__eq__": _equal, "__hash__": _hash},
+    False: {"__init__": _init_mutable, "__eq__": _equal},
 }
+_ALIKE: dict[bool, dict[str, _Method | None]] = {
+    True: {"__repr__": _text, "__setattr__": _refuse, "__delattr__": _refuse},
+    False: {"__repr__": _text, "__hash__": None},
+}
+_PICKLED: dict[str, _Method] = {"__getstate__": _state, "__setstate__": _restore}

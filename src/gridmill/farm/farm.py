@@ -3,10 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.farm.certificates import Authority
 from gridmill.farm.deployment import Lodging

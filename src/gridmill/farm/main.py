@@ -3,8 +3,8 @@
 import logging
 import os
 import time
-from dataclasses import dataclass
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import GridmillError, explained
 from gridmill.farm.app import make_app

@@ -1,7 +1,7 @@
 """Statistics of a table's columns: computed in one pass, and merged when several processes computed them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime
 from functools import reduce
 from math import isfinite, sqrt
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.duckdb_engine import fetch_rows, literal, open_engine, quoted
 

@@ -4,12 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from gridmill.domain.artifact import Artifact, Output
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobSize
 from gridmill.domain.pod_protocol import Order
 from gridmill.domain.storage_uri import below

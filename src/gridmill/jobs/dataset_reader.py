@@ -1,13 +1,13 @@
 """Reads a dataset's Parquet files as one sequence of rows: any range, without reading the rest."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, StorageError
 
 

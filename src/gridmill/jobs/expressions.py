@@ -6,13 +6,13 @@ A user writes one SELECT or one expression that sees nothing beside its own row.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
 import duckdb
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.duckdb_engine import Types, fetch_rows, literal, quoted
 

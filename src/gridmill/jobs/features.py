@@ -1,7 +1,6 @@
 """Encodes columns of a dataset as a matrix of numbers, the same way in training, prediction and serving."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError
 
 Floats: TypeAlias = npt.NDArray[np.float64]

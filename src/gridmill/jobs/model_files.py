@@ -5,7 +5,7 @@ A model's answer for each class is checked: only probabilities are accepted.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from gridmill.codec import from_builtins, to_builtins
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.signature import Signature
 from gridmill.domain.training import ModelKind, Objective
 from gridmill.errors import DataError, StorageError
@@ -172,7 +173,7 @@ class Predictor(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NaivePredictor:
     """Repeats an input, or says the same for every row."""
 
@@ -259,7 +260,7 @@ def shaped(found: Floats, card: Card) -> Floats:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnsemblePredictor:
     """Asks its members, each with its own inputs, and joins their answers."""
 

@@ -4,12 +4,12 @@ They are predictions of training rows by models that did not learn from these ro
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 from gridmill.jobs.features import Floats, Integers
 

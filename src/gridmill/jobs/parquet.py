@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 
 GROUP_ROWS = 131_072

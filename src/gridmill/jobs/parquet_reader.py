@@ -4,13 +4,14 @@ Arrow's own scanner reads up to 1 GiB ahead of a consumer that is slower than it
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+
+from gridmill.domain.frozen import dataclass
 
 T = TypeVar("T")
 
@@ -105,10 +106,14 @@ class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]
         """The rows for which it holds, to be read as they are used."""
         own = self._scan_options.get("filter")
         both = own if which is None else which if own is None else own & which
-        return Turns(self.unfiltered, tuple(self.schema.names if columns is None else columns), both)
+        return Turns(
+            table=self.unfiltered,
+            columns=tuple(self.schema.names if columns is None else columns),
+            which=both,
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
     """A dataset's rows as they are read: of few columns, the next row group while one is in use."""
 

@@ -7,7 +7,6 @@ so for a larger training the rows below the largest stored hash are a random sam
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import ModelKind
 from gridmill.errors import StorageError
 from gridmill.jobs.dataset_reader import Partitions, fetch_piece

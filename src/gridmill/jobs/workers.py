@@ -12,10 +12,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import GridmillError, JobError, StorageError, from_body, to_body
 
 _PR_SET_PDEATHSIG = 1

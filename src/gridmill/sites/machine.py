@@ -6,9 +6,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Gpu, NodeLook
 
 _PROC = Path("/proc")
@@ -22,7 +22,7 @@ _MIB = 2**20
 _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """`ticks`: CPU time; `runs`: it wants a CPU just now."""
 
@@ -47,7 +47,7 @@ def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """`at`: when it looked at the first and at the second. On a busy machine looking through all processes
     takes longer than what lies between two looks."""
@@ -59,7 +59,7 @@ class _Look:
 
 def _look() -> _Look:
     begun, busy = time.monotonic(), _busy_ticks()
-    return _Look((begun, time.monotonic()), busy, _owners())
+    return _Look(at=(begun, time.monotonic()), busy_ticks=busy, owners=_owners())
 
 
 def _busy_ticks() -> int:
@@ -121,7 +121,9 @@ def read_process(pid: int, stat: str) -> Process:
     name, _, rest = stat.rpartition(")")
     words = rest.split()
     adopts = pid == 1 or name.partition("(")[2] in _ADOPT
-    return Process(int(words[1]), sum(map(int, words[11 : 13 if adopts else 15])), words[0] == "R")
+    return Process(
+        parent=int(words[1]), ticks=sum(map(int, words[11 : 13 if adopts else 15])), runs=words[0] == "R"
+    )
 
 
 def _is_ours(pid: int) -> bool:

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 from gridmill import codec
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.provenance import EXECUTABLE_MARK, FOLDER_MARK, LINK_MARK, CodeFile
 from gridmill.errors import InputError, StorageError
 from gridmill.ports.storage import FileStat
@@ -29,7 +30,7 @@ SOURCES_KEPT = 64
 """The hashes of so many sources stay in memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """A source file as `os.stat` gave it when its source was listed."""
 
@@ -83,7 +84,9 @@ class Contents:
 
 def _content(cache: HashCache, file: FileStat) -> str:
     """The same hash as a sink job computes (jobs.sink.files)."""
-    look = _Look(file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
+    look = _Look(
+        st_size=file.size_bytes, st_mtime_ns=file.mtime_ns, st_ctime_ns=file.ctime_ns, st_ino=file.inode
+    )
     known = cache.look(file.path, look)
     if known is not None:
         return known[0]

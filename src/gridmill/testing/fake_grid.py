@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event, EventType

@@ -7,7 +7,7 @@ Projects use nothing.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeVar
 
 from gridmill.control.ticks.backfills import chunks_of
@@ -36,6 +36,7 @@ from gridmill.domain.comparison import (
     side_by_side,
 )
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobSize
 from gridmill.domain.manifest import Verified
 from gridmill.domain.pipeline import Pipeline

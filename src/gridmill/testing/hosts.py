@@ -16,9 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO
+
+from gridmill.domain.frozen import dataclass
 
 _BOOT = r"""
 set -e

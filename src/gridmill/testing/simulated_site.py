@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from random import Random
 from typing import Any
 
 from gridmill.codec import to_builtins
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import ArtifactKind, Output
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import (
     PROTOCOL,

@@ -1,7 +1,7 @@
 """A whole grid on a fake clock: the real control node over a simulated world, with a schedule of faults."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from random import Random
 
 from gridmill.control.ledger import Ledger
@@ -10,6 +10,7 @@ from gridmill.control.state import Alarms, Control, Counters, Limits
 from gridmill.control.steps.begin import begin_run, resume_run, stop_run
 from gridmill.control.usecases.pipelines import PipelineCases
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.manifest import AliasMove, FileTrouble, Verified
 from gridmill.domain.pipeline import Pipeline

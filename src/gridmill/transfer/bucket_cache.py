@@ -237,7 +237,7 @@ class Shared:
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "Shared":
         """See Metered."""
-        meter = Meter(moved, piece_bytes)
+        meter = Meter(moved=moved, piece_bytes=piece_bytes)
         return Shared(self._far, self._kept, self._bucket, self._sizes, self._uses, meter)
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:

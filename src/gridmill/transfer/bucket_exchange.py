@@ -97,7 +97,9 @@ class Export:
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "Export":
         """See Metered."""
-        return Export(self._far, self._bucket, self._sizes, self._uses, Meter(moved, piece_bytes))
+        return Export(
+            self._far, self._bucket, self._sizes, self._uses, Meter(moved=moved, piece_bytes=piece_bytes)
+        )
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""

@@ -132,7 +132,7 @@ PIECE_BYTES = 1 << 18
 """Stays in a core's own cache until it is hashed and written: twice as quick as what has left it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
     """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come, or less
     than 0 for what is sent anew; what it raises ends the transfer."""
@@ -147,7 +147,7 @@ class Meter:
             yield piece
 
 
-UNMETERED = Meter(lambda _: None)
+UNMETERED = Meter(moved=lambda _: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

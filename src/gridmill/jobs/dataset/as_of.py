@@ -5,9 +5,10 @@ those of all rows, whichever rows are computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Label, Lag, Window
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.columns import check_comparable, check_number, find_column, show_span
 from gridmill.jobs.dataset.window_plan import LABELS, Asked, Back, Newest, Over, Theirs

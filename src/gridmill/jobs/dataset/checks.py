@@ -1,7 +1,6 @@
 """Checks that the tables of a dataset meet the conditions of its declaration, before the query runs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +22,7 @@ from gridmill.domain.dataset import (
     SplitBy,
     Window,
 )
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.columns import check_comparable, check_time, find_column, is_time
 from gridmill.jobs.dataset.epochs import time_of

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.dataset import DatasetSpec, Join, Label
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobSize
 from gridmill.domain.remarks import REMARKS
 from gridmill.jobs.column_stats import Facts, describe, join_facts, note_facts

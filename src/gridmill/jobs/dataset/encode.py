@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow.dataset as ds
 
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.dataset import CATEGORICAL, SCALERS, DatasetSpec, Encoder, Label, Method
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.compile import Compiled
 from gridmill.jobs.dataset.encoders import Fitted, apply, as_text, codes_of, fit, label_numbers, means_so_far

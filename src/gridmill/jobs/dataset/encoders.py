@@ -1,7 +1,7 @@
 """Encoders, fitted on training rows and applied to any rows alike, in datasets and in predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.domain.dataset import CATEGORICAL, SCALERS, Encoder, Method
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.features import Floats, Integers, is_number
 

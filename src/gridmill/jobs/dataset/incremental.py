@@ -5,7 +5,6 @@ They do if the tables only had later rows appended.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from deltalake import DeltaTable
 from gridmill.codec import to_builtins
 from gridmill.domain.artifact import ArtifactKind
 from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.epochs import least_number
 from gridmill.jobs.dataset.joins import register_tables

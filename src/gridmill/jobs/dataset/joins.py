@@ -4,13 +4,14 @@ The functions that write SQL are pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.columns import check_comparable, find_column, refuse_duplicates
 from gridmill.jobs.dataset.labels import own_known
 from gridmill.jobs.dataset.units import Units, converted

@@ -6,13 +6,14 @@ part that declares `exempt` is left as it is, and the dataset's remarks show it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import duckdb
 
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.columns import show_span
 from gridmill.jobs.expressions import expression_columns, interval, sql_text

@@ -6,11 +6,12 @@ and its true values are left out.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from gridmill.domain.artifact import Output
 from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Outcome
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.columns import check_comparable, check_number, find_column
 from gridmill.jobs.dataset.window_plan import Asked, Following, Later, Over, Theirs
 from gridmill.jobs.duckdb_engine import Types, quoted

@@ -6,7 +6,7 @@ that holds arrays of a fixed length (`FLOAT[64]`) is spread into as many columns
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from importlib import import_module
 from typing import TypeAlias
@@ -15,6 +15,7 @@ import duckdb
 import pyarrow.dataset as ds
 
 from gridmill.domain.dataset import BUCKET_ROWS, Basis, DatasetSpec
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.checks import Seen, check_tables, known_span, resolve_bounds, seen_until, time_span
 from gridmill.jobs.dataset.columns import SQL_RESULT, find_column, refuse_duplicates, refuse_split

@@ -4,13 +4,13 @@ The phases of the progress are: rows are computed, then encoded, then described.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.parquet_reader import ahead, thrifty

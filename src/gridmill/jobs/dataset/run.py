@@ -6,7 +6,7 @@ In parts, each computes some of the buckets; together they have the same rows as
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_kept, check_splits

@@ -1,10 +1,10 @@
 """SQL for the split of each row, and for the reason why a row is in none. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gridmill.domain.dataset import Basis, Label, Split, SplitBy
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.remarks import NOT_KNOWN_YET
 from gridmill.jobs.dataset.labels import NO_LABEL, has_time, missing_label, missing_value
 from gridmill.jobs.duckdb_engine import Types, literal, quoted

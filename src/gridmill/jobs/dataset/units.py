@@ -5,7 +5,6 @@ It is the declared one, else that of the previous version, else the only one tha
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -15,6 +14,7 @@ import pyarrow.dataset as ds
 
 from gridmill.domain.amounts import show_count
 from gridmill.domain.dataset import NUMBER_FORMATS, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import UNIX_UNITS
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext

@@ -6,7 +6,7 @@ positions of the cuts depend on the rows alone.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 import duckdb
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Part
 from gridmill.errors import DataError
 from gridmill.jobs.dataset.key_order import batches_of, integers, moments, numbered, untied

@@ -8,7 +8,6 @@ only the rows of its own chunks.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Part
 from gridmill.jobs.dataset.key_order import BATCH_ROWS, COUNT, integers, number_keys, numbered, untied
 from gridmill.jobs.dataset.window_chunks import ENTITIES, NUMBER, Chunk, Cuts, cut_chunks, with_keys
@@ -181,7 +181,9 @@ class Worker:
         found = dict(own_features(looked, asks, sorted_.asked, self._rank))
         for loaded in self.prepared.loaded:
             keys = self._keys(loaded, rows, asks.keys)
-            found |= their_features(loaded, Asking(loaded.known, keys, asks.times), self._rank)
+            found |= their_features(
+                loaded, Asking(known=loaded.known, keys=keys, times=asks.times), self._rank
+            )
         hidden = {CODE, *(name.lower() for name in found)}
         names = [name for name in rows.column_names if name.lower() not in hidden]
         found[AT] = pa.array(np.arange(rows.num_rows))

@@ -10,7 +10,7 @@ one bit of that number after another, and each range is followed through.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import duckdb
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gridmill.domain.dataset import Aggregate
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.window_plan import Asked, Following, Later, Over, Theirs
 from gridmill.jobs.dataset.window_ranges import NOWHERE, Asking, Flags, Frames, Ints, Known, Own, cut_frames
 from gridmill.jobs.dataset.window_sums import Numbers, Values, counts, extremes, newest, squares, sums
@@ -70,7 +71,7 @@ def _running_zeros(ones: Flags, kind: type[Number]) -> NDArray[Number]:
 Rank: TypeAlias = Callable[[pa.Array], "Ranked"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
     """The `places` of values among `values`, which differ and are in order; NOWHERE of a missing one."""
 
@@ -83,14 +84,15 @@ def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> Ranked:
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return _by_query(column, engine)
     if pa.types.is_dictionary(column.type):
-        return Ranked(_numbers(column.indices), column.dictionary)  # an ENUM, whose order is its own
+        # an ENUM, whose order is its own
+        return Ranked(places=_numbers(column.indices), values=column.dictionary)
     if pa.types.is_floating(column.type):
         column = pc.add(column, pa.scalar(0.0, column.type))
     coded = column.dictionary_encode()
     order = pc.array_sort_indices(coded.dictionary).to_numpy()
     places = np.empty(len(order) + 1, np.int64)
     places[order], places[NOWHERE] = np.arange(len(order)), NOWHERE
-    return Ranked(places[_numbers(coded.indices)], coded.dictionary.take(pa.array(order)))
+    return Ranked(places=places[_numbers(coded.indices)], values=coded.dictionary.take(pa.array(order)))
 
 
 def _numbers(indices: pa.Array) -> Ints:
@@ -108,7 +110,7 @@ def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> Ranked:
     places = np.full(len(column), NOWHERE, np.int64)
     places[at] = place
     _, firsts = np.unique(place, return_index=True)
-    return Ranked(places, column.take(pa.array(at[firsts])))
+    return Ranked(places=places, values=column.take(pa.array(at[firsts])))
 
 
 SLICE_ROWS = 4_194_304
@@ -116,7 +118,7 @@ SLICE_ROWS = 4_194_304
 Span = tuple[float | None, int | None, bool]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """Another table's rows, by key and time known; and the table of their keys and the number of each key."""
 
@@ -216,7 +218,7 @@ def _bounds(low: Ints, high: Ints, total: int) -> tuple[int, int]:
 
 
 def _only(frames: Frames, rows: Ints) -> Frames:
-    return Frames(frames.low[rows], frames.high[rows], frames.keys[rows])
+    return Frames(low=frames.low[rows], high=frames.high[rows], keys=frames.keys[rows])
 
 
 def _span(over: Over) -> Span:
@@ -309,7 +311,7 @@ def _aggregate(over: Over, column: _Column, offsets: Ints, frames: Frames, rank:
         if _is_ordered(column.values.type):
             return _extreme(over, column, offsets, frames, count)
         return _ranked_extreme(over, column.rank(rank), offsets, frames, count)
-    values = Values(_floats(column.values), column.there, offsets)
+    values = Values(numbers=_floats(column.values), there=column.there, offsets=offsets)
     if over.aggregate == Aggregate.STD:
         with np.errstate(invalid="ignore"):
             made = np.sqrt(squares(values, frames, count) / np.maximum(count - 1, 1))
@@ -321,13 +323,13 @@ def _aggregate(over: Over, column: _Column, offsets: Ints, frames: Frames, rank:
 
 def _extreme(over: Over, column: _Column, offsets: Ints, frames: Frames, count: Ints) -> pa.Array:
     kind = column.values.type
-    values = Values(_ordered(column.values), column.there, offsets)
+    values = Values(numbers=_ordered(column.values), there=column.there, offsets=offsets)
     made = extremes(values, frames, largest=over.aggregate == Aggregate.MAX)
     return pa.array(made, mask=count == 0).cast(_bits(kind)).view(kind)
 
 
 def _ranked_extreme(over: Over, ranked: Ranked, offsets: Ints, frames: Frames, count: Ints) -> pa.Array:
-    values = Values(ranked.places, ranked.places != NOWHERE, offsets)
+    values = Values(numbers=ranked.places, there=ranked.places != NOWHERE, offsets=offsets)
     made = extremes(values, frames, largest=over.aggregate == Aggregate.MAX)
     return ranked.values.take(pa.array(made, mask=count == 0))
 

@@ -7,10 +7,11 @@ position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 
 from gridmill.domain.dataset import Aggregate
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.columns import refuse_duplicates
 from gridmill.jobs.expressions import quote_all, select
 

@@ -1,11 +1,12 @@
 """Computes which rows a window covers, as ranges of rows sorted by key and time. Works on numbers only."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gridmill.domain.frozen import dataclass
 
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -14,7 +15,7 @@ NOWHERE = -1
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Known:
     """Rows in the order of key and time: `offsets[k]` up to `offsets[k + 1]` are those of key k, and there is
     at least one of each. `times` are microseconds. `on_disk`: these are in a file."""
@@ -63,7 +64,7 @@ class Known:
         return low
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frames:
     """Of each row that asks, the rows from `low` up to, not including, `high`, all of key `keys`."""
 
@@ -77,7 +78,7 @@ class Frames:
         return self.high - self.low
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Own:
     """The rows that look at the earlier rows of their own key, and when they are."""
 
@@ -89,23 +90,25 @@ class Own:
 
     def only(self, places: Ints) -> "Own":
         """Those of the rows that are at these places."""
-        return Own(self.known, self.keys[places], self.times[places], self.first[places])
+        return Own(
+            known=self.known, keys=self.keys[places], times=self.times[places], first=self.first[places]
+        )
 
     def before(self, seconds: float) -> Frames:
         """The rows known in that time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
-        return Frames(low, self.first, self.keys)
+        return Frames(low=low, high=self.first, keys=self.keys)
 
     def at(self, seconds: float) -> Frames:
         """The rows exactly that time later."""
         times = self.times + _microseconds(seconds)
         low, high = (self.known.find(self.keys, times, side) for side in _SIDES)
-        return Frames(low, high, self.keys)
+        return Frames(low=low, high=high, keys=self.keys)
 
     def next(self, rows: int) -> Frames:
         """The next `rows` rows after those at the same time."""
         high = np.minimum(self._after + rows, self.known.offsets[self.keys + 1])
-        return Frames(self._after, high, self.keys)
+        return Frames(low=self._after, high=high, keys=self.keys)
 
     def ahead(self, step: int) -> Ints:
         """The row `step` after those at the same time; NOWHERE where there is none."""
@@ -119,7 +122,9 @@ class Own:
 
     def newest(self, rows: int) -> Frames:
         """The last `rows` rows known before."""
-        return Frames(np.maximum(self.first - rows, self.known.offsets[self.keys]), self.first, self.keys)
+        return Frames(
+            low=np.maximum(self.first - rows, self.known.offsets[self.keys]), high=self.first, keys=self.keys
+        )
 
     def back(self, step: int) -> Ints:
         """The row `step` before those at the same time; NOWHERE where there is none."""
@@ -131,12 +136,12 @@ def own_rows(codes: Ints, times: Ints) -> Own:
     """Of rows sorted by code and time."""
     places = np.arange(len(codes))
     new = changes(codes)
-    known = Known(np.append(places[new], len(codes)), times)
+    known = Known(offsets=np.append(places[new], len(codes)), times=times)
     first = np.maximum.accumulate(np.where(new | changes(times), places, 0))
-    return Own(known, np.cumsum(new) - 1, times, first)
+    return Own(known=known, keys=np.cumsum(new) - 1, times=times, first=first)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asking:
     """Rows with a key and a time each that look at the rows of another table."""
 
@@ -147,17 +152,17 @@ class Asking:
     def before(self, seconds: float) -> Frames:
         """The rows known in that time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
-        return Frames(low, self._high, self.keys)
+        return Frames(low=low, high=self._high, keys=self.keys)
 
     def ahead(self, seconds: float) -> Frames:
         """The rows known later, up to that time."""
         low = self.known.find(self.keys, self.times, "right")
         high = self.known.find(self.keys, self.times + _microseconds(seconds), "right")
-        return Frames(low, high, self.keys)
+        return Frames(low=low, high=high, keys=self.keys)
 
     def last(self, rows: int) -> Frames:
         """The last `rows` rows known before."""
-        return Frames(np.maximum(self._high - rows, self._start), self._high, self.keys)
+        return Frames(low=np.maximum(self._high - rows, self._start), high=self._high, keys=self.keys)
 
     def back(self, step: int) -> Ints:
         """The row `step` before the time (1: the last one known); NOWHERE where there is none."""
@@ -206,4 +211,4 @@ def cut_frames(known: Known, frames: Frames, low: int, high: int) -> tuple[Ints,
     empty = frames.high <= frames.low
     begin = np.where(empty, 0, frames.low - low)
     end = np.where(empty, 0, frames.high - low)
-    return offsets, Frames(begin, end, np.clip(frames.keys - first, 0, last - first - 1))
+    return offsets, Frames(low=begin, high=end, keys=np.clip(frames.keys - first, 0, last - first - 1))

@@ -1,7 +1,7 @@
 """Rows of other tables by key and availability time, read once for all chunks, in memory or in files."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.key_order import (
     COUNT,
     batches_of,
@@ -59,7 +60,9 @@ def _load(
         own = own_rows(integers(rows[CODE]), integers(rows[KNOWN]))
         kept.add(own.known.times, untied(helper, rows, own, theirs.order).select(columns))
     times, table = kept.close()
-    return Loaded(theirs, Known(offsets, times, on_disk), table, keys)
+    return Loaded(
+        theirs=theirs, known=Known(offsets=offsets, times=times, on_disk=on_disk), rows=table, keys=keys
+    )
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ with NaN or infinity, blocks of values are added up instead, as in a segment tre
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.window_ranges import NOWHERE, Flags, Frames, Ints
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -26,7 +26,7 @@ SPREAD_TOLERANCE = 1e-11
 """The largest error of a sum of squared differences, relative to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
     """One number per row (0 where none is `there`), and the rows of each key."""
 
@@ -87,7 +87,7 @@ def squares(values: Values, frames: Frames, count: Ints) -> Floats:
         doubtful |= _between(_running((~finite & values.there).astype(np.int64)), frames) > 0
     at = np.flatnonzero(doubtful)
     if len(at):
-        found[at] = _spread(values, Frames(frames.low[at], frames.high[at], frames.keys[at]))
+        found[at] = _spread(values, Frames(low=frames.low[at], high=frames.high[at], keys=frames.keys[at]))
     return found
 
 
@@ -123,7 +123,7 @@ def _neutral(values: Values, *, largest: bool) -> Numbers:
 # sums of whole numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Scaled:
     """Running sums of the values as whole numbers of units, `units` by key, and of their absolute values."""
 
@@ -155,7 +155,7 @@ class _Scaled:
 def _scale(numbers: Floats, offsets: Ints, frames: Frames) -> _Scaled:
     if not len(numbers):
         none = np.zeros(1, np.int64)
-        return _Scaled(none, None, None, np.ones(max(1, len(offsets) - 1)))
+        return _Scaled(running=none, absolute=None, lossy=None, units=np.ones(max(1, len(offsets) - 1)))
     absolute = np.abs(numbers)
     longest = int(frames.lengths.max(initial=1))
     rows = np.minimum(np.diff(offsets), max(1, longest))
@@ -168,10 +168,10 @@ def _scale(numbers: Floats, offsets: Ints, frames: Frames) -> _Scaled:
     signed = bool((numbers < 0).any())
     lossy = whole != exact
     return _Scaled(
-        running,
-        _running(np.abs(whole).astype(np.int64)) if signed else None,
-        lossy if lossy.any() else None,
-        np.exp2(-shift),
+        running=running,
+        absolute=_running(np.abs(whole).astype(np.int64)) if signed else None,
+        lossy=lossy if lossy.any() else None,
+        units=np.exp2(-shift),
     )
 
 

@@ -1,7 +1,7 @@
 """The models that a prediction can use, measured on the same validation rows of the prediction's dataset."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.footprint import count_shards
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext

@@ -5,7 +5,6 @@ here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import Objective
 from gridmill.errors import InternalError, JobError
 from gridmill.jobs import metrics

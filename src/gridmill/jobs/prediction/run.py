@@ -11,7 +11,7 @@ replaced by forks.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +25,7 @@ from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.amounts import show_number
 from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.domain.footprint import count_probe_shards, count_shards
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobSize
 from gridmill.domain.metrics import HIGHER_IS_BETTER
 from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS, PredictionSpec

@@ -1,11 +1,10 @@
 """Cuts a split into shards: ranges of rows that any worker can read without reading the rest."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset_reader import Partitions
 from gridmill.jobs.features import Integers, runs

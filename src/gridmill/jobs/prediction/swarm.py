@@ -10,11 +10,12 @@ import signal
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from itertools import groupby
 from typing import Any
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import Parallel
 from gridmill.errors import JobError
 from gridmill.jobs.workers import NOTHING, Child, Spent, raise_error, start_child

@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.codec import to_builtins
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.apply_model import predict_span, predicted_table
 from gridmill.jobs.dataset_reader import Fetch, Partitions, fetch_piece, open_partitions
 from gridmill.jobs.features import count_unknown

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from importlib import import_module
 from threading import Thread
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import OBJECTS, REMOTE
 from gridmill.errors import DataError, GridmillError, InputError, UnavailableError

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import Order
 from gridmill.domain.storage_uri import below

@@ -6,7 +6,7 @@ An error is attributed to the field of the declaration that its message indicate
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.preflight import Checked, Finding, Question, Unchecked
 from gridmill.domain.training import Objective

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.domain.artifact import Artifact
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Compression, Format

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, TextRules, as_texts, trimmed

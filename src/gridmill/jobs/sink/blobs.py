@@ -8,7 +8,7 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from mimetypes import guess_type
 from pathlib import Path, PurePosixPath
@@ -18,6 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Format, Source
 from gridmill.errors import DataError
 from gridmill.jobs.parquet import storage_errors

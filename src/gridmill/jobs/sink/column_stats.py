@@ -4,7 +4,7 @@ Minima and maxima of written files come from the footers, since Parquet's writer
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from gridmill.domain.frozen import dataclass
 
 Facts = Mapping[str, Mapping[str, Any]]
 

@@ -4,13 +4,14 @@ It is part of the commit itself, so that an attempt that dies right after the co
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gridmill.domain.amounts import show_count
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.remarks import REMARKS
 from gridmill.jobs.column_stats import describe
 from gridmill.jobs.context import JobContext

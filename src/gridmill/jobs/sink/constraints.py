@@ -1,11 +1,11 @@
 """Compiles constraints to one SQL query over a batch, which finds the rows that break one, with reasons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import Bound, Constraint
 from gridmill.errors import InputError
 from gridmill.jobs.duckdb_engine import literal, quoted

@@ -4,7 +4,6 @@ Texts are read as numbers and times in the forms that were decided for their col
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType
 from gridmill.domain.source import UNIX_UNITS
 from gridmill.jobs.sink.dates import Mask, Moments, Numbers, counted, distinct

@@ -6,7 +6,7 @@ Numbers that begin with a zero or a plus are found in the file's bytes, since Ar
 import csv
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import TextIOWrapper
 from typing import Any, BinaryIO
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 from numpy.typing import NDArray
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Source
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import Opened, SourceFile, open_file

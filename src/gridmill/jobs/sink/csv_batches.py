@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Format, Source
 from gridmill.errors import DataError
 from gridmill.jobs.sink.csv import Delimited, is_read_as_ascii

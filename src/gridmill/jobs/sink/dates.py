@@ -6,13 +6,14 @@ has. Times without a zone are UTC.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.sink.value_forms import ORDERS, UNITS, Form
 
 Numbers = NDArray[np.int64]

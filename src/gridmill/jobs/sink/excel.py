@@ -5,13 +5,14 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime, time, timedelta
 from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Source
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink.files import SourceFile
@@ -216,7 +217,7 @@ def _column_number(letters: bytes) -> int:
     return number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Copy:
     """A cell that has the value of the first one of those that it is merged with."""
 
@@ -246,7 +247,7 @@ class _Merged:
             row += [None] * (one.last_column - len(row))
             for at in range(one.first_column - 1, one.last_column):
                 if row[at] is None or row[at].value is None:
-                    row[at] = _Copy(cell.value, cell.data_type)
+                    row[at] = _Copy(value=cell.value, data_type=cell.data_type)
         return row
 
 

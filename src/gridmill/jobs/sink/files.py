@@ -13,12 +13,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Format, Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.plugins import find

@@ -1,11 +1,12 @@
 """Detects the forms of a column's texts: every text narrows them, until one of each family is left."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.sink.dates import Mask, Moments, distinct
 from gridmill.jobs.sink.value_forms import (
     ANY,

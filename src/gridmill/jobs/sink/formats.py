@@ -1,11 +1,11 @@
 """The interface of file formats: names, batches of raw columns, and the position of a row in the file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 

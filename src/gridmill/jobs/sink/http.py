@@ -6,7 +6,7 @@ A file is not fetched again while its ETag or its time of change is the same.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import HTTP, Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.parquet import storage_errors

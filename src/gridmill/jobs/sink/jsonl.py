@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from math import isinf
 from typing import Any, BinaryIO
@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.json as pj
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Source
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile, open_file

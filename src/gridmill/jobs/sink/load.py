@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType, OnMisfit, SinkSpec
 from gridmill.domain.source import ENTRY_TIME, Format, Source
 from gridmill.errors import DataError

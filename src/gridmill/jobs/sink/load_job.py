@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -11,6 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from gridmill.codec import fingerprint, to_builtins
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import OnMisfit, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.errors import ConflictError, DataError, UnavailableError
@@ -83,7 +84,7 @@ def declared_rules(spec: SinkSpec) -> int:
     return rules_number(fingerprint(LOADER, declared))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evolved:
     """What the columns of a table change to, and the `forms` of their texts; those of them that are `untold`
     have no value even then."""
@@ -180,7 +181,7 @@ class Bench:
         new = set(schema.names) - set(self.table.schema.names)
         left = tuple(name for name in schema.names if name in untold | new and found.get(name) is None)
         same = (schema, set(left), loading.forms) == (self.table.schema, untold, self._forms)
-        return None if same else Evolved(schema, left, loading.forms)
+        return None if same else Evolved(schema=schema, untold=left, forms=loading.forms)
 
     def found_forms(self, plan: LoadPlan) -> Mapping[str, Forms]:
         """How the texts of the files of a new table are read, by all values of columns whose types are
@@ -291,7 +292,9 @@ class Bench:
         return parts, writing.write_rejects(written)
 
     def _taken(self, file: SourceFile, writing: Writing) -> Written | None:
-        found = self.offer.take(file, Columns(writing.schema, writing.loading.forms), writing.folder)
+        found = self.offer.take(
+            file, Columns(schema=writing.schema, forms=writing.loading.forms), writing.folder
+        )
         if found is None:
             return None
         done, written = found

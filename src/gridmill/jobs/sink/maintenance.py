@@ -9,7 +9,7 @@ an empty data file, so that it is not loaded again. Files of earlier versions re
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import Retain, SinkSpec
 from gridmill.errors import InputError
 from gridmill.jobs.parquet import FILE_ROWS, Part, write_parquet

@@ -12,7 +12,7 @@ by chance, and no warning is given for them.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import log, sqrt
 from pathlib import Path
 from queue import Empty, Full, Queue
@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.column_stats import json_value
 from gridmill.jobs.context import JobContext

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import GCSStore, S3Store
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import OBJECTS, Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.files import SourceFile, described, key_of

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Source
 from gridmill.errors import DataError
 from gridmill.jobs.parquet import rows_at_once

@@ -7,13 +7,14 @@ changes between the two do not matter.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import SinkSpec
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.parquet import Part, link_file, storage_errors
@@ -64,7 +65,7 @@ def write_told(folder: Path, told: Told) -> None:
         (folder / TOLD_FILE).write_bytes(encode(told))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """A table's columns, and the forms in which the texts of some of them are read."""
 
@@ -81,8 +82,8 @@ class Columns:
         """What `text` gives."""
         schema, forms = json.loads(text)
         return cls(
-            pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
-            {name: frozenset(map(Form, some)) for name, some in forms.items()},
+            schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
+            forms={name: frozenset(map(Form, some)) for name, some in forms.items()},
         )
 
 

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import SourceFile
 

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import REMOTE, Format
 from gridmill.errors import GridmillError

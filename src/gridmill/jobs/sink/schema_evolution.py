@@ -6,11 +6,11 @@ values. Nothing else changes by itself.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 import pyarrow as pa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, TIMESTAMP, MisfitError, TextRules, convert

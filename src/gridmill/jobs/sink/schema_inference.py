@@ -1,11 +1,12 @@
 """Infers the type of each column from every value of every file, so that no later value has another type."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import (

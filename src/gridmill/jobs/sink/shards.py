@@ -120,7 +120,7 @@ def _write(bench: Bench, plan: LoadPlan, *, hasty: bool) -> Told:
     return Told(
         rules=bench.rules,
         references=referred(context, spec),
-        columns=Columns(schema, loading.forms).text(),
+        columns=Columns(schema=schema, forms=loading.forms).text(),
         inferred=plan.anew and not loading.untold and not loading.later,
         done=done,
     )

@@ -7,10 +7,11 @@ batches and the line of each (`lines`); `Arrivals.positions` are stored in the c
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import HTTP, OBJECTS, Format, Source
 from gridmill.jobs.sink import blobs
 from gridmill.jobs.sink.files import Content, SourceFile, find_files, hashed

@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any, TypeVar
 from warnings import catch_warnings, simplefilter
@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import SET
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, SQLAlchemyError
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import SqlSource
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.convert import TIMESTAMP

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import read_moment
 from gridmill.domain.sql_statement import TIMES, Given, Hole, Scalar, Where, filled, holes_of, named, some
 from gridmill.errors import InputError

@@ -5,7 +5,7 @@ The position (how far a table has been read) is a value of its cursor column, st
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from math import isfinite
@@ -16,6 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Format, SqlSource
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.parquet import storage_errors

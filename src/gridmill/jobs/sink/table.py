@@ -8,7 +8,6 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 from gridmill.jobs.parquet import Part, storage_errors
 from gridmill.jobs.sink.files import SourceFile

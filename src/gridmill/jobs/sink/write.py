@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.parquet import Part, write_parquet
 from gridmill.jobs.parquet_reader import ahead, thrifty
 from gridmill.jobs.sink.csv_batches import Bundle, bundled, is_small, text_bytes

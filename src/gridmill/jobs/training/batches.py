@@ -1,9 +1,9 @@
 """Batches for networks: one tensor of all rows on the device that computes, cut by row numbers."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
+
+from gridmill.domain.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

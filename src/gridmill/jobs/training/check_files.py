@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 from gridmill.jobs.model_files import Predictor

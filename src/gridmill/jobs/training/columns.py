@@ -1,11 +1,12 @@
 """Chooses how the columns of a dataset become inputs of a model, from the training rows alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError
 from gridmill.jobs.features import Encoding, is_number, is_text
 

@@ -1,10 +1,11 @@
 """Cross-validation: each training row is predicted by a model that did not learn from it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import FoldsBy, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext

@@ -1,7 +1,7 @@
 """Loads a dataset as arrays for training: inputs, label, splits, and the first row of each entity."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.domain.dataset import SCALERS
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.classes import TEXT, Classes, find_classes

@@ -6,13 +6,13 @@ DDP (DistributedDataParallel) averages the gradients.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import JobError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.training.networks import Network

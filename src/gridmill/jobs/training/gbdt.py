@@ -5,7 +5,6 @@ ONNX Runtime gives a row's sum of leaves as a single float, so the base, and a l
 outside of the trees.
 """
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from onnx import numpy_helper
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext

@@ -1,9 +1,10 @@
 """Standardises a label around a base for learning, and converts predictions back to the label's units."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import Objective
 from gridmill.jobs.features import Floats
 from gridmill.jobs.training.data import Frame

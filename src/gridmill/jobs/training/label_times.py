@@ -1,13 +1,13 @@
 """The times of a dataset's rows, and the times when their labels are known."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext

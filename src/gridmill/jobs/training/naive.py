@@ -4,12 +4,12 @@ A model can also learn the change from the present value: then it learns only th
 one.
 """
 
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
 import numpy.typing as npt
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext

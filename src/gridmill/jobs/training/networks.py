@@ -4,13 +4,13 @@ The graphs take raw inputs and answer in the label's units.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import TrainingSpec
 from gridmill.jobs.features import Floats
 from gridmill.jobs.training.label_scale import Units

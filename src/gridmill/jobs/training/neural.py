@@ -1,7 +1,7 @@
 """Common code of `lstm` and `mlp`: scaling, the label's units, the device, learning, and its report."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TypeVar
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save as to_safetensors
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers

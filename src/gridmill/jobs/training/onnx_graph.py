@@ -5,7 +5,7 @@ scikit-learn does), and include scaling and missing values, so that a server of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.training.scaling import Scaler
 
 OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # what ONNX Runtime has read since 2022

@@ -1,8 +1,9 @@
 """The result of learning, for every kind of model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.features import Floats
 
 Scalar = float | int | bool | str | None

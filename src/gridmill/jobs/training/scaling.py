@@ -1,11 +1,11 @@
 """Standardises columns by the training rows, at any scale, and makes missing values harmless."""
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from gridmill.domain.frozen import dataclass
 from gridmill.jobs.features import Floats
 
 AnyFloats = TypeVar("AnyFloats", bound=npt.NDArray[np.floating])

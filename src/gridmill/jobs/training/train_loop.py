@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext

@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from gridmill.domain.amounts import show_number
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.metrics import HIGHER_IS_BETTER
 from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.domain.tuning import Search, Value
@@ -67,7 +68,7 @@ class TrialContext(JobContext):
     @property
     def threads(self) -> int:
         """This trial's share."""
-        return max(1, super(TrialContext, self).threads // self.side_by_side)
+        return max(1, super(TrialContext, self).threads // self.side_by_side)  # noqa: UP008  slots make the class anew
 
     @property
     def checkpoints(self) -> Path | None:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from gridmill.domain.farm_protocol import (
     PodNames,
     check_versions,
 )
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import AwayError, GridmillError, InputError, UnavailableError
 from gridmill.http.server import keep_alive, little_unsent
 from gridmill.ports.site import Sights
@@ -149,7 +150,7 @@ MOST_LINE_BYTES = 64 * 2**20
 _ASKED_LAST = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
     """Connections that wait to be used again, and what leads there where SSH does. Data has a lane of its
     own: in one SSH connection messages would come after all of it that is on its way."""
@@ -271,7 +272,7 @@ class Farm:
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "MeteredFarm":
         """See Metered."""
-        return MeteredFarm(self, Meter(moved, piece_bytes))
+        return MeteredFarm(farm=self, meter=Meter(moved=moved, piece_bytes=piece_bytes))
 
     def send(self, chunks: Sequence[Chunk], meter: Meter = UNMETERED) -> None:
         """Carry these there."""
@@ -422,7 +423,7 @@ class Farm:
         return AwayError(f"the farm at {self._place} does not answer: {why}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredFarm:
     """A farm's Carrier (see `carry`) that tells what moves."""
 

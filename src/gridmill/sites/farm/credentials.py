@@ -22,7 +22,7 @@ class Credentials:
     ssh: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     """The folder and its files."""
 
@@ -77,4 +77,4 @@ class Keeping:
 
 def keeping(home: Path, name: str) -> Keeping:
     """What this home keeps of the farm it calls `name`."""
-    return Keeping(home / "clusters" / name)
+    return Keeping(folder=home / "clusters" / name)

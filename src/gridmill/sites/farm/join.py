@@ -47,7 +47,7 @@ def become_source(home: Path, name: str, controller: str, line: str) -> None:
 def _join(kept: Keeping, source: str, at: Credentials, line: str) -> None:
     fingerprint, secret = read_line(line)
     _check_new(kept, fingerprint)
-    draft = Keeping(kept.folder.with_name(f".{kept.folder.name}.draft"))
+    draft = Keeping(folder=kept.folder.with_name(f".{kept.folder.name}.draft"))
     farm = Farm(replace(at, fingerprint=fingerprint))
     try:
         asked = JoinRequest(source=source, secret=secret, request=draft.request(source), version=__version__)
@@ -78,7 +78,7 @@ def _asked(farm: Farm, request: JoinRequest) -> Joined:
 def _check_new(kept: Keeping, fingerprint: str) -> None:
     """Two sites of one farm would be one source there, and take each other's messages."""
     for folder in sorted(kept.folder.parent.glob("[!.]*")):
-        other = Keeping(folder)
+        other = Keeping(folder=folder)
         if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
             known = other.read()
             raise ConflictError(

@@ -19,12 +19,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 from gridmill.codec import decode_passed, encode_passed
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import (
     Events,
     EventType,

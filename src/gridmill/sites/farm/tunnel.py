@@ -4,10 +4,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gridmill.domain.frozen import dataclass
 from gridmill.errors import AwayError
 
 _START_SECONDS = 20.0

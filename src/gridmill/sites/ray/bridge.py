@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 import ray
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import Amounts
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.site import Node, NodeLook
 from gridmill.errors import GridmillError, UnavailableError

@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import read_address
 from gridmill.errors import InputError, StorageError, UnavailableError
 from gridmill.sites.machine import ray_processes

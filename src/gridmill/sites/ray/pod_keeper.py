@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled; nothing public tells clusters apart
@@ -22,6 +22,7 @@ from ray.exceptions import AuthenticationError, RpcError
 import ray
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.errors import GridmillError
 from gridmill.ports.site import Sight

@@ -1,8 +1,9 @@
 """The protocol between the Ray site and its bridge: one JSON document per line."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.site import Node, NodeLook
 from gridmill.ports.site import PodSight
