@@ -17,7 +17,7 @@ JOBS: Mapping[str, str] = {
     "training": "gridmill.jobs.training.run:run",
     "prediction": "gridmill.jobs.prediction.run:run",
 }
-"""Built-in kinds: a function JobContext -> JobResult. (`command` is executed by the pod itself.)"""
+"""Built-in kinds: a function JobContext -> JobResult. (The pod itself executes `command`.)"""
 
 PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "sink": ("pyarrow", "deltalake", "duckdb"),
@@ -26,7 +26,7 @@ PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
     "command": (),
 }
-"""What the zygote of a pod of that type imports at once; each was tried to be safe to fork."""
+"""Modules that the zygote of a pod of that type imports at once; each was tested to be safe to fork."""
 
 MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "lstm": ("torch",),
@@ -34,8 +34,8 @@ MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "gbdt": ("sklearn.ensemble",),
     "linear": ("sklearn.linear_model",),
 }
-"""What it imports besides before it forks the first training of such a model: seconds, and memory, that
-those of other models do not need. Tried as well."""
+"""Further modules that the zygote imports before it forks the first training of such a model. They cost
+seconds and memory that trainings of other models do not need. Each was tested too."""
 
 SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
@@ -49,21 +49,21 @@ WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.settings:check_resource",
 }
-"""Functions (Resource, Site) that raise InputError, of kinds of sites where a resource has settings too."""
+"""Functions (Resource, Site) that raise InputError, for kinds of sites where a resource has settings too."""
 CHECKS: Mapping[str, str] = {
     "local": "gridmill.sites.local:check_site",
     "slurm": "gridmill.sites.slurm.commands:check_site",
     "ray": "gridmill.sites.ray.site:check_site",
     "cluster": "gridmill.sites.farm.settings:check_site",
 }
-"""Functions of a Site that raise InputError for what is wrong with it whoever answers there."""
+"""Functions of a Site that raise InputError for errors in it that are known before the site is contacted."""
 STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
     "postgresql": "gridmill.stores.sql:make",
 }
 FAULTS: Mapping[str, str] = {"store": "gridmill.testing.faults:with_faults"}
-"""What fails on purpose, for tests: functions of the real one and a fault's name."""
+"""Fault injection for tests: functions of the real adapter and a fault's name."""
 LINKS: Mapping[str, str] = {
     "unix": "gridmill.transport.pod_side:make_unix",
     "tls": "gridmill.transport.tls:make",
@@ -72,7 +72,7 @@ LINKS: Mapping[str, str] = {
 """Pod ends by the scheme of PodOrder.link."""
 
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.source_files:describe_source"}
-"""What a source names now: a function of its declaration and the pipeline's folder."""
+"""Functions of a source's declaration and the pipeline's folder that list what the source names now."""
 
 READERS: Mapping[str, str] = {
     "sql": "gridmill.jobs.sink.sql:arrive",
@@ -80,27 +80,28 @@ READERS: Mapping[str, str] = {
     "http": "gridmill.jobs.sink.http:arrive",
     "objects": "gridmill.jobs.sink.object_storage:arrive",
 }
-"""How a sink's job reads what is no file of its machine: functions Asked -> Arrivals (jobs/sink/arrivals)."""
+"""Functions Asked -> Arrivals (jobs/sink/source.py) by which a sink job reads sources that are not local
+files."""
 
 JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
-"""How a site reads what a pod that is gone had not delivered."""
+"""Functions by which a site reads the undelivered events of a pod that has ended."""
 
 DECLARATIONS: Mapping[str, str] = {"yaml": "gridmill.declarations:read_again"}
-"""How the kept text of a pipeline is read again with other values."""
+"""Functions that read the stored text of a pipeline again with other parameter values."""
 
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
 LOOKS: Mapping[str, str] = {"process": "gridmill.storage.peek:ask"}
-"""How versions are looked into: a function of a Look."""
+"""Functions of a Look that read versions."""
 
 ARCHIVES: Mapping[str, str] = {
     "write": "gridmill.storage.archive:write_archive",
     "read": "gridmill.storage.archive:unpacked",
 }
-"""How whole projects are written to, and read from, one file."""
+"""Functions that write whole projects to one file, and read them from it."""
 
 GRIDS: Mapping[str, str] = {"records": "gridmill.bootstrap.node:read"}
-"""How a client reads a home without a control node: functions of Settings, whose result has `grid` and
+"""Functions of Settings by which a client reads a home without a control node; the result has `grid` and
 `close`."""
 
 VERSIONS: Mapping[str, str] = {
@@ -117,7 +118,8 @@ VERSIONS: Mapping[str, str] = {
     "write jsonl": "gridmill.jobs.write_rows:write_jsonl",
     "write parquet": "gridmill.jobs.write_rows:write_parquet",
 }
-"""How a program reads and writes a version: each loads the libraries of data or models that it needs."""
+"""Functions by which a program reads and writes a version; each loads the libraries of data or models that it
+needs."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,

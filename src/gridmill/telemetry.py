@@ -11,11 +11,8 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
-"""The environment variables that say so.
-
-ONNX Runtime sends events to its maker from version 1.29 on, unless its variable is set before it is imported
-(its docs/Privacy.md).
-"""
+"""The environment variables. ONNX Runtime sends events to its maker from version 1.29 on, unless its variable
+is set before it is imported (its docs/Privacy.md)."""
 
 
 def turn_off_telemetry() -> None:

@@ -159,10 +159,11 @@ _REPORTS = {"progress": _progress, "metric": _metric, "log": _text}
 READ_BYTES = 64 * 1024
 _DRAIN_READS = 64
 NEWS_SECONDS = 0.3
-"""Who ends all processes of a pod reaches its jobs first, or the pod: in any order, and within this."""
+"""If all processes of a pod are killed from outside, its jobs and the pod end in any order within this
+time."""
 
 Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
-"""Takes an event of the attempt."""
+"""Receives an event of the attempt."""
 
 
 class Stage(Enum):

@@ -18,12 +18,13 @@ from gridmill.domain.frozen import dataclass
 from gridmill.pod.processes import send
 
 RECORD = "cgroups"
-"""The file in the pod's folder that lists its cgroup folders, for who must clean up after it."""
+"""The file in the pod's folder that lists its cgroup folders, for the cleanup after it."""
 
 _PERIOD_US = 100_000
 _SMALLEST_QUOTA_US = 10_000
 _REACHED = 0.98
-"""What part of its limit a group has used, at least, when a page was refused: pages come in batches."""
+"""The smallest share of its limit that a group has used when a page was refused: pages are charged in
+batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,13 +35,14 @@ INHERITED = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_RUNTIME_DIR"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-"""What a command sees of the environment Gridmill was started in, beside LC_* and what Slurm says: no
-credentials by accident."""
+"""Variables of Gridmill's environment that a command sees, besides LC_* and Slurm's: no credentials by
+accident."""
 
 GPU_SHARE = "GRIDMILL_GPU_SHARE"
-"""To a job: how much of its GPU is its own, where that is not all of it."""
+"""The job's share of its GPU, if that is not all of it."""
 _OF_SHARE = 0.9
-"""The part of its share that JAX takes at once: contexts and kernels of all who share it need some too."""
+"""The part of its share that JAX allocates at once: contexts and kernels of all jobs on the GPU need some
+too."""
 
 GLOO = "GLOO_SOCKET_IFNAME"
 

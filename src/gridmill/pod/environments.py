@@ -77,7 +77,7 @@ _UNANSWERED = re.compile(
     r"Could not fetch URL (?!.*\b4\d\d Client Error)|HTTP error (5\d\d|429)|connection broken by"
     r"|(ReadTimeout|ConnectTimeout|ConnectionReset|IncompleteRead)Error|Temporary failure in name resolution"
 )
-"""Lines of pip's log about a network or an index that failed. pip itself goes on without such an index, and
+"""Lines of pip's log about a network or an index that failed. pip itself continues without such an index, and
 then reports that there is no such package."""
 _KILLED = {
     code: number.name

@@ -87,7 +87,7 @@ def has_few_files(folder: Path) -> bool:
 
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
-"""Names the descriptor by which a site hands the lock, already taken, to the pod it starts."""
+"""Variable with the descriptor by which a site passes the lock, already taken, to the pod that it starts."""
 
 
 def acquire_lock(path: Path, *, patience_seconds: float) -> int | None:
@@ -106,7 +106,7 @@ def acquire_lock(path: Path, *, patience_seconds: float) -> int | None:
 
 
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
-"""Names the reading end of a pipe: when nobody has its other end any more, the pod ends."""
+"""Variable with the reading end of a pipe: when no process has its other end any more, the pod ends."""
 
 
 def inherited_lock() -> int | None:

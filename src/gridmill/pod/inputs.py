@@ -18,11 +18,11 @@ from gridmill.transfer.checkout import hand_files, hand_tree
 from gridmill.transfer.contents import place_of, read_manifest
 
 NO_FILES = "no-files"
-"""Below the work folder: an empty folder for each needed job that left no files."""
+"""Folder below the work folder, with an empty folder for each needed job that left no files."""
 INPUTS = "inputs"
-"""Below the work folder: what is handed over."""
+"""Folder below the work folder with the inputs that are copied or linked for the attempt."""
 MOST_FILES = 20_000
-"""What a command left in more files is handed over where it lies: naming them anew takes seconds."""
+"""An output with more files is passed in place: linking them takes seconds."""
 _LOG = "_delta_log/"
 
 

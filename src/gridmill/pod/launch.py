@@ -17,12 +17,12 @@ from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 
 MESSAGE_BYTES = 512 * 1024
-"""A launch and what is said about it, at most."""
+"""Largest launch message, and largest message about it."""
 _PIPES = 3
 BLOCK_BYTES = 512
-"""What wait() counts reads and writes of disks in."""
+"""The unit in which wait() counts reads and writes of disks."""
 EVENTS_FD = 3
-"""Where a job's process finds the pipe for its reports (GRIDMILL_EVENTS_FD)."""
+"""The descriptor of the pipe for a job's reports (GRIDMILL_EVENTS_FD)."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -213,10 +213,10 @@ VARIABLES = (
 )
 _SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _SPINS = {"GOMP_SPINCOUNT": "30000"}
-"""How often a thread of libgomp (PyTorch, scikit-learn, XGBoost) looks whether there is more to do before it
-sleeps: about 0.1 ms long; the library's own 300,000 are a millisecond. Where others use the processors too,
-that is time taken from the thread that is waited for: a small LSTM took 24 s instead of 2, and on processors
-of its own as long either way (libgomp's manual, "GOMP_SPINCOUNT")."""
+"""How often a thread of libgomp (PyTorch, scikit-learn, XGBoost) checks for more work before it sleeps: about
+0.1 ms long; the library's own 300,000 are a millisecond. If other processes use the CPUs too, that time is
+taken from the thread that is waited for: a small LSTM took 24 s instead of 2, and equally long with either
+value on CPUs of its own (libgomp's manual, "GOMP_SPINCOUNT")."""
 
 
 def thread_environment(cpus: float, base: Mapping[str, str]) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ from gridmill.transfer.verify import find_troubles, seal, seal_again, way_out
 _DRAFT = ".gridmill-copy-"
 _MOST_COPIED = 1_000_000
 _FEW, _LITTLE_BYTES = 200, 1 << 20
-"""So much is hashed at once: it takes some milliseconds."""
+"""Outputs up to this size are hashed at once: it takes some milliseconds."""
 _COPY = "Write the file itself there, for example with `cp -L`."
 _EMPTY = 'To begin anew remove what is in it: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
 
@@ -300,7 +300,7 @@ def _is_in(path: Path, places: Iterable[Path]) -> bool:
 
 
 _AT_ONCE = 2_000
-"""So many files are counted in the loop itself: it takes some milliseconds."""
+"""Up to this many files are counted in the loop itself: it takes some milliseconds."""
 _FILE = "collected.json"
 _FIRST_FREE = 3
 

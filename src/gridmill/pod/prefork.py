@@ -20,10 +20,10 @@ from gridmill.pod.launch import Launch, Pipes, dress, fork, receive, send, settl
 from gridmill.pod.limits import Limits
 
 _FAILURES = 3
-"""So many spares that died waiting, and no more are made."""
+"""After this many spares that died while waiting no more are made."""
 
 Become = Callable[[Launch], NoReturn]
-"""Turns the process, dressed for the launch, into the job."""
+"""Turns the process, prepared for the launch, into the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

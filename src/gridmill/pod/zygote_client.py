@@ -18,12 +18,13 @@ from gridmill.pod.outcome import describe
 from gridmill.pod.zygote import Report
 
 _PROGRAM = (sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-m", "gridmill.pod.zygote")
-"""Newer Pythons warn of forking with threads: allocators have the only ones, and they mind forks."""
+"""Newer Pythons warn of forking with threads. The only threads are those of allocators, which are safe to
+fork."""
 PATIENCE_SECONDS = 30.0
-"""A zygote that is not ready after this is given up: jobs are executed instead."""
+"""A zygote that is not ready after this time is given up: jobs are started by exec instead."""
 _TRY_AGAIN_SECONDS = 0.005
 _FAILURES = 3
-"""So many deaths in a row before it was ready, and no other is made."""
+"""After this many consecutive deaths before it was ready no other zygote is made."""
 
 
 class Listener(Protocol):

@@ -6,7 +6,7 @@ from typing import Protocol
 from gridmill.domain.frozen import dataclass
 
 GOING = ".going-"
-"""What the name of a thing begins with that was set aside."""
+"""Prefix of the name of a thing that was set aside for deletion."""
 
 
 class Place(StrEnum):

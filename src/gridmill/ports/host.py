@@ -17,10 +17,10 @@ from gridmill.ports.store import Store
 from gridmill.settings import Settings
 
 GRID_PORT = 6379
-"""Where the head of a grid of loose machines listens, if its address has no port."""
+"""The port of the head of a grid of loose machines, if its address has none."""
 
 Check = tuple[str, bool, str]
-"""What was checked, whether it is well, and what was found."""
+"""The subject of a check, whether it passed, and what was found."""
 
 
 class ServedNode(Protocol):

@@ -139,7 +139,7 @@ class Store(Protocol):
 
 
 _Named = Site | Resource | Project | Pipeline | Schedule | Backfill | Alterations | Latest | Origin
-"""Known by their names, and below nothing."""
+"""Records whose key is their name and that have no parent."""
 
 
 def key_of(noun: Noun) -> str:

@@ -31,7 +31,7 @@ from gridmill.report.transfers import in_fact
 MOST_LINES = 60
 _UNITS = {"_seconds": lambda value: show_period(float(value)), "_bytes": show_bytes}
 _SECRET = ("env",)
-"""Fields whose values may be secret: the names alone are shown."""
+"""Fields whose values may be secret: only the names are shown."""
 
 
 def declared(job: Job) -> str:
@@ -92,10 +92,10 @@ def _text(value: object) -> str:
 
 
 LOG_LINES = 20
-"""Lines of a failed job's log that the report shows, the last ones."""
+"""Last lines of a failed job's log that the report shows."""
 LONGEST_LINE, LONGEST_MESSAGE = 600, 2000
 ROWS_OF_TIMELINE, DETAILED_JOBS, SHOWN_PARTS = 60, 60, 40
-"""More jobs are shown in short: the timeline has the longest ones, and settings are left out."""
+"""If there are more jobs, the timeline has only the longest ones, and settings are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

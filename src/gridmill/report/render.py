@@ -43,7 +43,7 @@ from gridmill.report.transfers import carried_lines
 from gridmill.version import __version__
 
 LEAST_SECONDS, LEAST_SAVING = 10.0, 0.2
-"""Advice is shown on jobs that take at least so long, where another number of workers saves at least that
+"""Advice is shown on jobs that take at least this long, if another number of workers saves at least this
 share."""
 
 

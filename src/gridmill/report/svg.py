@@ -296,9 +296,9 @@ def bars(values: Sequence[tuple[str, float, str]], title: str) -> str:
 _GRAPH_WIDTH, _GRAPH_HEIGHT, _LANE = 184.0, 46.0, 4.0
 _GAP_X, _GAP_Y = 36.0, 14.0
 _NAME, _LINE = 19, 23
-"""Letters of the first and the second line that a box has room for."""
+"""Letters that fit into the first and the second line of a box."""
 FOLDED_FROM, MOST_BOXES = 24, 60
-"""Jobs from which on alike ones are one box, and boxes that are drawn at most."""
+"""Number of jobs from which on similar ones share a box, and the most boxes that are drawn."""
 _ALIKE = 3
 _END = re.compile(r"([-_.]?\d+)+$")
 

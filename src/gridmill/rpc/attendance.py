@@ -13,10 +13,10 @@ from gridmill.errors import GridmillError, UnreachedError, explained
 from gridmill.rpc.protocol import Call
 
 _AGAIN_SECONDS = 0.2
-"""How often is looked whether a run that was stopped has ended, and stopped again where that failed."""
+"""How often a stopped run is checked for its end, and stopped again if that failed."""
 _LOOK_SECONDS = 1.0
 _CALLS_SECONDS = 10.0
-"""How long calls under way may take once the control node ends."""
+"""How long running calls may take when the control node ends."""
 
 
 class Attended(Protocol):

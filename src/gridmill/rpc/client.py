@@ -25,15 +25,16 @@ from gridmill.transport.unix import dial
 from gridmill.version import __version__
 
 SOCKET = "client.sock"
-"""In the home: where clients of this user and this machine call the control node."""
+"""File in the home: the socket on which clients of this user and this machine call the control node."""
 _ANSWER_SECONDS = 60.0
 _CALL_SECONDS = 3600.0
-"""Longer than any call takes that is not a defect: a backup copies all of its data."""
+"""Timeout of a call; only a defect takes longer: a backup copies all of its data."""
 _END_SECONDS = 30.0
 _END_MILLISECONDS = 1000
 """All connections of a process that ends are closed together, but not at the same instant."""
 GIVE_WAY = "give_way"
-"""A call that is no use case: the control node ends for one that stays, and leaves all as it is."""
+"""A call that is no use case: the control node ends in favour of a permanent one, and leaves runs and pods as
+they are."""
 
 
 def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "Link":

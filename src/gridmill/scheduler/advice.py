@@ -16,14 +16,16 @@ from gridmill.scheduler.history import PROBE
 from gridmill.scheduler.scaling_law import Curve, Trial, fit, fit_coherent
 
 TIMING_SECONDS = 0.02
-"""How far a shard's time may lie off whatever its length (standard deviation): short ones say less."""
+"""Standard deviation of the measurement of a shard's time, whatever its length: short shards are less
+precise."""
 FAR = 4
-"""Advice goes no further than so many times the largest number of workers that was measured."""
+"""Advice covers at most this many times the largest measured number of workers."""
 SHOWN = (1, 2, 4, 8, 16, 32)
 MOST_WORKERS = 64
 GROWING = 1.5
-"""Probes tell that the time around the shards grows with the data where the larger one's is so many times as
-long: carried on to all of the data, a smaller difference would be noise twenty times as large."""
+"""Probes show that the time around the shards grows with the data if it is at least this many times as long
+in the larger probe: extrapolated to all of the data, a smaller difference would be noise twenty times as
+large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
 _LEAST_SECONDS = 1e-6

@@ -11,10 +11,11 @@ JOBS_PER_CPU = 2
 """Jobs a pod runs at once per CPU. Jobs spend part of their time starting, reading and writing: two per
 CPU keep it busy, more would only share its cache and memory."""
 FEWEST_JOBS = 2
-"""... and never fewer: one long job must not keep every short one of a small pod waiting."""
+"""The fewest jobs that a pod runs at once: one long job must not keep every short one of a small pod
+waiting."""
 
 LEAST_CPUS = 0.1
-"""A node with less than this unclaimed is full: no pod is brought up with next to no CPU."""
+"""A node with fewer unclaimed CPUs is full: no pod is brought up with almost no CPU."""
 
 
 def most_jobs(cpus: float) -> int:
@@ -23,8 +24,8 @@ def most_jobs(cpus: float) -> int:
 
 
 Key: TypeAlias = tuple[float, int, str, int, int, "Whole"]
-"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): least loaded first, among equals the
-tightest. Ids differ, so what is behind them is never compared."""
+"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): the least loaded first, among equals the one
+with the least free memory. Ids differ, so the elements after them are never compared."""
 
 
 class Whole(NamedTuple):

@@ -8,7 +8,7 @@ from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState
 from gridmill.scheduler.snapshot import Snapshot
 
 Find = Callable[[str], JobRun | None]
-"""A job of the run, by its id."""
+"""Returns a job of the run by its id."""
 
 
 def failed_before(job_run: JobRun, find: Find) -> tuple[str, ...]:

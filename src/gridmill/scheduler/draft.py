@@ -19,8 +19,8 @@ from gridmill.scheduler.queue import Claim, Ticket, demand_of
 from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
-"""A job that waited longer has room kept free for it. Until then smaller jobs pass it: it costs nothing while
-there is hope that its room comes by itself, and keeps machines busy."""
+"""For a job that waited longer room is reserved. Until then smaller jobs pass it: that costs nothing while
+its room may still become free by itself, and keeps machines busy."""
 
 
 NONE: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -238,8 +238,8 @@ class Draft:
 
 
 _MOST_SHARE = 0.9
-"""A job that is expected to take longer than this share of a pod's whole time gets a fresh one: no pod would
-be long enough, and a forecast may be wrong."""
+"""A job that is expected to take longer than this share of a pod's lifetime gets a new pod: no existing pod
+would live long enough, and a forecast may be wrong."""
 
 
 def find_lasting(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:

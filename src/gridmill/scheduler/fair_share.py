@@ -21,11 +21,11 @@ from gridmill.scheduler.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
 AHEAD_SECONDS = 600.0
-"""A place that is held counts so much ahead: projects take turns also within one plan."""
+"""A place in use counts this much in advance, so that projects take turns also within one plan."""
 NO_BOUND = 2**62
-"""A whole number, as the others are: comparing these is quicker than with a fraction."""
+"""An integer, like other bounds: comparisons are faster than with a float."""
 _ROUNDING = 1e-6
-"""Sums of fractions of CPUs may be off by so much; quotas are told in thousandths."""
+"""Rounding error of sums of fractions of CPUs; quotas are given in thousandths."""
 
 
 def decayed(used_seconds: float, used_at: float, now: float) -> float:
@@ -178,8 +178,8 @@ def bounds(project: Project, tally: Tally, claim: Claim) -> Iterator[Bound]:
 
 
 _Place: TypeAlias = list[Any]
-"""[-priority, score, first job, all jobs, standing] of a project, in one list as long as it is in line.
-First jobs differ: no rest is compared."""
+"""[-priority, score, first job, all jobs, standing] of a project, in one list while it is in the queue. First
+jobs differ, so the elements after them are never compared."""
 
 
 class FairLine(Line):

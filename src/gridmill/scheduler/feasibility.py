@@ -196,7 +196,7 @@ def show(amounts: Amounts) -> str:
 
 
 POD_STEP, MIN_SHARE = 256 * MIB, GIB
-"""Deployments are sized in such steps. With a smaller share of a node, what spills leaves no room."""
+"""The step of deployment sizes; and the smallest share of a node to which a job that spills is limited."""
 
 
 def cpus_of(resource: Resource, node: Amounts) -> float:

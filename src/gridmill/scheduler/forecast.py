@@ -10,9 +10,9 @@ from gridmill.scheduler.feasibility import gpus_of
 from gridmill.scheduler.history import History
 
 ENOUGH = 3
-"""Attempts of other jobs of the subject, sizes known, from which a time can be told."""
+"""Attempts of other jobs of the subject, with known sizes, that a forecast needs."""
 RECENT = 5
-"""Newest attempts of the job itself that its time is told from."""
+"""The newest attempts of the job itself that a forecast uses."""
 
 
 def expected_seconds(

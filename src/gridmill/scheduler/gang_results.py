@@ -108,7 +108,7 @@ def counted(values: Sequence[int | None]) -> int | None:
 
 
 FIRST_PORT, PORTS = 20_000, 12_000
-"""Below what systems give to outgoing connections, and above what most services listen on."""
+"""Below the ports that systems use for outgoing connections, and above those that most services listen on."""
 
 
 def choose_ports(tokens: Sequence[str], taken: Collection[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ PER_SUBJECT = 60  # several jobs share a subject
 
 
 PROBE = "/probe"
-"""Behind the subject of what a probe measured: sizes and forecasts do not learn from these."""
+"""Suffix of the subject of a probe's measurements: sizes and forecasts do not use these."""
 
 
 class History:

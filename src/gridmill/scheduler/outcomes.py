@@ -22,8 +22,8 @@ from gridmill.scheduler.sizing import GROWTH, LATER_GROWTH, after_memory_kill
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_LOSSES = 5
-"""Attempts of one job that may be lost, with their pods or as the machine ran out of memory: more often, the
-job itself may be what kills them."""
+"""Attempts of one job that may be lost, with their pods or because the machine ran out of memory. After more,
+the job itself may be the cause."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 
 

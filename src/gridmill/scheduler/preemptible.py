@@ -13,8 +13,8 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_LOOKED_AT = 200
-"""Of the running jobs of a resource so many are looked at, those first that have run longest: they are the
-first to make room, and a plan stays quick however many run."""
+"""Running jobs of a resource that are examined, those that have run longest first: they are preempted first,
+and a plan stays fast with any number of running jobs."""
 
 
 class Running(NamedTuple):

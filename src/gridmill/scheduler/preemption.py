@@ -22,7 +22,7 @@ from gridmill.scheduler.preemptible import Running
 from gridmill.scheduler.queue import Demand, JobClass, Ticket
 
 MOST_TRIES = 20
-"""For so many jobs of a resource, the first in line, a plan looks for others to interrupt."""
+"""The first jobs in a resource's queue for which a plan looks for jobs to preempt."""
 
 
 def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:

@@ -16,8 +16,8 @@ from gridmill.domain.job import Job
 from gridmill.domain.sink_overrides import Change
 
 Known = Mapping[str, tuple[str, ...]]
-"""The columns of each table, by the name that the declaration gives it; of a dataset its features are enough.
-What is not known is not there."""
+"""The columns of each table, by the name that the declaration gives it; of a dataset its features suffice.
+Unknown tables are absent."""
 _AGGREGATE = re.compile(r"\s*\w+\s*\(\s*(?:distinct\s+)?([A-Za-z_]\w*)\s*\)\s*", re.IGNORECASE)
 """A metric that is one aggregate of one column."""
 _CONSTANTS = frozenset({"true", "false", "null"})

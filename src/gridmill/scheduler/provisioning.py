@@ -14,11 +14,11 @@ from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.sizing import size_resource
 
 FLOOR = GIB
-"""The least that a deployment has, so that a somewhat larger job next time fits what is already up,"""
+"""The smallest memory of a deployment, so that a slightly larger job next time fits what is already up."""
 FLOOR_SHARE = 8
-"""but on small nodes never by more than an eighth of the node."""
+"""On small nodes the floor adds at most an eighth of the node."""
 PART_OF_CPU = 1.0
-"""A pod is brought up with at least one CPU, or all of a smaller node's."""
+"""A pod is brought up with at least one CPU, or with all of a smaller node."""
 
 
 def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:

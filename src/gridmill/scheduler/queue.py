@@ -13,11 +13,11 @@ from gridmill.scheduler.sorted_tuples import Ordered
 
 Rank: TypeAlias = tuple[int, float, int, int, str]
 """(-priority, due time, run order, job order, JobRun id): the smallest is first; see
-gridmill.domain.ordering. All in one tuple: two that are compared are often equal up to the run."""
+gridmill.domain.ordering. All in one tuple, because two ranks are often equal up to the run."""
 
 Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass"]
-"""A job in line: its rank, and its class. Ranks differ, so classes are never compared. It is made once, when
-the job comes in line, and every plan passes it on as it is."""
+"""A waiting job: its rank, and its class. Ranks differ, so classes are never compared. It is made once, when
+the job enters the queue, and every plan uses it unchanged."""
 
 
 class Demand(NamedTuple):

@@ -30,13 +30,13 @@ from gridmill.domain.footprint import stretch
 from gridmill.domain.frozen import dataclass
 
 NOISE = 0.03
-"""How far attempts of one job lie apart (standard deviation as a share), before any were compared."""
+"""Standard deviation of attempts of one job, as a share, before any were compared."""
 NOISE_FREEDOM = 4
-"""How many degrees of freedom that is worth."""
+"""The degrees of freedom that this prior is worth."""
 LEVEL = 0.90
-"""Of the intervals."""
+"""The confidence level of the intervals."""
 _KEEP_CONTENTION = 1.5
-"""Standard errors that contention must be above nothing; less is noise, which grows when it is carried on."""
+"""Standard errors that contention must be above zero; less is noise, which grows when it is extrapolated."""
 _COHERENCE_LEVEL = 0.95
 
 _LEAST_SECONDS = 1e-6
@@ -272,7 +272,7 @@ def student(level: float, freedom: int) -> float:
 
 
 _FARTHEST = log(1000.0)
-"""How far an interval reaches to either side: attempts that contradict each other wildly say nothing."""
+"""The largest half-width of an interval: attempts that contradict each other widely are not informative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

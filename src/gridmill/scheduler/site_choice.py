@@ -14,8 +14,8 @@ from gridmill.domain.site import LOCAL, Site, SiteKind
 
 GAIN_SHARE = 0.2
 GAIN_SECONDS = 30.0
-"""A job keeps its place in line, unless elsewhere it is done sooner by a fifth, and by this; by twice as much
-after each move."""
+"""A job keeps its place in the queue unless another resource finishes it sooner by a fifth, and by this; by
+twice as much after each move."""
 
 
 def choose(alternatives: Sequence[Alternative], current: str = "", moves: int = 0) -> Choice:
@@ -75,13 +75,13 @@ def _place(resource: Resource) -> str:
 
 
 FADING = 0.5
-"""What the transfers before count for when one more is known."""
+"""The weight of earlier transfers when a new one is known."""
 MOST_BYTES = float(64 << 20)
-"""No transfer counts for more: else one large one would be believed for ever."""
+"""The largest weight of a transfer; otherwise one large transfer would dominate for ever."""
 LEAST_BYTES = 64 << 10
-"""Less tells of round trips, not of the rate."""
+"""Smaller transfers measure round trips, not the rate."""
 ROUND_TRIPS = 4
-"""Questions that are asked one after the other for a transfer of any size."""
+"""Sequential requests of a transfer of any size."""
 MOST_STAGED = 200
 
 
@@ -127,7 +127,7 @@ def crossing_seconds(pace: Pace | None, round_trip_seconds: float | None, size_b
 
 
 ELSEWHERE = frozenset({SiteKind.CLUSTER})
-"""Kinds of sites to which data is carried."""
+"""Kinds of sites to which data is transferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,23 +30,25 @@ from gridmill.scheduler.history import History
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
 MODEL_MARGIN = 1.5
-"""On an estimate that nothing measured supports."""
+"""Margin of an estimate that no measurement supports."""
 MARGINS = {1: 1.5, 2: 1.4}
-"""On the largest peak of a job measured once or twice: the fewer, the less is known of the spread."""
+"""Margin above the largest peak of a job measured once or twice: with fewer measurements less is known of the
+spread."""
 MARGIN = 1.3
-"""... of a job measured more often: above the largest of three, 30 % is exceeded in under 1 % of runs."""
+"""Margin of a job measured more often: 30 % above the largest of three is exceeded in under 1 % of runs."""
 SPILLING_MARGIN = 1.5
-"""... of what spills, however often measured: its engine has a share of the memory, and gives up where that
-is full. It took 605 MiB of 928; of 896 it gave up at 590."""
+"""Margin of a job that spills, however often measured: its engine has a share of the memory, and fails when
+that is full. It took 605 MiB of 928; of 896 it failed at 590."""
 NEAR = 1.5
 """Sizes within this factor of each other are about the same."""
 SPILLED = 0.5
-"""What spills grows with this power of its rows: a quarter more rows were seen to take 0 to 12 % more."""
+"""The memory of a job that spills grows with this power of its rows: a quarter more rows took 0 to 12 %
+more."""
 ENOUGH = 1.25
-"""What had over this much more than others got by with took more because it had more."""
+"""A job that had over this factor more than others needed used more because it had more."""
 GROWTH, LATER_GROWTH = 2, 4
-"""What a job killed for memory is given next, times what it had: after the first kill, and after later ones
-of a job whose size was an estimate."""
+"""Factors by which a job killed for memory gets more: after the first kill, and after later ones of a job
+whose size was an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from gridmill.scheduler.bottleneck import entity_of
 from gridmill.scheduler.feasibility import gpus_of
 
 Size = Callable[..., Sizing]
-"""The size of one attempt of a job: of a part, where it is given in how many (`parts`)."""
+"""Returns the size of one attempt of a job; of a part, if `parts` is given."""
 PART_BYTES = 256 * MIB
-"""Files of a sink's source that make a further part, where it is not declared how many there are."""
+"""Bytes of a sink's source files per part, if the number of parts is not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,11 +108,11 @@ class Rehearsal:
 
 
 LOW, LIKELY, HIGH = 0.2, 0.5, 0.8
-"""The shares of measured jobs that were as quick, from which the range is told."""
+"""Quantiles of the durations of measured jobs from which the range is computed."""
 _LAST = ""
-"""The id of a job that does not stand in line yet."""
+"""The id of a job that is not in the queue yet."""
 MOST_BEFORE = 500
-"""Behind more jobs than these nothing is told: errors would add up."""
+"""Behind more jobs than this there is no estimate: errors would add up."""
 
 
 class Wait(NamedTuple):

@@ -21,7 +21,7 @@ _TAKE_OVER_SECONDS = 15.0
 """How long a client looks for the control node that takes over from one that has ended."""
 
 _STORE_SECONDS = 60.0
-"""How long a client waits for a database server: as long as one takes to start, or another to take over."""
+"""How long a client waits for a database server: the time for a restart or a failover."""
 _AGAIN_SECONDS = 0.2
 
 

@@ -169,9 +169,9 @@ def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = ""
 
 
 _FIRST = Probe(workers=1, share=0.05)
-"""For a job that never ran; it says how large the second one must be."""
+"""The first probe of a job that never ran; its result decides how large the second one must be."""
 _MOST = 2
-"""Probes of one advice."""
+"""The most probes for one advice."""
 
 
 class AdviceVerbs(RunVerbs):

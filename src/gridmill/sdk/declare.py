@@ -16,13 +16,13 @@ Size: TypeAlias = str | int
 Count: TypeAlias = str | int
 """`"1M"`, or a number."""
 Text: TypeAlias = str | int | float | bool | PathLike[str]
-"""Text, and what is written as text."""
+"""Text, or a value that is written as text."""
 Given: TypeAlias = Mapping[str, Any]
-"""A noun as a mapping, as a file has it."""
+"""A record as a mapping, as in a file."""
 Several: TypeAlias = T | Sequence[T]
 """One, or several."""
 ByName: TypeAlias = T | Sequence[T] | Mapping[str, T | Given]
-"""Nouns with names: one, several, or a mapping by their names."""
+"""Named records: one, several, or a mapping by their names."""
 
 
 class Declaring(type):

@@ -23,9 +23,9 @@ from gridmill.storage.home import make_home
 from gridmill.version import __version__
 
 _TURN_SECONDS = 120.0
-"""How long somebody else who starts a control node is waited for."""
+"""How long this process waits for another one that starts a control node."""
 _STARTS = 3
-"""How often one is started that does not answer, or is killed at once."""
+"""How often a control node is started if the one before does not answer, or is killed at once."""
 _LOOK_SECONDS = 0.02
 _COMMAND_CHARACTERS = 200
 

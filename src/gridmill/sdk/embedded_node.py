@@ -13,10 +13,10 @@ from gridmill.rpc.protocol import receive_frame
 from gridmill.settings import Settings, as_variables, whole_environment
 
 LOG = "control.log"
-"""In the home: what control nodes that commands started had to say."""
+"""File in the home: the log of control nodes that commands started."""
 _LOG_BYTES = 2**20
 _START_SECONDS = 90.0
-"""It imports itself, opens the store, and waits up to 15 s for another one that ends."""
+"""Time limit for the start: imports, opening the store, and up to 15 s for another control node to end."""
 
 
 def start_node(settings: Settings) -> socket.socket | None:

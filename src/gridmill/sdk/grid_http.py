@@ -13,7 +13,7 @@ from gridmill.ports.usecases import USE_CASES
 from gridmill.sdk.connection import Answer, Connections, tcp_connections
 
 WAIT_SECONDS = 30.0
-"""The longest wait that is asked for: below the time in which a connection must answer."""
+"""The longest wait that is requested: below the timeout of the connection."""
 
 
 def over_tcp(url: str, token: str | None) -> "HttpGrid":

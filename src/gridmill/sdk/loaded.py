@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 FORMATS = ("csv", "parquet", "jsonl", "onnx")
-"""What `write` can write; the ending of a file's name says which."""
+"""File formats of `write`; the extension of the file's name selects one."""
 BATCH_ROWS = 65_536
 GRAPH = "model.onnx"
 

@@ -11,7 +11,7 @@ from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.grid import Grid
 
 _LATEST = 20
-"""Among so many runs of a pipeline the newest one that is no probe is looked for."""
+"""How many of the newest runs of a pipeline are searched for one that is no probe."""
 
 
 class Noun(StrEnum):
@@ -54,10 +54,10 @@ LISTED: Mapping[Noun, Callable[[Grid], tuple[Any, ...]]] = {
     Noun.ARTIFACT: lambda grid: grid.artifacts(),
     Noun.ALIAS: lambda grid: grid.aliases(),
 }
-"""How each noun that can be listed is listed."""
+"""The function that lists each kind of record."""
 
 ARTIFACTS = frozenset({Noun.SINK, Noun.DATASET, Noun.MODEL, Noun.PREDICTION, Noun.FILES, Noun.ARTIFACT})
-"""Nouns that are versions."""
+"""Kinds of records that are versions."""
 
 
 def plural(noun: Noun) -> str:
@@ -74,7 +74,7 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),
 }
-"""How each noun that can be removed is removed; versions aside."""
+"""The function that removes each kind of record, except versions."""
 
 
 def read_noun(word: str) -> Noun:

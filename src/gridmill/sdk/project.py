@@ -63,7 +63,7 @@ def _checked(text: str) -> str:
 
 
 Source = str | Path | Pipeline
-"""A pipeline file, the name of a known pipeline, or the noun."""
+"""A pipeline file, the name of a known pipeline, or the record."""
 
 
 def is_name(source: Source) -> bool:
@@ -132,7 +132,7 @@ def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]
 
 
 LARGE_BYTES = 20 * MIB
-"""From here on copying a project takes longer than starting a job."""
+"""A project of this size takes longer to copy than a job takes to start."""
 
 
 def with_bundle(

@@ -35,7 +35,7 @@ from gridmill.sdk.lookup import find_run, job_of
 from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
 
 LINES = 15
-"""How many of the last lines of its log are in the error."""
+"""Last lines of the log that the error includes."""
 _ERRORS: Mapping[Cause, type[JobError]] = {Cause.MEMORY: MemoryExceededError, Cause.TIMEOUT: TimeLimitError}
 
 
@@ -91,7 +91,7 @@ _PAGE = 1000
 _HELD = 10 * _PAGE
 _VIEW_SECONDS = 0.1
 _VIEW_SHARE = 20
-"""A run is looked at no oftener than each `_VIEW_SECONDS`, and for no more than a twentieth of the time."""
+"""A run is read at most every `_VIEW_SECONDS`, and for at most a twentieth of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

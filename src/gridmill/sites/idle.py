@@ -16,8 +16,8 @@ from pathlib import Path
 _EVENT = struct.Struct("@llHHi")
 """struct input_event of linux/input.h: seconds, microseconds, type, code, value."""
 _KEY, _RELATIVE = 1, 2
-"""EV_KEY (a key, a button, a touch) and EV_REL (a mouse moves). What people do not do is of other types: the
-lid (EV_SW), an accelerometer or a stick that drifts (EV_ABS)."""
+"""EV_KEY (a key, a button, a touch) and EV_REL (a mouse moves). Events that people do not cause have other
+types: the lid (EV_SW), an accelerometer or a stick that drifts (EV_ABS)."""
 _MANY = 1024
 _NEVER_SECONDS = 10.0**9
 

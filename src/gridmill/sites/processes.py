@@ -33,7 +33,8 @@ from gridmill.sites.machine import gpus, look_at_machine, memory_of_machine
 from gridmill.sites.preload import Ahead, start_ahead
 
 KEPT_SECONDS = 86400.0
-"""Somebody may want to see why a pod ended by itself, or died; and what it said last is read from there."""
+"""How long the folder of an ended pod is kept: users may want to see why it ended, and its last events are
+read from there."""
 
 
 def clear(folder: Path) -> None:
@@ -57,7 +58,7 @@ def clear_old(pods: Path, now: float) -> None:
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
 GPUS = "gpus"
-"""Of a PodOrder's settings: the numbers of the GPUs that are the pod's alone, with commas."""
+"""Key in a PodOrder's settings: the numbers of the GPUs that belong to the pod alone, separated by commas."""
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01

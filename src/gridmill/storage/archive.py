@@ -28,7 +28,7 @@ from gridmill.storage.manifests import FILES, check_archived, manifests_of, rene
 from gridmill.storage.manifests import homes as manifest_homes
 
 STAGING = ".import-"
-"""What their names begin with, right below the storage root."""
+"""Prefix of the names of unpacking folders, directly below the storage root."""
 
 
 @contextmanager

@@ -41,7 +41,7 @@ ALWAYS = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".gridmill", 
 BY_DEFAULT = frozenset(
     {"node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".ipynb_checkpoints"}
 )
-"""Left out unless a rule (`!node_modules`) says that they are wanted; files of secrets (`.env`) as well."""
+"""Excluded unless a rule (`!node_modules`) includes them; files of secrets (`.env`) as well."""
 _NO_SECRETS = (".example", ".sample", ".template", ".dist")
 COMPILED = ".pyc"
 RULE_FILES = (".gitignore", ".gridmillignore")
@@ -95,7 +95,7 @@ def _walk(
 
 
 NOT_CODE = ("pyvenv.cfg", "control.lock")
-"""Files that tell a virtual environment and a grid's home: neither is part of a project."""
+"""Files that identify a virtual environment and a grid's home: neither is part of a project."""
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -23,11 +23,11 @@ from gridmill.storage.unpack import FOLDER, LINK, bundle_members
 from gridmill.transfer.manifest import HashCache
 
 WHOLE = 0
-"""In place of a size of chunks: a file has one hash, of all that it holds."""
+"""Used instead of a chunk size: a file has one hash of its whole content."""
 
 
 SOURCES_KEPT = 64
-"""The hashes of so many sources stay in memory."""
+"""Sources whose file hashes stay in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ SHARED = frozenset(
 """File systems that other machines may write to at the same time."""
 
 ALONE = frozenset({"nolock", "local_lock=all", "local_lock=flock", "nobrl"})
-"""Options of mounts whose locks other machines do not see: such a lock is always got, and means nothing."""
+"""Mount options with which locks are not seen by other machines: such a lock is always granted, and protects
+nothing."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _MOUNTS = Path("/proc/self/mountinfo")

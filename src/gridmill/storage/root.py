@@ -82,7 +82,8 @@ def _made(place: Path, owner: str) -> str:
 
 _HASH = re.compile("[0-9a-f]{64}")
 SHARED_BUNDLES = "bundles"
-"""Below the root: code that pods of other machines run. It is shared anew when it is needed and gone."""
+"""Folder below the root: code that pods of other machines run. If it is needed and missing, it is shared
+again."""
 
 
 class Root:

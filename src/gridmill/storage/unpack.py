@@ -22,7 +22,7 @@ MAX_BYTES = 100 * MIB
 MAX_FILES = 20_000
 LINK, FOLDER = "l", "d"
 FILE_MODES: Mapping[str, int] = MappingProxyType({"f": 0o644, "x": 0o755, "p": 0o600, "q": 0o700})
-"""The permissions of a file by its letter; p and q are its owner's alone, as keys for SSH have to be."""
+"""The permissions of a file by its letter; p and q are for the owner alone, as required for SSH keys."""
 FOLDER_MODE = 0o755
 
 

@@ -135,7 +135,7 @@ def _explained(dialect: Dialect, error: Exception) -> StorageError:
 
 
 _KEPT = 4
-"""So many that nobody reads from stay open for the next ones."""
+"""Idle read connections that stay open."""
 
 
 @contextmanager

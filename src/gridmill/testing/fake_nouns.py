@@ -53,7 +53,7 @@ from gridmill.errors import ConflictError, NotFoundError, StaleVersionError
 from gridmill.scheduler.advice import Known, advise
 
 ADVISED = "weather/predict"
-"""The one job that a FakeGrid knows something of."""
+"""The only job on which a FakeGrid has measurements."""
 
 
 def parallel_attempt(

@@ -423,10 +423,10 @@ CHECKS: tuple[Check, ...] = (
     check_readers_see_whole_commits,
     check_it_agrees_with_a_model,
 )
-"""For every store."""
+"""Checks for every store."""
 
 OWNER_CHECKS: tuple[Check, ...] = (check_one_control_node_owns_it,)
-"""For stores that several homes can reach."""
+"""Checks for stores that several homes can reach."""
 
 SHARED_CHECKS: tuple[Check, ...] = (
     check_it_is_there_after_reopening,
@@ -434,4 +434,4 @@ SHARED_CHECKS: tuple[Check, ...] = (
     check_many_stores_race,
     check_events_of_many_stores_at_once,
 )
-"""For stores whose database outlives them, or serves several."""
+"""Checks for stores whose database outlives them, or serves several."""

@@ -19,7 +19,7 @@ from gridmill.transfer.signed_urls import check_bucket, refusal, send
 from gridmill.transfer.stream import UNMETERED, Meter
 
 PASS_SECONDS = 900.0
-"""For so long a signed URL opens its object."""
+"""How long a signed URL is valid."""
 _ALLOW = "Are the credentials right, still valid, and for this prefix?"
 _SET = "The clock of this machine is wrong, or that of the bucket's server: set it."
 _MAKE = "Make it, or name another: `gridmill configure site NAME --export s3://BUCKET/PREFIX` (or --shared)."
@@ -29,19 +29,19 @@ _SAY = (
 )
 _SILENT = "its server does not answer"
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
-"""Who is asked for credentials that nobody has said."""
+"""Metadata services that libraries ask for credentials if none are given."""
 _TRIED = re.compile(
     r"Generic \w+ error: Error performing \w+ \S+ in \S+(, .*retry_timeout: \S+)?\s+- (HTTP error: )?"
 )
-"""How obstore says what it did, before what came of it."""
+"""obstore's description of the request, which precedes its result in a message."""
 _REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
 _SKEWED = "RequestTimeTooSkewed"
 _S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
-"""What is read may take its time as long as something comes."""
+"""Timeouts of reads, which may take long as long as bytes arrive."""
 _PUTTING = {"timeout": timedelta(seconds=300)}
-"""While a put is on its way nothing comes."""
+"""Timeout of a put, during which no bytes arrive."""
 
 
 class Objects:

@@ -349,7 +349,7 @@ def _remove(path: Path) -> None:
 
 COPIED_BYTES = 64 << 20
 COPIED_FILES = 1_000
-"""So much is copied of a version, the smallest files first: it takes some tenths of a second at most."""
+"""Files of a version that are copied, the smallest first: it takes some tenths of a second at most."""
 _CLONE = 0x40049409
 """FICLONE of linux/fs.h."""
 

@@ -33,7 +33,7 @@ from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
 from gridmill.transfer.stream import Chunk, Content, Flow, damaged, matches
 
 HELD_BYTES = 8 << 20
-"""So much is held before it is kept, in one go."""
+"""Bytes that are held in memory before they are written together."""
 
 
 class ChunkStore:
@@ -409,7 +409,7 @@ def _pins(path: Path) -> frozenset[str]:
 
 
 _FRESH_SECONDS = 60.0
-"""Whoever waits asks again and again; who has not for so long wants it no more."""
+"""Waiting transfers repeat their request; one that has not for this long has ended."""
 _NAMED = 3
 
 

@@ -21,7 +21,7 @@ from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathE
 NOTHING = Contents()
 _THREADS = 4
 _ALONE_BYTES = 4 << 20
-"""Less is hashed without threads, which cost about as much to start."""
+"""Less is hashed without threads, because starting them takes about as long."""
 _PLAIN = re.compile("[^%\ud800-\udfff]*")
 
 

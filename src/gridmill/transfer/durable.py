@@ -9,13 +9,14 @@ from pathlib import Path
 from gridmill.errors import StorageError
 
 _EACH = 16
-"""So many are synced one by one; of more the whole file system is, in one go: each waits for the disk."""
+"""Up to this many files are synced one by one, each with a wait for the disk; for more the whole file system
+is synced once."""
 _C = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE: Callable[..., int] | None = getattr(_C, "sync_file_range", None)
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, do not wait
 READ_ONLY = 0o444  # placed files are links to what is kept
 SEALED_NS = 1_000_000_000_000_000_000
-"""The time of change of what is kept. With another one somebody wrote to it: it is not used any more."""
+"""The modification time of sealed files. A file with another one was written to, and is not used any more."""
 _PIECE_BYTES = 1 << 18
 _JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)

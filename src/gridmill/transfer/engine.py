@@ -22,7 +22,7 @@ from gridmill.transfer.progress import Progress
 from gridmill.transfer.stream import PIECE_BYTES, Chunk, Content, Flow, Flowing, Receiving, flow_of
 
 _THIN_BYTES_PER_SECOND = 1e6
-"""Below that four chunks at a time take longer than ten seconds."""
+"""Below this rate four chunks at a time take longer than ten seconds."""
 _BETTER = 1.25
 
 

@@ -26,11 +26,11 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, StorageErr
 from gridmill.transfer.paths import FilesBelow, check_path, file_below, folder_below
 
 SETTLED_NS = 2_000_000_000
-"""A file that changed more recently than this may change again within the same tick of the file system's
-clock: what it hashed to is not kept."""
+"""A file that changed more recently may change again within the same tick of the file system's clock: its
+hash is not cached."""
 
 HASH = "blake3"
-"""Of what kind hashes are; those that were kept when they were of another are not believed."""
+"""The hash function; cached hashes of another function are ignored."""
 
 
 class Looks(Protocol):
@@ -58,7 +58,7 @@ class Looks(Protocol):
 
 
 Seen = tuple[int, int, int, int]
-"""Of a file: size in bytes, times of change of its content and of its record (ns), inode."""
+"""The size of a file in bytes, times of change of its content and of its inode (ns), and inode number."""
 
 
 def seen(stat: Looks) -> Seen:
@@ -161,8 +161,8 @@ class Turns:
 
 
 CHUNK_BYTES = 4 << 20
-"""Size of a chunk, but a file's last. Smaller ones cost requests and syncs, larger ones let more travel:
-of a file of 256 MB to which 1 % is appended, with 4 MiB on average 2 %, with 8 MiB 3 %."""
+"""Size of a chunk, except the last one of a file. Smaller chunks cost requests and syncs, larger ones
+transfer more: of a file of 256 MB to which 1 % is appended, with 4 MiB on average 2 %, with 8 MiB 3 %."""
 _READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor until it is hashed
 _TOGETHER = 256  # small files that a thread reads in one go
 

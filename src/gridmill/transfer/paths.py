@@ -11,7 +11,7 @@ from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import InputError, NotFoundError, UnsafePathError
 
 LARGEST_CHUNK_BYTES = 64 << 20
-"""Larger ones are refused, wherever they come from."""
+"""Larger chunks are refused, wherever they come from."""
 User = tuple[int, int]
 """A Unix user and group, by their numbers."""
 _LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; what Linux takes

@@ -21,9 +21,9 @@ from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash
 from gridmill.transfer.stream import PIECE_BYTES, Chunk, Content, Flow, in_pieces
 
 SILENCE_SECONDS = 30.0
-"""A bucket that says nothing for so long does not answer."""
+"""Timeout without a byte from the bucket."""
 PARCEL_SECONDS = 900.0
-"""The content of one parcel comes in this time, or it is asked for again."""
+"""Timeout for the content of one parcel, after which it is requested again."""
 _BUCKET = re.compile(r"(s3|gs)://[A-Za-z0-9._-]{3,}(/[^?#]*)?")
 _HTTP = re.compile(r"https?://[!-~]+")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
@@ -32,7 +32,7 @@ _PASSING = frozenset({408, 429})
 _TOLD_BYTES = 4096
 _SENT_BYTES = 1 << 14
 _TELLING = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"})
-"""Where AWS, Google, Alibaba, Azure and Oracle tell machines of themselves, beside 169.254.169.254."""
+"""Metadata services of AWS, Google, Alibaba, Azure and Oracle, besides 169.254.169.254."""
 _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
 
 
@@ -201,7 +201,7 @@ class _Any(Container[str]):
 
 
 _ANY = _Any()
-"""Home opens any host that its owner has said."""
+"""Home opens any host that its owner configured."""
 
 
 @contextmanager

@@ -129,7 +129,8 @@ def decode(pieces: Iterable[Content], *, largest_bytes: int = LARGEST_CHUNK_BYTE
 
 
 PIECE_BYTES = 1 << 18
-"""Stays in a core's own cache until it is hashed and written: twice as quick as what has left it."""
+"""A piece stays in a core's own cache until it is hashed and written: this is twice as fast as from
+memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ from gridmill.transfer.contents import (
 )
 
 SMALL_BYTES, SMALL_FILES = 16 << 20, 1000
-"""A version up to this is read each time it is looked at: that takes some hundredths of a second."""
+"""A version up to this size is read on each check: that takes some hundredths of a second."""
 _LITTER = ("/__pycache__/", "/.nfs")
-"""What Python and NFS clients leave beside files that are read."""
+"""Files that Python and NFS clients leave beside files that are read."""
 
 
 def seal(folder: Path, contents: Contents) -> None:

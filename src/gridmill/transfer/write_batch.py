@@ -11,7 +11,7 @@ from gridmill.transfer.contents import sync_folder
 from gridmill.transfer.durable import begin_sync
 
 _OPEN = 64
-"""So many are open at once."""
+"""Files that are open at once."""
 
 
 class WriteBatch:

@@ -19,9 +19,9 @@ _ACCEPTS_PER_TURN = 64
 _READS_PER_POLL = 64
 
 Accept: TypeAlias = Callable[[socket.socket], Wire]
-"""Takes a listener, gives the next connection. Raises BlockingIOError when none waits."""
+"""Takes a listener and returns the next connection. Raises BlockingIOError if none waits."""
 Watcher: TypeAlias = Callable[[int], None]
-"""Takes what a descriptor is ready for (selectors.EVENT_READ | EVENT_WRITE)."""
+"""Receives what a descriptor is ready for (selectors.EVENT_READ | EVENT_WRITE)."""
 
 
 class Folder(Protocol):

@@ -21,7 +21,7 @@ _LOOK_AGAIN_SECONDS = 0.005
 _READS_PER_TURN = 64
 
 Waiting: TypeAlias = tuple[int, int] | None
-"""A file descriptor and the poll events that opening waits for; None: look again shortly."""
+"""A file descriptor and the poll events that opening waits for; None: check again shortly."""
 Dial: TypeAlias = Callable[[], Generator[Waiting, None, Wire]]
 """Opens a wire step by step; may raise OSError. Each step can be tried again at once."""
 

@@ -19,7 +19,7 @@ from gridmill.transport.transport import Monotonic, for_spool, for_tls
 
 _LOG = logging.getLogger(__name__)
 RECEIVE_LIMIT_BYTES = 64 * 2**20
-"""While this much waits for the control loop, nothing more is read: the pods keep it in their journals."""
+"""If this much waits for the control loop, nothing more is read: the pods keep the rest in their journals."""
 _CLOSE_SECONDS = 10.0
 _BREATH_SECONDS = 0.1  # after a defect: what fails each time must not take a whole CPU
 

@@ -29,7 +29,7 @@ from gridmill.errors import InputError
 from gridmill.transport.socket import Wire
 
 LINE_LIMIT_BYTES = 64 * 2**20
-"""A longer line is refused: nobody can make the other end keep more than this in memory."""
+"""A longer line is refused, so that no peer can make the other end keep more than this in memory."""
 
 
 class Lines:
@@ -123,14 +123,14 @@ NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]
 
 _LOG = logging.getLogger(__name__)
 SEND_LIMIT_BYTES = 64 * 2**20
-"""A pod that leaves this much unread is dropped: it connects again and is told what still holds."""
+"""A pod that leaves this much unread is disconnected: it connects again and gets what is still valid."""
 GREETING_LIMIT_BYTES = 2**20
-"""The limit on a pod's first line: a stranger who never gets further costs little."""
+"""The limit on a pod's first line: a stranger who sends nothing valid costs little."""
 FAREWELL_SECONDS = 5.0
 """How long a dropped channel may take to read the rest."""
 
 Hear: TypeAlias = Callable[[int, FromPod, int], None]
-"""Takes a channel's number, a message and its size in bytes."""
+"""Receives a channel's number, a message and its size in bytes."""
 
 
 class Channel:

@@ -37,9 +37,10 @@ from gridmill.jobs.sink.table import (
 
 SMALL_BYTES = 16 * 2**20
 MOST_SMALL = 32
-YOUNG_SECONDS = 24 * 3600.0
 """Small files are compacted in groups of this many: a row is written again once per 32-fold growth of its
 file."""
+YOUNG_SECONDS = 24 * 3600.0
+"""Unused data files younger than this are kept, because another attempt may be about to commit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,19 +132,19 @@ class Holds:
 
 
 HOLDS = Holds()
-"""Of this process."""
+"""The holds of this process."""
 
 
 STALE_SECONDS = 3600.0
-"""What nobody knows of and was put so long ago is removed too."""
+"""Objects that no note mentions are removed when they are this old."""
 LATE_SECONDS = 1800.0
-"""For so long a farm may still put what a process that is gone has asked it for: until the signed URL has
-expired, and what was begun by then is through."""
+"""How long a farm may still put objects that an ended process requested: until the signed URL has expired,
+and uploads that began before then are complete."""
 _SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
 _AHEAD = timedelta(days=2)  # of the bucket's clock
 _LOG = logging.getLogger(__name__)
 LIVE: set[str] = set()
-"""Folders in buckets that ports of this process put into: a site has two for a while, as it is changed."""
+"""Folders in buckets that ports of this process write to: a site has two for a while when it is changed."""
 
 
 class Sweeper:

@@ -19,7 +19,7 @@ from gridmill.sites.farm.inputs import Known
 
 _LOG = logging.getLogger(__name__)
 _SHARE = 20
-"""Carrying checkpoints takes a twentieth of the time at most, as writing them does."""
+"""Fetching checkpoints takes at most a twentieth of the time, as writing them does."""
 _CLOSE_SECONDS = 5.0
 
 

@@ -141,9 +141,9 @@ LOOK_SECONDS = 10.0
 LONG_SECONDS = 300.0
 CONNECT_SECONDS = 10.0
 QUEUED_SECONDS = 120.0
-"""Until a connection stands that waits behind data in the same SSH connection."""
+"""Timeout for a connection that waits behind data in the same SSH connection."""
 SILENCE_SECONDS = 10.0
-"""A relay says something every two seconds."""
+"""Timeout of a relay session; the farm sends something every two seconds."""
 _DATA = ("/v1/staging/", "/v1/probe")
 Body = bytes | Frames
 MOST_LINE_BYTES = 64 * 2**20

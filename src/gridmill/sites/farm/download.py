@@ -21,9 +21,9 @@ from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.progress import Progress
 
 COMING = ".coming"
-"""Below the storage root: what is on its way home."""
+"""Folder below the storage root for incomplete downloads."""
 WORTH_BYTES = 1 << 20
-"""Less comes quicker than it is looked for here."""
+"""Smaller folders are fetched faster than they are searched for here."""
 _TIMES = 3
 
 

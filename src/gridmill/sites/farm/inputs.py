@@ -148,7 +148,7 @@ def input_there(entry: Input) -> Input:
 
 _ASKED = 10_000
 _PATIENCE_SECONDS = 5.0
-"""Somebody waits for the plan; records do as well."""
+"""Timeout, because a user waits for the plan. Without an answer the plan uses the records."""
 
 
 class Asked(Protocol):

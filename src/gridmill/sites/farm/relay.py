@@ -90,7 +90,8 @@ class Asked(Generic[T]):
 
 
 _HELD_MESSAGES = 1000
-"""While so many wait for the control node, nothing more is read: the pods keep it in their journals."""
+"""If this many messages wait for the control node, nothing more is read: the pods keep the rest in their
+journals."""
 _AT_ONCE = 256
 _WORD_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -462,7 +463,7 @@ class _Session:
 Words = tuple[PodEvent, ...]
 _LOG_REQUESTS_AT_ONCE = 4
 _MOMENT_SECONDS = 1.0
-"""Most have made nothing, or little: it is here before anybody has to ask again."""
+"""Most attempts have made little or nothing, which arrives within this time, before a retry is needed."""
 
 
 class LastWords:

@@ -18,7 +18,7 @@ SETTINGS = {
 } | buckets.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
 _LEAST_LEASE_SECONDS = 10.0
-"""With less, a moment's silence would end what runs there."""
+"""With a shorter lease a moment without messages would end running pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

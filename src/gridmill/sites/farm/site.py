@@ -40,8 +40,8 @@ from gridmill.sites.farm.staging import HomeCarrying
 from gridmill.transfer.progress import LATELY_SECONDS, Carried
 
 MARGIN_SECONDS = 60.0
-"""A question that was under way may have renewed the lease, and the farm's pods count it from when it sees
-that it is cut off."""
+"""A pending request may have renewed the lease, and the farm's pods count it from when the farm notices the
+disconnection."""
 
 
 def is_over(silent_seconds: float, lease_seconds: float) -> bool:
@@ -104,7 +104,7 @@ class Leases:
 
 _SIZES = (64 << 10, 512 << 10, 4 << 20)
 _ENOUGH_SECONDS = 0.25
-"""What took so long tells enough: a larger one would only take longer."""
+"""A probe that took this long is sufficient: a larger one would only take longer."""
 _LEAST_SECONDS = 1e-4
 _TRIPS = 3
 

@@ -55,7 +55,7 @@ _LOG = logging.getLogger(__name__)
 _TIMES = 3
 _TROUBLE_SECONDS, _REFUSED_SECONDS = 600.0, 86_400.0
 _PATIENCE_SECONDS = 5.0
-"""Whoever asked asks again, as long as the farm is dialled."""
+"""Timeout of one request; callers repeat it while the farm is being connected."""
 
 
 class HomeCarrying:

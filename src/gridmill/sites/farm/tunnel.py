@@ -28,7 +28,7 @@ folder=$1; shift; exec 3<&0
 wait "$ssh"; code=$?
 kill "$lifeline" 2>/dev/null; rm -rf "$folder"; exit "$code"
 """
-"""`ssh` ends with its standard input: when the process that started it does, however it ends."""
+"""`ssh` ends with its standard input: when the process that started it ends, in whatever way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,10 +151,10 @@ _LOOK_SECONDS = 2.0
 _TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
 _LEAVE_SECONDS = 8.0
 _END_SECONDS = 10.0
-"""Keepers have this to end their pods. With LEFT_SECONDS it stays below what the site waits for an answer: a
-bridge that is ended for its silence has forgotten since when a node is lost."""
+"""Time for keepers to end their pods. With LEFT_SECONDS it is below the site's timeout for an answer: a
+bridge that is killed after a timeout has forgotten since when a node is lost."""
 LEFT_SECONDS = 6.0
-"""Nodes have this to tell what is left of pods without keepers, all of them side by side."""
+"""Time for nodes to report what is left of pods without keepers, all nodes in parallel."""
 _NOTES_KEPT_SECONDS = 7 * 86400.0
 
 

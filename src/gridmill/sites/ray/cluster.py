@@ -27,12 +27,13 @@ HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""A machine without power, or cut off, is seen after 8 s instead of 30 to 65. (Its keepers end its pods.)"""
+"""A machine without power or network is detected after 8 s instead of 30 to 65. (Its keepers end its
+pods.)"""
 PATIENCE = "20s"
-"""What a site of such nodes waits for one that is lost (setting `patience`)."""
+"""How long a site of such nodes waits for a lost node (setting `patience`)."""
 _BEHIND = ("nice", "-n", "19")
 START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--include-log-monitor=false")
-"""What jobs print Gridmill reads itself: a process that looks at all of Ray's logs would have no reader."""
+"""Without Ray's log monitor: Gridmill reads the output of jobs itself."""
 _IS_IT_UP = "Is `gridmill up --ray HOST` running there?"
 _UP = b"Ray runtime started"
 _VERSION = re.compile(r"(Ray|Python): (\S+)")

@@ -12,8 +12,8 @@ from gridmill.errors import InputError
 from gridmill.sites.machine import ray_processes
 
 _NAME = "\0gridmill-node"
-"""An abstract socket: one for each network namespace, so for each host, whoever asks; gone with whoever has
-it. (unix(7))"""
+"""An abstract socket: one per network namespace, so one per host, for all users; it disappears with the
+process that has it. (unix(7))"""
 _PID = "pid"
 _END_SECONDS = 3.0
 _POLL_SECONDS = 0.05

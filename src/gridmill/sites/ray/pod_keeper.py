@@ -80,7 +80,8 @@ def _without_gpu(host: str, given: str, machine: Machine) -> str:
 
 
 GIVE_UP_SHARE = 0.5
-"""Of the patience after which a lost node's pods are taken for gone: by then a keeper there has ended."""
+"""Share of the patience after which a lost node's pods are regarded as ended: by then a keeper there has
+ended."""
 _ASK_SECONDS = 1.0
 
 

@@ -29,7 +29,8 @@ from gridmill.sites.slurm.settings import Wishes, wishes_of
 TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 10
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "SLURM_CONF")
-"""What commands here get of the environment: sbatch hands on what it has, and Slurm writes it down."""
+"""Variables of the environment that commands here get: sbatch passes its environment on, and Slurm records
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

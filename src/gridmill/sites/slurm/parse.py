@@ -32,7 +32,7 @@ SINFO_FORMAT = "%N|%c|%m|%T|%G"
 """For sinfo --Node --noheader."""
 
 MEMORY_SHARE = 0.9
-"""Of a node's memory this much is given to jobs; the rest is the pods' own."""
+"""Share of a node's memory for jobs; the rest is for the pods themselves."""
 
 _USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked"})
 _SAME_SECONDS = 5.0
@@ -65,7 +65,7 @@ class Listed:
 
 
 CLOCK = "clock/"
-"""Begins the line of `look` with the Unix time that it is there."""
+"""Prefix of the line of `look` with the Unix time of that machine."""
 
 
 def parse_squeue(text: str, ahead: float = 0.0) -> tuple[Listed, ...]:

@@ -12,17 +12,19 @@ from gridmill.sites.slurm.parse import Account, Listed
 from gridmill.sites.slurm.states import Phase, SlurmState, never_starts, state_of
 
 ABSENT_SECONDS = 10.0
-"""Slurm may not know a job for a moment while its controller starts again; for longer, it is gone."""
+"""Slurm may not list a job for a moment while its controller restarts; a job that is absent longer has
+ended."""
 SIGNALLED_SECONDS = 60.0
-"""A pod that was told to end by a signal waits this long for Slurm to say why."""
+"""How long a pod that was ended by a signal waits for Slurm's reason."""
 ACCOUNTING_SECONDS = 3.0
-"""How long the accounting may lag behind the end of a job."""
+"""How long Slurm's accounting may lag behind the end of a job."""
 
 FENCE_SECONDS = 15.0
-"""On a node that failed a pod may go on, cut off; where it still sees its folder it ends within this."""
+"""On a failed node a pod may continue without connection; if it still sees its folder, it ends within this
+time."""
 
 _BY_ITSELF = ("COMPLETED", "FAILED")
-"""Words of Slurm that say nothing of why."""
+"""Slurm states that give no reason."""
 _OF_A_SCRIPT = re.compile(r"^\S*pod\.sh: (line )?\d+: ")
 _LINE_LENGTH = 200
 

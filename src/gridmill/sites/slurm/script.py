@@ -10,11 +10,11 @@ from gridmill.sites.slurm.parse import CLOCK, MEMORY_SHARE, SACCT_FORMAT, SINFO_
 from gridmill.sites.slurm.settings import Wishes
 
 TIDY_DAYS = 7
-"""What pods that are over left goes after that."""
+"""Days after which the files of ended pods are deleted."""
 UNSEEN = 93
-"""Exit status of `nodes` where the storage root is not seen."""
+"""Exit status of `nodes` if the storage root is not visible there."""
 REFUSED = 92
-"""Exit status of `submit` when Slurm does not take the job; what it said is on standard error."""
+"""Exit status of `submit` if Slurm rejects the job; its message is on standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
 
 
 KILL = "--signal=KILL --full "
-"""Options for `cancel`: at once, the batch script too."""
+"""Options for `cancel`: at once, including the batch script."""
 
 
 def cancel(folder: str, jobs: Mapping[str, str], options: str = "") -> str:

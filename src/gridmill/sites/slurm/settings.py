@@ -84,7 +84,7 @@ def wishes_of(site: Site) -> Wishes:
 
 
 OF_RESOURCES = ("partition", "account", "qos", "time_limit", "gres", "extra", "setup", "environment")
-"""What a resource may say otherwise than its site."""
+"""Settings of a site that a resource may override."""
 
 
 def wishes_for(site: Site, settings: Mapping[str, str]) -> Wishes:

@@ -54,7 +54,7 @@ _BUSY = (
     "Slurm backup controller in standby",
     "Communication connection failure",
 )
-"""What sbatch says when it is not the job's fault: it is tried again."""
+"""Messages of sbatch for errors that the job does not cause: submission is retried."""
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ STATES: Mapping[str, SlurmState] = {
     "TIMEOUT": _over("its time limit was reached"),
     "UPDATE_DB": SlurmState(phase=Phase.RUNNING, sentence="its accounting is being updated"),
 }
-"""Every state that squeue and sacct of Slurm 20 to 25 know."""
+"""Every state in squeue and sacct of Slurm 20 to 25."""
 
 
 def state_of(word: str) -> SlurmState:
@@ -88,7 +88,7 @@ NEVER: Mapping[str, str] = {
     "QOSNotAllowed": "its QoS may not be used in the partition",
     "launch_failed_requeued_held": "it could not be launched and is held",
 }
-"""Reasons for which a pending job never starts, however long one waits."""
+"""Reasons for which a pending job never starts."""
 
 
 def never_starts(reason: str) -> str:
