@@ -1,4 +1,4 @@
-"""How single values are written in YAML: text, numbers, durations, sizes, counts.
+"""Single values in YAML: text, numbers, durations, sizes and counts, with parser and JSON Schema.
 
 Each leaf type has a parser (from a value of the YAML reader to the field's value) and the JSON Schema of what
 it accepts; both come from one table.

@@ -1,4 +1,4 @@
-"""What a job's result is made from, listed part by part, so that a reader sees which part changed."""
+"""The provenance of a job's result: everything that it is made from, so that a reader sees what changed."""
 
 from collections.abc import Mapping
 from dataclasses import field

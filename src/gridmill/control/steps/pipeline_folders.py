@@ -1,4 +1,4 @@
-"""Which folder owns a pipeline's name: the folder of its first submission, until the name is moved."""
+"""The folder that owns a pipeline's name: that of its first submission, until the name is moved."""
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control

@@ -1,4 +1,4 @@
-"""What is known of a job's result before it runs, and the contexts in which the jobs' own code is tested."""
+"""The expected results of jobs before they run, and the contexts in which preflight tests the jobs' code."""
 
 import re
 from collections.abc import Mapping
