@@ -17,7 +17,8 @@ from bench.grids import clear, up
 from bench.line import FAR, line, why_no_line
 from bench.measure import Result, Series, at_most, percentile, row, save
 from gridmill.domain.amounts import MIB
-from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import EventType
 from gridmill.domain.resource import Resource
@@ -48,8 +49,8 @@ def main() -> None:
         with controller(folder / "farm", env) as (port, words), up(folder / "home", env) as node:
             join(node.grid, at_home, f"127.0.0.1:{port}", words)
             results = measured(node.grid, "loopback")
-            with delayed(port, ROUND_TRIP_SECONDS / 2) as way:
-                move = (str(GRIDMILL), "configure", "site", "far", "--address", f"127.0.0.1:{way}")
+            with delayed(port, ROUND_TRIP_SECONDS / 2) as far_port:
+                move = (str(GRIDMILL), "configure", "site", "far", "--address", f"127.0.0.1:{far_port}")
                 subprocess.run(move, env=at_home, check=True, capture_output=True)
                 way = f"round trip of {1000 * ROUND_TRIP_SECONDS:.0f} ms"
                 results += measured(node.grid, way, ROUND_TRIP_SECONDS)

@@ -13,7 +13,8 @@ from pathlib import Path
 from bench.contestants import environment, short_folder
 from bench.grids import up
 from bench.measure import ROUNDS, Result, Series, alternate, at_most, row, save
-from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.states import FINISHED_RUNS, RunState
 from gridmill.ports.grid import Grid

@@ -8,7 +8,8 @@ from bench.contestants import environment, short_folder
 from bench.grids import clear, up
 from bench.measure import Result, Series, at_least, at_most, percentile, row, save
 from gridmill.domain.amounts import MIB
-from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import EventType
 from gridmill.domain.resource import Resource

@@ -14,8 +14,12 @@ from bench.queueing import Task
 PHILLY = REPOSITORY.parent / "shared" / "data" / "traces" / "philly.csv"
 TRACE_JOBS, TRACE_GPUS = 20_000, 512
 MADE_JOBS, MADE_GPUS, MADE_LOAD = 20_000, 256, 0.95
-TEAMS = (("vision", 0.25, 1.5, 2.0), ("speech", 0.3, 2.0, 1.2), ("notebooks", 0.35, 0.05, 1.0))
-TEAMS = (*TEAMS, ("language", 0.1, 8.0, 1.5))
+TEAMS = (
+    ("vision", 0.25, 1.5, 2.0),
+    ("speech", 0.3, 2.0, 1.2),
+    ("notebooks", 0.35, 0.05, 1.0),
+    ("language", 0.1, 8.0, 1.5),
+)
 """Of the generated load: name, share of the jobs, median hours, sigma of the lognormal."""
 SIZES, WEIGHTS = (1, 2, 4, 8, 16, 32, 64), (60, 12, 10, 10, 5, 2, 1)
 

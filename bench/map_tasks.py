@@ -3,6 +3,7 @@
 `python -m bench.map_tasks swarm|dataset ADDRESS FOLDER SOURCE...` prints the CPU seconds of all its workers.
 """
 
+import logging
 import os
 import sys
 import time
@@ -101,7 +102,7 @@ WORK: dict[str, Callable[[Path, Path, Path], list[Spent]]] = {"swarm": swarm, "d
 
 
 def main(name: str, address: str, folder: str, *sources: str) -> None:
-    ray.init(address=address, log_to_driver=False, logging_level="error")
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     one, other = map(Path, sources)
     cpus: dict[int, float] = {}
     for pid, seconds in (*WORK[name](Path(folder), one, other), spent()):

@@ -21,8 +21,9 @@ from math import log2
 from time import perf_counter, process_time
 
 from gridmill.domain.amounts import GIB, MIB, Amounts
+from gridmill.domain.command import CommandSpec
 from gridmill.domain.deployment import Deployment, Pod
-from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.job import Job, JobKind
 from gridmill.domain.plan import StartJob
 from gridmill.domain.project import DEFAULT, Project
 from gridmill.domain.resource import Resource, Sizing

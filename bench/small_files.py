@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -127,16 +128,17 @@ def main() -> None:
             (folder / "files").mkdir()
             for number in range(FILES):
                 _write(folder, number, number)
-            changes = (lambda: None, lambda: _write(folder, FILES // 2, 7), lambda: _write(folder, FILES, 1))
+            changed = (None, (FILES // 2, 7), (FILES, 1))
             seconds = 0.0
-            for load, change in zip(LOADS, changes, strict=True):
-                change()
+            for load, written in zip(LOADS, changed, strict=True):
+                if written is not None:
+                    _write(folder, *written)
                 found = _spent(contestant, folder)
                 took.setdefault((contestant, load), []).append(found)
                 seconds += found.seconds
             return seconds
 
-        alternate({one: lambda one=one: act(one) for one in CONTESTANTS}, rounds=rounds)
+        alternate({one: partial(act, one) for one in CONTESTANTS}, rounds=rounds)
     kept = {key: found[1:] for key, found in took.items()}  # the first round does not count
     measure.save("small-files", _results(kept), how=HOW)
 

@@ -264,8 +264,8 @@ class _Contest:
     def _peers(self, bucket: str) -> dict[str, tuple[str, ...]]:
         """Commands; of those that are not installed none."""
         root, work = str(self.root), str(self.work)
-        rclone = ("rclone", "copy", "--transfers", "16", "--checkers", "32", "--s3-no-check-bucket")
-        rclone += ("--s3-upload-cutoff", "1G")  # moto refuses how this version ends uploads in parts
+        ends = ("--s3-upload-cutoff", "1G")  # moto refuses how this version ends uploads in parts
+        rclone = ("rclone", "copy", "--transfers", "16", "--checkers", "32", "--s3-no-check-bucket", *ends)
         s5cmd = (str(programs("s5cmd") / "s5cmd"), "cp")
         commands = {
             "up": {

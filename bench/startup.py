@@ -11,7 +11,8 @@ from pathlib import Path
 from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import Up, up
 from bench.measure import Result, Series, alternate, at_most, row, save, timed
-from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.command import CommandSpec
+from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.sdk.client import connect
 

@@ -22,7 +22,7 @@ from gridmill.jobs.training.train_loop import GRADIENT_NORM, Learner, course_of,
 
 AREA = "Training"
 LIMIT = 3.0
-ROWS, HELD, WIDTH, EPOCHS = 60_000, 2_000, 12, 3
+ROWS, HELD, WIDTH, EPOCHS, BATCH = 60_000, 2_000, 12, 3, 256
 HOW = """
 The loop of `lstm` and `mlp` (early stopping, live metrics, checkpoints when due) against a bare loop by hand
 over the same network, optimizer, gradient clipping, schedule and batches, in one process with one thread, in
@@ -42,7 +42,7 @@ def main() -> None:
 def _compare(kind: ModelKind) -> list[Result]:
     spec = TrainingSpec(
         dataset="d", model=kind, hidden=32 if kind == ModelKind.LSTM else 128, layers=1, sequence=24,
-        epochs=EPOCHS, patience=EPOCHS, batch_size=256,
+        epochs=EPOCHS, patience=EPOCHS, batch_size=BATCH,
     )  # fmt: skip
     feed, waits = _feed(spec.sequence if kind == ModelKind.LSTM else None), Series()
     measured = alternate({"ours": _ours(spec, feed, waits), "bare": _bare(spec, feed)})
@@ -113,31 +113,29 @@ def _bare(spec: TrainingSpec, feed: Feed) -> Callable[[], float]:
         network = _network(spec)
         train, held = (torch.from_numpy(some) for some in _rows())
         begin = time.process_time()
-        _bare_loop(network, feed, spec, train, held)
+        _bare_loop(network, feed, train, held)
         return time.process_time() - begin
 
     return act
 
 
-def _bare_loop(
-    network: Network, feed: Feed, spec: TrainingSpec, train: torch.Tensor, held: torch.Tensor
-) -> None:
+def _bare_loop(network: Network, feed: Feed, train: torch.Tensor, held: torch.Tensor) -> None:
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    steps = spec.epochs * math.ceil(len(train) / spec.batch_size)
+    steps = EPOCHS * math.ceil(len(train) / BATCH)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_share(step / steps))
-    for _ in range(spec.epochs):
+    for _ in range(EPOCHS):
         network.train()
-        for rows in torch.randperm(len(train)).split(spec.batch_size):
+        for rows in torch.randperm(len(train)).split(BATCH):  # type: ignore[no-untyped-call]
             inputs, target = feed.batch(train[rows])
             loss = torch.nn.functional.mse_loss(network(inputs), target)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(network.parameters(), GRADIENT_NORM)
             optimizer.step()
             schedule.step()
         network.eval()
         with torch.inference_mode():
-            for rows in held.split(1024):
+            for rows in held.split(1024):  # type: ignore[no-untyped-call]
                 inputs, target = feed.batch(rows)
                 float(torch.nn.functional.mse_loss(network(inputs), target))
 
