@@ -26,8 +26,8 @@ SYSTEM = {
 }
 """Methods of paths and functions of the system's modules that read or change the machine."""
 
-LOADED = {"zoneinfo", "gridmill.domain.cron"}
-"""What these packages load on first use: the rules of time zones, and the reader of cron lines."""
+LOADED = {"zoneinfo"}
+"""What these packages load by name on first use: the rules of time zones."""
 
 
 def impure(text: str) -> Iterator[str]:

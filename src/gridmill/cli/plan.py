@@ -2,7 +2,6 @@
 
 import json as json_text
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -152,5 +151,7 @@ def _kept(noun: Kept) -> str:
 
 def schema(json: Annotated[bool, typer.Option("--json", help="The same: it is JSON.")] = True) -> None:
     """Print the JSON Schema of pipeline files, for editors and checks."""
-    made: Any = import_module("gridmill.declarations").json_schema()
+    from gridmill.declarations import json_schema  # and with it YAML and Pydantic
+
+    made: Any = json_schema()
     print(json_text.dumps(made, indent=2))

@@ -14,8 +14,10 @@ import typer
 from gridmill.cli.backfill import stop_backfill
 from gridmill.cli.completion import complete_jobs, complete_runs
 from gridmill.cli.down import down
+from gridmill.cli.follow import follow
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
 from gridmill.cli.session import Interrupts, Json, emit, say, session, want_one_that_stays
+from gridmill.cli.summary import summarise
 from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView
 from gridmill.errors import TABLE, InputError, InterruptedRunError, JobError
@@ -187,7 +189,7 @@ def _run(
             view = _to_the_end(client, view, interrupts, after)
             client.release()
             interrupted = interrupts.asked
-        emit(view) if as_json else import_module("gridmill.cli.summary").summarise(client, view)
+        emit(view) if as_json else summarise(client, view)
     return _leave(view, interrupted=interrupted)
 
 
@@ -199,8 +201,6 @@ def _started(view: RunView, as_json: bool) -> None:
 
 
 def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: int) -> RunView:
-    from gridmill.cli.follow import follow
-
     try:
         return follow(client, view.run.id, interrupts, after=after)
     except KeyboardInterrupt:

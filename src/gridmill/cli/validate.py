@@ -1,7 +1,6 @@
 """The command `validate`: checks a pipeline file against its data, without a control node or a home."""
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +65,8 @@ def validate(
 
 def look(file: Path, values: Mapping[str, str], host: Host) -> Validated:
     """Everything that is wrong with a file and its data. Never raises for what is wrong in it."""
-    read = import_module("gridmill.declarations").read_declarations
+    from gridmill.declarations import read_declarations as read  # and with it YAML and Pydantic
+
     try:
         nouns: tuple[Any, ...] = read(file, set_values=values, awaiting=True)
         pipelines = [noun for noun in nouns if isinstance(noun, Pipeline)]

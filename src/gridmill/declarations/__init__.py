@@ -1,6 +1,5 @@
 """Pipeline files: YAML to records, with errors that name file, line and field; and their JSON Schema."""
 
-from importlib import import_module
 from typing import Any
 
 from gridmill.declarations.read import parse_declarations, read_again, read_declarations, read_pipeline
@@ -18,5 +17,6 @@ __all__ = [
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of pipeline files."""
-    made: dict[str, Any] = import_module("gridmill.declarations.schema_export").json_schema()
-    return made
+    from gridmill.declarations import schema_export  # and with it Pydantic
+
+    return schema_export.json_schema()

@@ -6,7 +6,6 @@ before.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
-from importlib import import_module
 from math import floor, inf
 from typing import Any
 
@@ -50,7 +49,9 @@ def check_spec(spec: ScheduleSpec) -> None:
 
 
 def _cron() -> Any:  # noqa: ANN401  gridmill.domain.cron, whose library most runs do not need
-    return import_module("gridmill.domain.cron")
+    from gridmill.domain import cron
+
+    return cron
 
 
 def next_after(spec: ScheduleSpec, since: float, time: float) -> float:

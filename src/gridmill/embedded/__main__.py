@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import sys
-from importlib import import_module
 
 from gridmill.codec import encode
 from gridmill.errors import GridmillError, to_body
@@ -29,7 +28,9 @@ def program() -> None:
             settings = read_settings()
             site = find("sites", "local")(settings)
             site.prepare()  # its process starts while this one imports the control node
-            node = import_module("gridmill.embedded.process").Node(settings, starter, site)
+            from gridmill.embedded.process import Node  # and with it the control node
+
+            node = Node(settings, starter, site)
         except GridmillError as error:
             send_frame(starter, [encode(to_body(error))])
             os._exit(1)

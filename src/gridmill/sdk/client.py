@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,6 +35,7 @@ from gridmill.sdk.base import Connected
 from gridmill.sdk.discovery import Dialled, dial_home, dial_url, home_settings
 from gridmill.sdk.loaded import Version
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
+from gridmill.sdk.notebook import register
 from gridmill.sdk.project import is_name, read_project, with_bundle, words
 from gridmill.sdk.runs import RunVerbs
 from gridmill.settings import Settings
@@ -350,7 +350,9 @@ def make_resource(fields: Mapping[str, object]) -> Resource:
 
 def _construct() -> Any:  # noqa: ANN401  a module
     """What makes nouns by the names of files: loaded when it is used."""
-    return import_module("gridmill.declarations.construct")
+    from gridmill.declarations import construct  # and with it YAML and Pydantic
+
+    return construct
 
 
 @checked
@@ -407,7 +409,7 @@ def _dialler(
 
 def _register_in_notebook() -> None:
     if "IPython" in sys.modules:
-        import_module("gridmill.sdk.notebook").register()
+        register()
 
 
 _RENAMED = {"export_project": "backup", "import_project": "restore"}

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from importlib import import_module
 from inspect import Parameter, Signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -32,7 +31,9 @@ class Declaring(type):
 
         def __call__(cls, *given: object, **named: object) -> object:
             """The noun. Raises PipelineError, with the messages of a pipeline file."""
-            return import_module("gridmill.declarations.construct").construct(cls.__base__, given, named)
+            from gridmill.declarations.construct import construct  # and with it YAML and Pydantic
+
+            return construct(cls.__base__, given, named)
 
         @property
         def __signature__(cls) -> Signature:
@@ -43,8 +44,9 @@ class Declaring(type):
 
 
 def _parameters(noun: type) -> list[Parameter]:
-    parts = import_module("gridmill.declarations.schema").parts(noun)
+    from gridmill.declarations.schema import parts  # and with it Pydantic
+
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if part.required else part.default)
-        for name, part in parts.items()
+        for name, part in parts(noun).items()
     ]

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -161,7 +160,9 @@ def dial_url(url: str, token: str | None, settings: Settings) -> Dialled:
     """The control node at `http://HOST:PORT`; the token is read from the home when not given."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is no address of a control node", hint="Write http://127.0.0.1:8700.")
-    grid = import_module("gridmill.sdk.grid_http").over_tcp(url, token or read_token(settings.home))
+    from gridmill.sdk.grid_http import over_tcp  # and with it OpenSSL: homes are reached without
+
+    grid = over_tcp(url, token or read_token(settings.home))
     return Dialled(grid=cast(Grid, grid), close=grid.close, is_gone=lambda: True)
 
 

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +118,16 @@ def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: 
         raise InputError("`set` is for pipeline files; give a Pipeline its values directly")
     if source.written is not None:
         return source
-    checked: Pipeline = import_module("gridmill.declarations.construct").validated(source)
-    return checked
+    from gridmill.declarations.construct import validated  # and with it YAML and Pydantic
+
+    return validated(source)
 
 
 def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:
     """Every noun that a file declares, to be kept. Raises PipelineError."""
-    found: tuple[object, ...] = import_module("gridmill.declarations").read_declarations(
-        path, set_values=words(values), awaiting=True
-    )
-    return found
+    from gridmill.declarations import read_declarations  # and with it YAML and Pydantic
+
+    return read_declarations(path, set_values=words(values), awaiting=True)
 
 
 LARGE_BYTES = 20 * MIB

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,6 +31,7 @@ from gridmill.errors import (
 from gridmill.ports.grid import Grid
 from gridmill.sdk.base import Connected
 from gridmill.sdk.lookup import find_run, job_of
+from gridmill.sdk.notebook import progress
 from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
 
 LINES = 15
@@ -211,7 +211,7 @@ class RunVerbs(Connected):
         self, run: str, *, on_tick: Callable[[Tick], None] | None = None, check: bool = False
     ) -> RunView:
         """Wait for a run's end. In a notebook its progress is shown. Raises JobError with `check`."""
-        show = on_tick or import_module("gridmill.sdk.notebook").progress()
+        show = on_tick or progress()
         tick = None
         for tick in self.watch(run):
             if show is not None:

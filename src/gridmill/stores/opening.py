@@ -3,8 +3,6 @@
 The tables hold records, events, and the numbers used up for ids.
 """
 
-from importlib import import_module
-
 from gridmill.errors import StorageError
 from gridmill.stores.dialect import Connection, Cursor, Dialect, transaction
 
@@ -76,8 +74,9 @@ def prepare(dialect: Dialect, connection: Connection) -> None:
             if _version(dialect, connection) is None:  # still: another process may have been first
                 _make(dialect, cursor)
     elif version != VERSIONS[-1]:
-        # What migrates is slow to import and seldom needed.
-        import_module("gridmill.stores.migrate").upgrade(dialect)
+        from gridmill.stores.migrate import upgrade  # and with it Alembic and SQLAlchemy
+
+        upgrade(dialect)
 
 
 def _make(dialect: Dialect, cursor: Cursor) -> None:

@@ -3,8 +3,6 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 from gridmill.codec import decode, encode
@@ -14,8 +12,11 @@ from gridmill.errors import GridmillError, to_body
 
 def main() -> None:
     """Reads a question from standard input; writes the answer, or why there is none."""
-    import_module("gridmill.jobs.arrow").keep_pandas_out()
-    check: Callable[[Question, Path], Checked] = import_module("gridmill.jobs.preflight.run").check
+    from gridmill.jobs import arrow
+
+    arrow.keep_pandas_out()
+    from gridmill.jobs.preflight.run import check  # and with it Delta Lake, which looks for pandas
+
     with tempfile.TemporaryDirectory(prefix="gridmill-preflight-", ignore_cleanup_errors=True) as work:
         try:
             checked = check(decode(sys.stdin.buffer.read(), Question), Path(work))

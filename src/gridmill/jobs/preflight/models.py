@@ -6,7 +6,6 @@ of sequences.
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 
 import pyarrow as pa
 
@@ -22,7 +21,9 @@ from gridmill.jobs.metrics import BEST_BY, SEARCH_METRIC, check_metric
 from gridmill.jobs.prediction.shards import selected_rows
 from gridmill.jobs.preflight.results import Model, Scene, Table, UnknownError
 from gridmill.jobs.training.columns import choose_encodings
+from gridmill.jobs.training.cross_validation import plan_folds
 from gridmill.jobs.training.data import Frame, Subject, find_subject, read_frame, whole_windows
+from gridmill.jobs.training.decisions import check_decisions
 from gridmill.jobs.training.weights import check_column
 
 
@@ -230,7 +231,7 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> Frame:
     except (InputError, DataError) as error:
         error.place = error.place or "training.dataset"
         raise
-    import_module("gridmill.jobs.training.decisions").check_decisions(frame, spec)
+    check_decisions(frame, spec)
     if spec.search is not None and len(frame.rows["validation"]) == 0:
         raise InputError(
             _NO_VALIDATION,
@@ -238,11 +239,13 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> Frame:
             place="training.search",
         )
     if spec.folds:
-        import_module("gridmill.jobs.training.cross_validation").plan_folds(frame, spec, context)
+        plan_folds(frame, spec, context)
     if spec.model == ModelKind.LSTM:
         _check_sequence(frame, spec)
     if spec.repeat is not None:
-        import_module("gridmill.jobs.training.naive").repeated_input(frame, spec.repeat)
+        from gridmill.jobs.training.naive import repeated_input  # and with it ONNX
+
+        repeated_input(frame, spec.repeat)
     return frame
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
-from importlib import import_module
 from threading import Thread
 
 from gridmill.domain.frozen import dataclass
@@ -117,7 +116,8 @@ def _reading(asked: Asked) -> Callable[[], tuple[SourceFile, ...]]:
     """What fetches the columns, or the first file of all that are listed. Its libraries are loaded before, as
     that is no time of the server. Raises ModuleNotFoundError."""
     if asked.source.sql is not None:
-        arrive_empty = import_module("gridmill.jobs.sink.sql").arrive_empty
+        from gridmill.jobs.sink.sql import arrive_empty  # and with it SQLAlchemy
+
         return partial(arrive_empty, asked)
     load_readers(asked.source)
     return partial(_first_fetched, asked)

@@ -53,6 +53,7 @@ from gridmill.jobs.training.evaluate import (
     usual_labels,
 )
 from gridmill.jobs.training.explain import permutation_importance, residuals
+from gridmill.jobs.training.onnx_graph import with_metadata
 from gridmill.jobs.training.result import Fitted
 from gridmill.jobs.training_rows import Hashes, dataset_hashes, distinct, note_learned
 
@@ -126,7 +127,9 @@ def run(context: JobContext) -> JobResult:
     spec.check()
     if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script's ranks find each other
         return _train(context, spec)
-    with import_module("gridmill.jobs.training.ddp").joined(context):
+    from gridmill.jobs.training import ddp  # and with it PyTorch
+
+    with ddp.joined(context):
         if os.environ["RANK"] == "0":
             return _train(context, spec)
         return _help(replace(context, events_fd=None), spec)
@@ -154,7 +157,9 @@ def _prepare(
 def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     if spec.track is None or context.rank:
         return _learn(context, spec)
-    with import_module("gridmill.jobs.training.mlflow").tracking(spec, context) as tracker:
+    from gridmill.jobs.training import mlflow  # and with it httpx
+
+    with mlflow.tracking(spec, context) as tracker:
         return _learn(tracker.context, spec, tracker)
 
 
@@ -243,10 +248,7 @@ def _described(fitted: Fitted, card: Card) -> bytes | None:
     """The graph with what its inputs and outputs are; a user's own file as it is."""
     if fitted.graph is None or fitted.trained is None:
         return fitted.graph
-    described: bytes = import_module("gridmill.jobs.training.onnx_graph").with_metadata(
-        fitted.graph, graph_facts(card)
-    )
-    return described
+    return with_metadata(fitted.graph, graph_facts(card))
 
 
 def _check_files(predictor: Predictor, fitted: Fitted, frame: Frame, context: JobContext) -> dict[str, float]:
@@ -293,7 +295,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
 
     def make() -> "tuple[Objective, TryOut]":
         frame, _ = _prepare(context, spec)
-        from gridmill.jobs.training import study
+        from gridmill.jobs.training import study  # and with it Optuna
 
         metric = check_metric(search.metric, frame.objective, SEARCH_METRIC)
         if len(frame.rows["validation"]) == 0:
@@ -313,7 +315,9 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
 
         return frame.objective, attempt
 
-    found: Found = import_module("gridmill.jobs.training.tuning").find_best(spec, search, context, make)
+    from gridmill.jobs.training import tuning  # and with it Optuna
+
+    found: Found = tuning.find_best(spec, search, context, make)
     print(f"trial {found.best} is the best of {len(found.trials)}", flush=True)
     return found
 
