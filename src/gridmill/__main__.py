@@ -1,12 +1,8 @@
 """The program `gridmill`: runs the command line and turns every error into a message without traceback."""
 
 import contextlib
-import json
 import os
 import sys
-import tempfile
-import time
-import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +61,8 @@ def _plain_warning(
 
 def _explain(error: GridmillError, *, as_json: bool) -> int:
     if as_json:
+        import json
+
         print(json.dumps(to_body(error)))
     print(f"error: {error}", file=sys.stderr)
     if error.hint:
@@ -74,6 +72,10 @@ def _explain(error: GridmillError, *, as_json: bool) -> int:
 
 def _defect(error: Exception) -> InternalError:
     """What went wrong goes to a file; the user is told which."""
+    import tempfile  # these load a dozen modules that hardly any command needs
+    import time
+    import traceback
+
     text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sys.argv}\n{''.join(traceback.format_exception(error))}\n"
     home = Path(os.environ.get("GRIDMILL_HOME") or Path.home() / ".gridmill")  # settings may be what is wrong
     for folder in (home, Path(tempfile.gettempdir())):

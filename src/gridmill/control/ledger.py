@@ -19,6 +19,8 @@ from gridmill.scheduler.snapshot import Snapshot
 
 N = TypeVar("N")
 
+REMEMBERED = 4096
+"""Records that were written last, of kinds that each job looks up: they are not read from the store again."""
 HISTORY_PER_START = 5000
 """Measurements read when the control node starts; older ones hardly change a size."""
 
@@ -102,6 +104,7 @@ class Ledger:
         self.snapshot = Snapshot()
         self.doubtful = True
         self._versions: dict[tuple[type[Any], str], int] = {}
+        self._written: dict[tuple[type[Any], str], tuple[Noun, int]] = {}
         self.listeners: list[Callable[[], None]] = []
 
     def load(self) -> None:
@@ -118,10 +121,11 @@ class Ledger:
             snapshot.put(record.noun)
             versions[(type(record.noun), key_of(record.noun))] = record.version
         self.snapshot, self._versions, self.doubtful = snapshot, versions, False
+        self._written.clear()
 
     def find(self, kind: type[N], key: str) -> N | None:
         """A live noun from memory."""
-        return cast(N | None, self.snapshot.find(kind, key))
+        return cast("N | None", self.snapshot.find(kind, key))
 
     def version(self, kind: type[Any], key: str) -> int:
         """The version of a record in memory; 0 when it is not."""
@@ -136,11 +140,14 @@ class Ledger:
 
     def look_up(self, kind: type[N], key: str) -> N | None:
         """A noun from the store, made ready to be changed; None where there is none."""
-        record = self.store.get(kind, key)
-        if record is None:
-            return None
-        self._versions[(kind, key)] = record.version
-        return cast(N, record.noun)
+        known = self._written.get((kind, key))
+        if known is None:
+            record = self.store.get(kind, key)
+            if record is None:
+                return None
+            known = record.noun, record.version
+        noun, self._versions[(kind, key)] = known
+        return cast(N, noun)
 
     def begin(self, now: float) -> Transaction:
         """An empty transaction."""
@@ -155,6 +162,7 @@ class Ledger:
                 self._take_over(key, noun)
             for kind, name in transaction.deletes:
                 self._versions.pop((kind, name), None)
+                self._written.pop((kind, name), None)
                 self.snapshot.remove(kind, name)
             for listener in self.listeners:
                 listener()
@@ -173,14 +181,24 @@ class Ledger:
 
     def _take_over(self, key: tuple[type[Any], str], noun: Noun) -> None:
         self._versions[key] = self._versions.get(key, 0) + 1
+        self._written.pop(key, None)
         forget: Sequence[tuple[type[Any], str]] = ()
         if isinstance(noun, Run) and noun.state in FINISHED_RUNS:
             forget = [key, *((JobRun, job.id) for job in self.snapshot.job_runs_of(noun.id))]
         elif _is_over(noun):
             forget = [key]
+            self._remember(key, noun)
         self.snapshot.put(noun)
         for old in forget:
             self._versions.pop(old, None)
+
+    def _remember(self, key: tuple[type[Any], str], noun: Noun) -> None:
+        """What is looked up soon, when the job ends or runs next. What cleaning deletes beside the ledger is
+        not among it."""
+        if isinstance(noun, Latest) or (isinstance(noun, Provenance) and not noun.artifact):
+            self._written[key] = noun, self._versions[key]
+        if len(self._written) > REMEMBERED:
+            del self._written[next(iter(self._written))]
 
 
 def _is_over(noun: Noun) -> bool:

@@ -7,6 +7,7 @@ reads under the name of another pipeline's result.
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from operator import attrgetter
 from typing import TypeAlias
 
 from gridmill.domain.amounts import check_memory
@@ -47,7 +48,8 @@ class JobKind(StrEnum):
     COMMAND = "command"
 
 
-_KINDS = tuple((kind.value, kind) for kind in JobKind)
+_KINDS = tuple(JobKind)
+_SPECS = attrgetter(*map(str, _KINDS))
 
 
 Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec
@@ -136,7 +138,7 @@ class Job:
     @property
     def kind(self) -> JobKind:
         """The one kind that is set. Raises InputError for none or several."""
-        set_kinds = [kind for name, kind in _KINDS if getattr(self, name) is not None]
+        set_kinds = [kind for kind, spec in zip(_KINDS, _SPECS(self), strict=True) if spec is not None]
         if len(set_kinds) != 1:
             raise InputError(
                 f"job {self.name!r} declares {len(set_kinds)} kinds ({', '.join(set_kinds) or 'none'})",
@@ -147,7 +149,7 @@ class Job:
     @property
     def spec(self) -> Spec:
         """The declaration of the one kind that is set."""
-        spec: Spec = getattr(self, self.kind.value)
+        spec: Spec = getattr(self, self.kind)
         return spec
 
     @property

@@ -1,5 +1,6 @@
 """The pod's main loop: receives messages of the control node, watches the jobs and sends events."""
 
+import gc
 import logging
 import os
 import selectors
@@ -311,6 +312,8 @@ def serve(order: PodOrder, folder: PodFolder, settings: Settings, lifeline: int 
     """Be the pod of that order until it ends; with a `lifeline` at the latest when that does."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     launch.adopt_orphans()
+    gc.collect()
+    gc.freeze()  # what was imported stays: looking for garbage there copies its pages in each fork
     agent = Agent(order, folder, settings)
     if lifeline is not None:
         agent.hold(lifeline)

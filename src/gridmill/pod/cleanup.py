@@ -19,7 +19,15 @@ from gridmill.domain.pod_protocol import PodOrder
 from gridmill.errors import InputError
 from gridmill.pod import processes
 from gridmill.pod.cgroups import RECORD, destroy
-from gridmill.pod.folders import PodFolder, acquire_lock, has_ended, has_few_files, mark_ended, was_started
+from gridmill.pod.folders import (
+    PodFolder,
+    acquire_lock,
+    has_ended,
+    has_few_files,
+    is_small,
+    mark_ended,
+    was_started,
+)
 
 _PATIENCE_SECONDS = 5.0
 
@@ -102,8 +110,6 @@ class Janitor:
 
     def remove(self, folder: Path) -> None:
         """Remove the folder; gone is fine."""
-        if not folder.exists():
-            return
         if has_few_files(folder):
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -111,6 +117,11 @@ class Janitor:
         folder.rename(self._trash / os.urandom(8).hex())
         if not self.pid:
             self._work()
+
+    def remove_large(self, folder: Path) -> None:
+        """The same, unless it is small: then it goes later, with the folder that it is in."""
+        if not is_small(folder):
+            self.remove(folder)
 
     def _work(self) -> None:
         self._child = subprocess.Popen(

@@ -17,6 +17,7 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
 
 _FEW = 200
+_SMALL_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,12 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 def has_few_files(folder: Path) -> bool:
     """True when removing it takes no time worth speaking of."""
     return len(list(islice(_files(folder), _FEW))) < _FEW
+
+
+def is_small(folder: Path) -> bool:
+    """True when few files are in it, and little in these."""
+    sizes = [size for _, size in islice(_files(folder), _FEW)]
+    return len(sizes) < _FEW and sum(sizes) < _SMALL_BYTES
 
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"

@@ -340,7 +340,7 @@ class Supervisor:
             attempt = self._untidy.pop()
             if attempt.group is not None:
                 self._limits.release(attempt.group)
-            self._janitor.remove(attempt.folder / "work")
+            self._janitor.remove_large(attempt.folder / "work")
             take_back(attempt.order)
             if attempt.order.gang is None:  # else other ranks may be about to write there
                 drop_empty_output(attempt.order.root, attempt.order.output_uri)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gridmill.domain.amounts import MIB, Amounts, show_count
 from gridmill.domain.dataset import BUCKET_ROWS, DatasetSpec
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.job import Job, JobKind, JobSize
+from gridmill.domain.job import Job, JobSize
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.site import Site
@@ -30,6 +30,8 @@ class Cut:
 
 def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> Cut | None:
     """None: it is done in one. The same job is cut alike wherever it has as many machines."""
+    if job.dataset is None and job.sink is None and job.prediction is None:
+        return None
     pods = pods_of(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
     if pods < 2:
         return None
@@ -37,8 +39,6 @@ def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size
         return _cut_dataset(job, job.dataset, known.rows, pods, size)
     if job.sink is not None:
         return _cut_sink(job, job.sink, known.input_bytes, pods, size)
-    if job.kind != JobKind.PREDICTION:
-        return None
     return _cut_swarm(job, pods, replace(site.largest, cpus=_cpus(resource, site, pods)), size)
 
 

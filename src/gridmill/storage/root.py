@@ -164,7 +164,8 @@ class Root:
     def drop_listed(self, listed: str) -> None:
         """See Storage."""
         with suppress(OSError):
-            self.path(listed).unlink()
+            if os.path.lexists(below(self._folder, listed)):
+                self.path(listed).unlink()
 
     def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
         """See Storage."""
