@@ -8,7 +8,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
@@ -24,11 +24,13 @@ from gridmill.domain.schedule import Schedule
 from gridmill.domain.site import Site
 from gridmill.domain.states import RunState
 from gridmill.ports.grid import Grid
-from gridmill.ports.host import Host
 from gridmill.ports.store import Store
 from gridmill.sdk.discovery import dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, read_noun
 from gridmill.settings import Settings
+
+if TYPE_CHECKING:
+    from gridmill.ports.host import Host
 
 _SECONDS = 1.0
 """The longest wait for a control node or a database."""
@@ -211,7 +213,7 @@ def _ask(context: typer.Context, question: Callable[[Known], Iterable[str]]) -> 
     return []
 
 
-def _known(host: Host, settings: Settings, url: str | None) -> Known | None:
+def _known(host: "Host", settings: Settings, url: str | None) -> Known | None:
     if url is not None:
         return OfGrid(dial_url(url, None, settings).grid)
     if (settings.home / "control.sock").exists():

@@ -24,13 +24,14 @@ from gridmill.cli.format import columns
 from gridmill.cli.invocation import invocation
 from gridmill.codec import encode
 from gridmill.errors import UnavailableError
-from gridmill.ports.host import Host
 from gridmill.sdk.client import Client, connect
 from gridmill.sdk.discovery import home_settings
 from gridmill.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from gridmill.ports.host import Host
 
 _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -153,7 +154,7 @@ def settings_of(context: typer.Context) -> Settings:
     return home_settings(given.home) if given.client is None else given.client.settings
 
 
-def host_of(context: typer.Context) -> Host:
+def host_of(context: typer.Context) -> "Host":
     """What serves, joins and checks for the command."""
     return invocation(context).host
 
