@@ -12,9 +12,9 @@ from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.states import AttemptState, DeploymentState, JobState, PodState, RunState
-from gridmill.scheduler.capacity import Pods, slot_of
+from gridmill.scheduler.capacity import POD_ID, Pods, slot_of
 from gridmill.scheduler.lane import Lane, Line
-from gridmill.scheduler.queue import Demand, Queue
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, Queue
 from gridmill.scheduler.snapshot import Snapshot
 from gridmill.scheduler.sorted_tuples import Ordered
 
@@ -182,10 +182,10 @@ def test_a_queue_knows_its_classes_their_first_jobs_and_the_largest(asked, chanc
     for number, (memory, priority, order, cpus) in enumerate(asked):
         rank = (-priority, 0.0, order, number, f"p/{number}")
         left[queue.add(rank, Demand(memory, 0, cpus or 0.0, priority, JobKind.COMMAND))] = memory
-    for ticket in chance.sample(sorted(left, key=lambda ticket: ticket[4]), len(left) // 2):
+    for ticket in chance.sample(sorted(left, key=lambda ticket: ticket[JOB_RUN_ID]), len(left) // 2):
         queue.discard(ticket)
         del left[ticket]
-    classes = {ticket[5] for ticket in left}
+    classes = {ticket[JOB_CLASS] for ticket in left}
     assert len(queue) == len(left)
     assert set(queue.classes.values()) == classes
     assert all(list(group.members) == sorted(t for t in left if t[5] is group) for group in classes)
@@ -218,10 +218,10 @@ def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from
             line.move_on(lane)
     expected, gone = [], set()
     for ticket in sorted(aside):
-        if ticket[5] not in gone:
+        if ticket[JOB_CLASS] not in gone:
             expected.append(ticket)
             if aside[ticket]:
-                gone.add(ticket[5])
+                gone.add(ticket[JOB_CLASS])
     assert seen == expected
 
 
@@ -249,12 +249,12 @@ def test_a_pod_that_is_found_is_the_least_loaded_that_has_room_however_many_were
         found = pods.find_on(where, memory, gpus) if named else pods.find(memory, gpus)
         assert (found and found[:3]) == min(fitting, default=None)
         if found is not None and where == "drop":
-            pods.drop(found[2])
-            del free[found[2]]
+            pods.drop(found[POD_ID])
+            del free[found[POD_ID]]
         elif found is not None:
             pods.take(found, memory, gpus)
-            cpus, left, left_gpus, jobs = free[found[2]]
-            free[found[2]] = cpus, left - memory, left_gpus - gpus, jobs + 1
+            cpus, left, left_gpus, jobs = free[found[POD_ID]]
+            free[found[POD_ID]] = cpus, left - memory, left_gpus - gpus, jobs + 1
     assert {pod_id: slot.jobs for pod_id, slot in pods.copy().items()} == {
         key: one[3] for key, one in free.items()
     }

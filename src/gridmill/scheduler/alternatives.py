@@ -14,6 +14,7 @@ from gridmill.domain.job import Job, JobSize
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.resource import Alternative, Resource, Sizing
 from gridmill.domain.run import JobRun
+from gridmill.scheduler.capacity import POD_ID
 from gridmill.scheduler.draft import Draft
 from gridmill.scheduler.feasibility import most_places, problem_of, problem_of_resource
 from gridmill.scheduler.forecast import seconds_there
@@ -66,7 +67,7 @@ class Joining:
         pods = places.coming.get(job_run.resource)
         coming = find_pod(pods, demand) if pods is not None else None
         if coming is not None:
-            return self._coming_seconds(coming[2])
+            return self._coming_seconds(coming[POD_ID])
         return max(0.0, self.now - job_run.ready) if job_run.ready is not None else 0.0
 
     def send(self, resource: Resource, demand: Demand, seconds: float) -> None:
@@ -88,7 +89,7 @@ class Joining:
                 return 0.0
             coming = find_pod(lane.coming, demand)
             if coming is not None:
-                return self._coming_seconds(coming[2])
+                return self._coming_seconds(coming[POD_ID])
             if can_bring_up(self._draft, lane, demand) or self._can_reclaim(resource.name, demand):
                 return 0.0
         return self.waits.behind(resource.name, demand)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from gridmill.domain.amounts import Amounts
 from gridmill.scheduler.sorted_tuples import Ordered
@@ -23,11 +23,6 @@ def most_jobs(cpus: float) -> int:
     return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
 
 
-Key: TypeAlias = tuple[float, int, str, int, int, "Whole"]
-"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): the least loaded first, among equals the one
-with the least free memory. Ids differ, so the elements after them are never compared."""
-
-
 class Whole(NamedTuple):
     """What of a pod does not change: `capacity` is all it has, `most` how many jobs it runs at once, `loads`
     its jobs per CPU by how many it has, up to `most`."""
@@ -39,6 +34,18 @@ class Whole(NamedTuple):
     capacity: Amounts
 
 
+Key: TypeAlias = tuple[float, int, str, int, int, Whole]
+"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): the least loaded first, among equals the one
+with the least free memory. Ids differ, so the elements after them are never compared. It is no named tuple
+because a plan makes one for each start: with named tuples plans take 3 % to 15 % longer."""
+
+FREE_MEMORY: Final = 1
+POD_ID: Final = 2
+FREE_GPUS: Final = 3
+JOBS: Final = 4
+WHOLE: Final = 5
+
+
 class Slot(NamedTuple):
     """A pod and what is free in it. `jobs` counts live attempts."""
 
@@ -48,17 +55,17 @@ class Slot(NamedTuple):
     @property
     def free_memory(self) -> int:
         """Bytes that no attempt was given."""
-        return self.key[1]
+        return self.key[FREE_MEMORY]
 
     @property
     def free_gpus(self) -> int:
         """GPUs that no attempt was given."""
-        return self.key[3]
+        return self.key[FREE_GPUS]
 
     @property
     def jobs(self) -> int:
         """Live attempts."""
-        return self.key[4]
+        return self.key[JOBS]
 
     @property
     def is_full(self) -> bool:
@@ -105,12 +112,12 @@ class Pods:
 
     def items(self) -> Iterator[tuple[str, Slot]]:
         """All pods, in no order."""
-        return ((pod_id, Slot(key[5], key)) for pod_id, key in self._keys.items())
+        return ((pod_id, Slot(key[WHOLE], key)) for pod_id, key in self._keys.items())
 
     def slot(self, pod_id: str) -> Slot:
         """What is free there. Raises KeyError."""
         key = self._keys[pod_id]
-        return Slot(key[5], key)
+        return Slot(key[WHOLE], key)
 
     def copy(self) -> "Pods":
         """An independent copy."""
@@ -123,8 +130,8 @@ class Pods:
     def set(self, slot: Slot) -> None:
         """Add a pod, or put another in its place."""
         whole, key = slot
-        self.drop(key[2])
-        self._keys[key[2]] = key
+        self.drop(key[POD_ID])
+        self._keys[key[POD_ID]] = key
         shape = (whole.capacity.memory_bytes, whole.capacity.gpus)
         self.capacities[shape] = self.capacities.get(shape, 0) + 1
         if not slot.is_full:
@@ -132,7 +139,7 @@ class Pods:
 
     def give(self, pod_id: str, given: Sequence[Amounts]) -> None:
         """Change what the attempts on a pod were given."""
-        whole = self._keys[pod_id][5]
+        whole = self._keys[pod_id][WHOLE]
         self._in_order().discard(self._keys[pod_id])
         slot = Slot(whole, _key(pod_id, whole, given))
         self._keys[pod_id] = slot.key
@@ -165,7 +172,7 @@ class Pods:
         if key is None:
             return
         self._in_order().discard(key)
-        capacity = key[5].capacity
+        capacity = key[WHOLE].capacity
         shape = (capacity.memory_bytes, capacity.gpus)
         self.capacities[shape] -= 1
         if not self.capacities[shape]:
@@ -266,11 +273,11 @@ class Nodes:
         last for those who need none. CPUs and GPUs are still to be checked.
         """
         for with_gpus in (True,) if gpus else (False, True):
-            for entry in self._order.iter_from((with_gpus, target_bytes, "")):
-                if entry[0] != with_gpus:
+            for has_gpus, _, name in self._order.iter_from((with_gpus, target_bytes, "")):
+                if has_gpus != with_gpus:
                     break
-                yield entry[2]
-            for entry in self._order.iter_down_from((with_gpus, target_bytes, "")):
-                if entry[0] != with_gpus or entry[1] < least_bytes:
+                yield name
+            for has_gpus, free_bytes, name in self._order.iter_down_from((with_gpus, target_bytes, "")):
+                if has_gpus != with_gpus or free_bytes < least_bytes:
                     break
-                yield entry[2]
+                yield name

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.run import JobRun
-from gridmill.scheduler.capacity import Key, Nodes, Pods, Whole
+from gridmill.scheduler.capacity import POD_ID, Key, Nodes, Pods, Whole
 from gridmill.scheduler.fair_share import Shares, Standing
 from gridmill.scheduler.feasibility import Problem, problem_of_resource, will_do_without
 from gridmill.scheduler.lane import Lane, find_pod
 from gridmill.scheduler.preemptible import Running, running_on
-from gridmill.scheduler.queue import Claim, Ticket, demand_of
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Claim, Ticket, demand_of
 from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
@@ -92,14 +92,14 @@ class Draft:
         head = either.first if either else None
         resource = self.snapshot.resources.get(name)
         if resource is None and head is not None:
-            resource = self.snapshot.resource_of(name, head[5].demand.kind)
+            resource = self.snapshot.resource_of(name, head[JOB_CLASS].demand.kind)
         problem = problem_of_resource(self.snapshot, name, resource)
         if resource is not None and problem is None:
             return Lane(self.snapshot, name, resource, queue)
         if problem is not None and queue is not None:
             for group in queue.largest_first():
                 for ticket in group.members:
-                    self.refuse(ticket[4], problem)
+                    self.refuse(ticket[JOB_RUN_ID], problem)
         return None
 
     def nodes(self, site: str) -> Nodes:
@@ -149,13 +149,14 @@ class Draft:
 
     def start(self, lane: Lane, ticket: Ticket, found: Key) -> None:
         """Start a job on a pod that the lane found for it."""
-        demand = ticket[5].demand
-        self.fill(ticket, found[2], lane.open.take(found, demand.memory_bytes, demand.gpus))
+        demand = ticket[JOB_CLASS].demand
+        self.fill(ticket, found[POD_ID], lane.open.take(found, demand.memory_bytes, demand.gpus))
 
     def fill(self, ticket: Ticket, pod_id: str, filled: tuple[Whole, int]) -> None:
         """Note that a job, or the next rank of a gang, starts on a pod, which then has so many."""
         self._filled[pod_id] = filled
-        self.used.add(filled[0].deployment_id)
+        whole, _ = filled
+        self.used.add(whole.deployment_id)
         self._started.append(ticket)
         self._where.append(pod_id)
         self._left -= 1
@@ -244,15 +245,15 @@ would live long enough, and a forecast may be wrong."""
 
 def find_lasting(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
     """A pod that is up, has room, and is there for as long as the job is expected to take."""
-    demand = ticket[5].demand
+    demand = ticket[JOB_CLASS].demand
     found = lane.find(demand)
     if found is None or not draft.snapshot.places.terms:
         return found
-    expected = draft.snapshot.job_runs[ticket[4]].sizing.expected_seconds
+    expected = draft.snapshot.job_runs[ticket[JOB_RUN_ID]].sizing.expected_seconds
     too_short = []
-    while found is not None and expected is not None and not _lasts(draft, found[2], expected):
-        too_short.append(lane.open.slot(found[2]))
-        lane.open.drop(found[2])
+    while found is not None and expected is not None and not _lasts(draft, found[POD_ID], expected):
+        too_short.append(lane.open.slot(found[POD_ID]))
+        lane.open.drop(found[POD_ID])
         found = find_pod(lane.open, demand)
     for slot in too_short:
         lane.open.set(slot)

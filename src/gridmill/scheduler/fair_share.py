@@ -16,7 +16,7 @@ from gridmill.domain.project import Project
 from gridmill.scheduler.capacity_index import Tally
 from gridmill.scheduler.feasibility import Problem
 from gridmill.scheduler.lane import Lane, Line
-from gridmill.scheduler.queue import Claim, JobClass, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, Claim, JobClass, Ticket
 from gridmill.scheduler.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
@@ -89,12 +89,12 @@ class Standing:
 
     def is_closed_to(self, ticket: Ticket) -> bool:
         """Whether the quota leaves too little for a job, or is kept for another."""
-        claim = ticket[5]
+        claim = ticket[JOB_CLASS]
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes
             or claim.cpus > self._cpus
             or 0 < claim.gpus > self._gpus
-            or (self.kept_for != "" and self.kept_for != ticket[4])
+            or (self.kept_for != "" and self.kept_for != ticket[JOB_RUN_ID])
         )
 
     def is_over(self, claim: Claim) -> bool:
@@ -202,7 +202,7 @@ class FairLine(Line):
 
     def add(self, ticket: Ticket) -> None:
         """Put a job in line."""
-        heappush(self._heaps.setdefault(ticket[5].project, []), ticket)
+        heappush(self._heaps.setdefault(ticket[JOB_CLASS].project, []), ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
         """The first, and its lane, again and again: meanwhile nothing changes but its project."""
@@ -212,14 +212,14 @@ class FairLine(Line):
             place = order[0]
             _, _, ticket, heap, standing = place
             self._heap = heap
-            yield ticket, lanes[ticket[5].resource]
+            yield ticket, lanes[ticket[JOB_CLASS].resource]
             if heap:
                 first = heap[0]
-                place[0], place[1], place[2] = first[0], standing.score, first
+                place[0], place[1], place[2] = first[NEGATIVE_PRIORITY], standing.score, first
                 heapreplace(order, place)
             else:
                 heappop(order)
 
     def _place(self, project: str, heap: list[Ticket]) -> _Place:
         standing = self._shares[project]
-        return [heap[0][0], standing.score, heap[0], heap, standing]
+        return [heap[0][NEGATIVE_PRIORITY], standing.score, heap[0], heap, standing]

@@ -1,10 +1,10 @@
 """Places gangs: all ranks get a place, or none does."""
 
-from gridmill.scheduler.capacity import Key, Slot
+from gridmill.scheduler.capacity import POD_ID, Key, Slot
 from gridmill.scheduler.draft import Draft, find_lasting
 from gridmill.scheduler.lane import Lane
 from gridmill.scheduler.provisioning import bring_up
-from gridmill.scheduler.queue import Demand, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, Demand, Ticket
 
 
 def start_gang(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
@@ -13,35 +13,35 @@ def start_gang(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
     if found is None:
         return False
     for slot in sorted(found, key=_by_node):
-        pod_id = slot.key[2]
+        pod_id = slot.key[POD_ID]
         draft.fill(ticket, pod_id, (slot.whole, lane.open.slot(pod_id).jobs))
     return True
 
 
 def _find_places(draft: Draft, lane: Lane, ticket: Ticket) -> list[Slot] | None:
     """The pods as each rank found them; taken in the lane. None, and all is as it was, where not all fit."""
-    demand, found = ticket[5].demand, list[Slot]()
+    demand, found = ticket[JOB_CLASS].demand, list[Slot]()
     while len(found) < demand.workers:
         key = _next_place(draft, lane, ticket)
         if key is None:
             for slot in reversed(found):
                 lane.open.set(slot)
             return None
-        found.append(lane.open.slot(key[2]))
+        found.append(lane.open.slot(key[POD_ID]))
         lane.open.take(key, demand.memory_bytes, demand.gpus)
     return found
 
 
 def _next_place(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
     """As for any job; that a rank finds none says nothing of jobs that need one place."""
-    demand = ticket[5].demand
+    demand = ticket[JOB_CLASS].demand
     found = lane.open.find(demand.memory_bytes, demand.gpus)
     return found if found is None or not draft.snapshot.places.terms else find_lasting(draft, lane, ticket)
 
 
 def _by_node(slot: Slot) -> tuple[str, str]:
     """Ranks of one host come one after the other."""
-    return slot.whole.node, slot.key[2]
+    return slot.whole.node, slot.key[POD_ID]
 
 
 def brings_up_gang(draft: Draft, lane: Lane, demand: Demand) -> bool:

@@ -5,9 +5,9 @@ from heapq import heappop, heappush, heapreplace
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.resource import Resource
-from gridmill.scheduler.capacity import Key, Pods, Slot
+from gridmill.scheduler.capacity import JOBS, Key, Pods, Slot
 from gridmill.scheduler.feasibility import gpus_of, most_memory
-from gridmill.scheduler.queue import Demand, JobClass, Queue, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, Demand, JobClass, Queue, Ticket
 from gridmill.scheduler.snapshot import Snapshot
 
 _NO_PODS = Pods()
@@ -18,7 +18,7 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
     if demand.node:
         return pods.find_on(demand.node, demand.memory_bytes, demand.gpus)
     found = pods.find(demand.memory_bytes, demand.gpus)
-    return None if demand.alone and found is not None and found[4] else found
+    return None if demand.alone and found is not None and found[JOBS] else found
 
 
 class Lane:
@@ -105,7 +105,7 @@ class Lane:
         job (None: nothing is in line yet): so the lane is read only as far as it is served. Where several
         projects wait (`fair`), of the same project."""
         if self.fair and ticket is not None:
-            project = ticket[5].project
+            project = ticket[JOB_CLASS].project
             if ticket is not self._last_of[project]:
                 return None
             head = self._last_of[project] = next(self._heads_of[project], None)
@@ -255,7 +255,7 @@ class Line:
         """The first, and its lane, again and again: whoever asks deals with it before the next."""
         heap, lanes = self._heap, self._lanes
         while heap:
-            yield heap[0], lanes[heap[0][5].resource]
+            yield heap[0], lanes[heap[0][JOB_CLASS].resource]
 
     def leave(self) -> None:
         """The first leaves, and nobody behind it comes."""
@@ -272,7 +272,7 @@ class Line:
     def move_on(self, lane: Lane) -> None:
         """The first was dealt with: those behind it come in line."""
         first = self._heap[0]
-        behind = lane.members.get(first[5])
+        behind = lane.members.get(first[JOB_CLASS])
         if behind is not None:  # the next class came in line behind the first of this one
             member = next(behind, None)
             if member is None:
@@ -280,7 +280,7 @@ class Line:
             else:
                 heapreplace(self._heap, member)
             return
-        member = lane.behind_first(first[5]) if len(first[5].members) > 1 else None
+        member = lane.behind_first(first[JOB_CLASS]) if len(first[JOB_CLASS].members) > 1 else None
         if member is None:
             self.leave_with_class(lane)
             return

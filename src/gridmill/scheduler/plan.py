@@ -13,7 +13,7 @@ from gridmill.scheduler.gangs import brings_up_gang, start_gang
 from gridmill.scheduler.lane import Lane, Line, find_pod
 from gridmill.scheduler.preemption import interrupt_for, keep_what_is_made, note_over_quota
 from gridmill.scheduler.provisioning import bring_up, can_bring_up
-from gridmill.scheduler.queue import Demand, JobClass, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, JobClass, Ticket
 from gridmill.scheduler.reclaim import drain, reclaim
 from gridmill.scheduler.snapshot import Snapshot
 
@@ -65,7 +65,7 @@ def _refuse_all(draft: Draft, lane: Lane, group: JobClass, demand: Demand) -> No
     for ticket in group.members:
         if draft.is_full:
             break
-        _refuse_if_impossible(draft, lane, ticket[4], demand)
+        _refuse_if_impossible(draft, lane, ticket[JOB_RUN_ID], demand)
 
 
 def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Demand) -> bool:
@@ -84,7 +84,7 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     for ticket, lane in line.in_order():
         if draft.is_full:
             break
-        standing = None if shares is None else shares[ticket[5].project]
+        standing = None if shares is None else shares[ticket[JOB_CLASS].project]
         if standing is not None and standing.is_closed_to(ticket):
             if _pass_over(draft, line, lane, ticket):
                 note_over_quota(draft, later, lane, ticket)
@@ -96,9 +96,9 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
             line.move_on(lane)
         elif _is_started(draft, lane, ticket):
             if standing is not None:
-                standing.start(ticket[5])
+                standing.start(ticket[JOB_CLASS])
             line.move_on(lane)
-        elif draft.snapshot.places.terms and lane.find(ticket[5].demand) is not None:
+        elif draft.snapshot.places.terms and lane.find(ticket[JOB_CLASS].demand) is not None:
             later.add(ticket)  # there is room, but not for long enough; for those behind it there may be
             line.move_on(lane)
         else:
@@ -115,19 +115,19 @@ def _line(draft: Draft, lanes: dict[str, Lane]) -> Line:
 
 def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> bool:
     """The quota of its project is used up, for all that ask for the same; False: it is too small ever."""
-    problem = draft.shares.problem(ticket[5]) if draft.shares is not None else None
+    problem = draft.shares.problem(ticket[JOB_CLASS]) if draft.shares is not None else None
     if problem is None:
         line.leave_with_class(lane)
         return True
-    if draft.can_start(ticket[4]):
-        draft.refuse(ticket[4], problem)
+    if draft.can_start(ticket[JOB_RUN_ID]):
+        draft.refuse(ticket[JOB_RUN_ID], problem)
     line.move_on(lane)
     return False
 
 
 def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
     """Start it where it has room: a gang as a whole."""
-    if ticket[5].demand.workers > 1:
+    if ticket[JOB_CLASS].demand.workers > 1:
         return start_gang(draft, lane, ticket)
     found = find_lasting(draft, lane, ticket)
     if found is not None:
@@ -137,7 +137,7 @@ def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
 
 def _passes(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
     """Whether the job is not to be placed now: held back, started already, or refused."""
-    job_run_id, demand = ticket[4], ticket[5].demand
+    job_run_id, demand = ticket[JOB_RUN_ID], ticket[JOB_CLASS].demand
     if not draft.can_start(job_run_id):
         return True
     return not lane.is_possible(demand) and _refuse_if_impossible(draft, lane, job_run_id, demand)
@@ -151,11 +151,11 @@ def _not_served(draft: Draft, lane: Lane, ticket: Ticket) -> None:
 
 def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     """Later jobs do not get the room for which the first of a lane has waited too long."""
-    if lane.reserved or ticket[4] == lane.beneficiary:
+    if lane.reserved or ticket[JOB_RUN_ID] == lane.beneficiary:
         return
-    if not draft.is_starving(ticket[4]) or _passes(draft, lane, ticket):
+    if not draft.is_starving(ticket[JOB_RUN_ID]) or _passes(draft, lane, ticket):
         return
-    demand = ticket[5].demand
+    demand = ticket[JOB_CLASS].demand
     if _lacks_nodes(draft, lane, demand):
         return
     lane.reserved = True
@@ -180,17 +180,17 @@ def _make_room(draft: Draft, line: Line) -> None:
     for ticket, lane in line.in_order():
         if draft.is_full:
             break
-        standing = draft.standing_of(ticket[5])
+        standing = draft.standing_of(ticket[JOB_CLASS])
         if standing is not None and standing.is_closed_to(ticket):
             interrupt_for(draft, lane, ticket)
             _pass_over(draft, line, lane, ticket)
         elif lane.stuck:
             interrupt_for(draft, lane, ticket)
             line.leave()
-        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[5]):
+        elif _passes(draft, lane, ticket) or _will_fit(draft, lane, ticket[JOB_CLASS]):
             line.move_on(lane)
         else:
-            _not_fitting(draft, lane, ticket[5].demand)
+            _not_fitting(draft, lane, ticket[JOB_CLASS].demand)
             interrupt_for(draft, lane, ticket)
             line.leave_with_class(lane)
 
@@ -232,8 +232,8 @@ def _warm(draft: Draft) -> None:
             continue
         if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:
             continue
-        if problem_of(draft.snapshot, lane.resource, head[5].demand) is None:
-            bring_up(draft, lane, head[5].demand, urgent=True)
+        if problem_of(draft.snapshot, lane.resource, head[JOB_CLASS].demand) is None:
+            bring_up(draft, lane, head[JOB_CLASS].demand, urgent=True)
 
 
 def _expire(draft: Draft) -> None:
@@ -241,10 +241,11 @@ def _expire(draft: Draft) -> None:
     lines, places = draft.snapshot.lines, draft.snapshot.places
     for name, entries in sorted(places.idle.items()):
         needed = sum(len(line[name]) for line in (lines.waiting, lines.blocked) if name in line)
-        idle = [entry for entry in entries if entry[1] not in draft.used | draft.released]
-        for broken in [entry for entry in idle if places.is_broken(places.deployments[entry[1]])]:
-            draft.release(broken[1], "a pod of it is lost")
-            idle.remove(broken)
+        idle = [(until, one) for until, one in entries if one not in draft.used | draft.released]
+        for until, one in tuple(idle):
+            if places.is_broken(places.deployments[one]):
+                draft.release(one, "a pod of it is lost")
+                idle.remove((until, one))
         for until, deployment_id in idle[: max(0, len(idle) - needed)]:
             if until > draft.now:
                 draft.wake_at(until)
@@ -279,4 +280,5 @@ def _look_again(draft: Draft) -> None:
     """The end of the next back-off."""
     held = draft.snapshot.lines.held.first_from((nextafter(draft.now, inf), ""))
     if held is not None:
-        draft.wake_at(held[0])
+        not_before, _ = held
+        draft.wake_at(not_before)

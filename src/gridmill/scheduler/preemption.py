@@ -14,12 +14,12 @@ from gridmill.domain.ordering import (
 )
 from gridmill.domain.plan import Interrupt
 from gridmill.domain.run import Interruption, JobRun
-from gridmill.scheduler.capacity import Slot, places_in
+from gridmill.scheduler.capacity import POD_ID, Slot, places_in
 from gridmill.scheduler.draft import Draft
 from gridmill.scheduler.fair_share import Standing
 from gridmill.scheduler.lane import Lane, Line
 from gridmill.scheduler.preemptible import Running
-from gridmill.scheduler.queue import Demand, JobClass, Ticket
+from gridmill.scheduler.queue import DUE, JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, Demand, JobClass, Ticket
 
 MOST_TRIES = 20
 """The first jobs in a resource's queue for which a plan looks for jobs to preempt."""
@@ -31,13 +31,13 @@ def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     while others are making room there, or room is coming."""
     if lane.interrupting or lane.reclaimed or not draft.snapshot.places.resumable:
         return
-    if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[4]):
+    if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
         return
     lane.tries += 1
     chosen = _choose(draft, lane, ticket, _interruptible(draft, lane, ticket))
     lane.interrupting = bool(chosen)
     for one in chosen:
-        draft.interrupt(_asked(draft, ticket[4], one))
+        draft.interrupt(_asked(draft, ticket[JOB_RUN_ID], one))
 
 
 def note_over_quota(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> None:
@@ -86,7 +86,7 @@ def _asked(draft: Draft, job_run_id: str, one: Running) -> Interrupt:
 
 def _interruptible(draft: Draft, lane: Lane, ticket: Ticket) -> list[Running]:
     """Those that may be interrupted for a job; whose turn is last comes first."""
-    resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[5])
+    resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[JOB_CLASS])
     over_quota = standing is not None and standing.is_closed_to(ticket)
     names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
     found = (one for name in names for one in draft.running_on(name) if _may_be(draft, ticket, one))
@@ -96,19 +96,19 @@ def _interruptible(draft: Draft, lane: Lane, ticket: Ticket) -> list[Running]:
 def _may_be(draft: Draft, ticket: Ticket, one: Running) -> bool:
     """Not one of a higher priority, or of a project that would have its place back at once; nor one that is
     left alone."""
-    if one.priority > -ticket[0]:
+    if one.priority > -ticket[NEGATIVE_PRIORITY]:
         return False
-    project, shares = ticket[5].demand.project, draft.shares
+    project, shares = ticket[JOB_CLASS].demand.project, draft.shares
     if shares is not None and not shares.goes_first(project, one.project, one.places):
         return False
-    until = one.urgent_from if one.priority < -ticket[0] else one.alone_until
+    until = one.urgent_from if one.priority < -ticket[NEGATIVE_PRIORITY] else one.alone_until
     draft.wake_at(until if draft.now < until else one.look_at)
     return draft.now >= until
 
 
 def _against(ticket: Ticket, one: Running) -> Running:
     """A lower priority comes after whatever has a higher one."""
-    return one._replace(due=inf) if one.priority < -ticket[0] else one
+    return one._replace(due=inf) if one.priority < -ticket[NEGATIVE_PRIORITY] else one
 
 
 def _latest_first(one: Running) -> tuple[float, float, str]:
@@ -116,11 +116,11 @@ def _latest_first(one: Running) -> tuple[float, float, str]:
 
 
 def _choose(draft: Draft, lane: Lane, ticket: Ticket, running: Sequence[Running]) -> list[Running]:
-    demand, terms = ticket[5].demand, draft.snapshot.places.terms
+    demand, terms = ticket[JOB_CLASS].demand, draft.snapshot.places.terms
     if demand.alone or not running:
         return []
-    slots = {slot.key[2]: slot for slot in lane.slots() if slot.key[2] not in terms}
-    standing = draft.standing_of(ticket[5])
+    slots = {slot.key[POD_ID]: slot for slot in lane.slots() if slot.key[POD_ID] not in terms}
+    standing = draft.standing_of(ticket[JOB_CLASS])
     if standing is not None and standing.is_closed_to(ticket):
         own = [one for one in running if one.project == demand.project]
         return _until_within(standing, slots, ticket, own)
@@ -137,14 +137,14 @@ def _until_within(
 ) -> list[Running]:
     """Those whose end leaves room in their project's quota and, on whichever pods, for the job. Empty: they
     are not enough, or the quota is only kept for another."""
-    group, demand = ticket[5], ticket[5].demand
+    group, demand = ticket[JOB_CLASS], ticket[JOB_CLASS].demand
     if not standing.is_over(group):
         return []
     here = {name: slot for name, slot in slots.items() if demand.node in ("", slot.whole.node)}
     left, free = copy(standing), _places(here, demand, ())
     chosen: list[Running] = []
     for one, gained in zip(running, _gains(here, demand, running), strict=True):
-        if not may_interrupt(ticket[1], one.due):
+        if not may_interrupt(ticket[DUE], one.due):
             return []
         chosen.append(one)
         _give_back(left, one)
@@ -190,9 +190,9 @@ def _cost(way: Sequence[Running]) -> tuple[int, float, str]:
 
 def _least(slots: Mapping[str, Slot], ticket: Ticket, running: Sequence[Running]) -> list[Running]:
     """Whom `to_interrupt` names, without those whose room is not needed then. Empty: not enough."""
-    demand = ticket[5].demand
+    demand = ticket[JOB_CLASS].demand
     gains = _gains(slots, demand, running)
-    names = to_interrupt(demand.workers, _places(slots, demand, ()), ticket[1], gains)
+    names = to_interrupt(demand.workers, _places(slots, demand, ()), ticket[DUE], gains)
     chosen = [one for one in running if one.id in names]
     for one in tuple(chosen):
         others = [other for other in chosen if other is not one]

@@ -37,8 +37,9 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
             best = (_to_release(chosen), node, chosen)
     if best is None:
         return False
-    _release_all(draft, lane, best[2])
-    draft.reserved.add((site, best[1]))
+    _, node, chosen = best
+    _release_all(draft, lane, chosen)
+    draft.reserved.add((site, node))
     lane.reclaimed = True
     return True
 

@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
-from gridmill.scheduler.queue import Demand, Queue, Rank, Ticket, demand_of, rank_of, turn_rank_of
+from gridmill.scheduler.queue import (
+    JOB_CLASS,
+    JOB_RUN_ID,
+    Demand,
+    Queue,
+    Rank,
+    Ticket,
+    demand_of,
+    rank_of,
+    turn_rank_of,
+)
 from gridmill.scheduler.sorted_tuples import Ordered
 
 
@@ -53,7 +63,7 @@ class Turns:
         """The job that may start; None while one runs, or none waits."""
         if name in self._running or name not in self._waiting:
             return None
-        return self._waiting[name][0][4]
+        return self._waiting[name][0][JOB_RUN_ID]
 
     def before(self, name: str, job_run_id: str) -> str | None:
         """The job that this one lets pass: one that runs, else the first that waits. None: it is next."""
@@ -65,7 +75,7 @@ class Turns:
 
     def behind(self, name: str) -> tuple[str, ...]:
         """The jobs that wait, in order."""
-        return tuple(rank[4] for rank in self._waiting.get(name, ()))
+        return tuple(rank[JOB_RUN_ID] for rank in self._waiting.get(name, ()))
 
 
 class _Line(NamedTuple):
@@ -241,7 +251,7 @@ class Lines:
         line = self._lines.pop(key, None)
         if line is None:
             return
-        resource = line.ticket[5].resource
+        resource = line.ticket[JOB_CLASS].resource
         queues = self.waiting if line.waiting else self.blocked
         queues[resource].discard(line.ticket)
         if not len(queues[resource]):

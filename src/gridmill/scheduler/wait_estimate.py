@@ -20,7 +20,17 @@ from gridmill.scheduler.capacity_index import Tally
 from gridmill.scheduler.fair_share import Standing
 from gridmill.scheduler.forecast import lasted
 from gridmill.scheduler.lane import find_pod
-from gridmill.scheduler.queue import Claim, Demand, JobClass, Queue, Ticket, demand_of
+from gridmill.scheduler.queue import (
+    JOB_CLASS,
+    JOB_RUN_ID,
+    NEGATIVE_PRIORITY,
+    Claim,
+    Demand,
+    JobClass,
+    Queue,
+    Ticket,
+    demand_of,
+)
 from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
@@ -59,13 +69,13 @@ class Rehearsal:
         project; `lasts`: for how many seconds one runs. Ends behind the first for which that is not known."""
         heads = {name: head for name, line in lines.items() if (head := next(line, None)) is not None}
         while (first := self._first(heads.values())) is not None:
-            demand = first[5].demand
+            demand = first[JOB_CLASS].demand
             freed = [heappop(self._free) for _ in range(min(demand.workers, len(self._free)))]
             began, seconds = max(self._now, *freed), lasts(first)
             yield first, began
             if seconds is None:
                 return
-            self._hold(first[5], len(freed), began + seconds)
+            self._hold(first[JOB_CLASS], len(freed), began + seconds)
             following = next(lines[demand.project], None)
             if following is None:
                 del heads[demand.project]
@@ -76,16 +86,18 @@ class Rehearsal:
         """Whose turn it is when a place is free next, and a quota has room; None: nobody's ever."""
         self._go_on(self._free[0])
         while heads:
-            ready = [head for head in heads if not self._standing(head).is_over(head[5])]
+            ready = [head for head in heads if not self._standing(head).is_over(head[JOB_CLASS])]
             if ready:
-                return min(ready, key=lambda head: (head[0], self._standing(head).score, head))
+                return min(
+                    ready, key=lambda head: (head[NEGATIVE_PRIORITY], self._standing(head).score, head)
+                )
             if not self._ends or self._ends[0][0] == inf:
                 break
             self._go_on(self._ends[0][0])
         return None
 
     def _standing(self, head: Ticket) -> Standing:
-        return self._standings[head[5].demand.project]
+        return self._standings[head[JOB_CLASS].demand.project]
 
     def _go_on(self, until: float) -> None:
         """Until then, and all that ends by then gives up what it holds."""
@@ -212,9 +224,9 @@ class Waits:
     def _starts(self, resource: str, places: int, share: float) -> Mapping[str, float]:
         """When each starts, if all take as long as that share of the jobs like them at the most."""
         return {
-            ticket[4]: began
+            ticket[JOB_RUN_ID]: began
             for ticket, began in self._rehearsed(resource, places, share)
-            if ticket[5].demand.workers <= places
+            if ticket[JOB_CLASS].demand.workers <= places
         }
 
     def _rehearsed(
@@ -223,7 +235,7 @@ class Waits:
         """With one more job at the end, where there is a `last`."""
         lines = dict(_lines(self._queue(resource)))
         if last is not None:
-            project = last[5].project
+            project = last[JOB_CLASS].project
             lines[project] = merge(lines.get(project, iter(())), iter((last,)))
         stays = self._stays_for(share)
         here, elsewhere = stays.get(resource, ()), list(self._elsewhere(resource, lines, stays))
@@ -247,9 +259,9 @@ class Waits:
         return Standing(known, self._snapshot.places.tallies.get(project, Tally()), self._now)
 
     def _lasts(self, ticket: Ticket, share: float) -> float | None:
-        if ticket[4] == _LAST:
+        if ticket[JOB_RUN_ID] == _LAST:
             return 0.0
-        known = self._lasted_of(ticket[4])
+        known = self._lasted_of(ticket[JOB_RUN_ID])
         return remaining(known, 0.0, share) if known else None
 
     def _knows_what_runs(self, resource: str) -> bool:
