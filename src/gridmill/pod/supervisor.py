@@ -57,6 +57,7 @@ class Supervisor:
         self._unacknowledged: dict[str, tuple[int, AttemptState]] = {}
         self._held_back = False
         self._untidy: list[Attempt] = []
+        self._done_with: list[str] = []
         self._record = os.open(folder.starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.last_end = time.monotonic()
 
@@ -238,7 +239,7 @@ class Supervisor:
         for attempt_id, (at, _) in tuple(self._unacknowledged.items()):
             if at <= number:
                 del self._unacknowledged[attempt_id]
-                self._janitor.remove(self._folder.attempt(attempt_id))
+                self._done_with.append(attempt_id)
 
     # what processes do
 
@@ -336,6 +337,8 @@ class Supervisor:
 
     def tidy(self) -> None:
         """Remove what ended attempts leave, once their ends are on their way: nobody waits for this."""
+        while self._done_with:
+            self._janitor.remove(self._folder.attempt(self._done_with.pop()))
         while self._untidy:
             attempt = self._untidy.pop()
             if attempt.group is not None:
