@@ -378,3 +378,36 @@ def test_a_pipeline_whose_file_is_gone_is_run_as_last_time_with_a_warning(
             client.run("demo")
         with pytest.raises(NotFoundError, match="no pipeline 'dem'"):
             client.run("dem")
+
+
+class Killed(FakeGrid):
+    """A control node that ends while it is asked something: nobody knows whether it did what was asked."""
+
+    def projects(self) -> Any:
+        raise UnavailableError("the control node ended before it answered")
+
+    def remove_project(self, name: str) -> None:
+        raise UnavailableError("the control node ended before it answered")
+
+
+def ending(tmp_path: Path, *, ended: bool) -> Client:
+    """A client of a control node that is killed, when `ended`, and of the one that takes over."""
+    grids = iter([Killed(), FakeGrid()])
+    dial = lambda: Dialled(grid=next(grids), close=lambda: None, is_gone=lambda: ended)  # noqa: E731
+    return Client(home_settings(tmp_path), dial=dial)
+
+
+def test_what_only_reads_is_asked_again_where_the_control_node_ended_before_it_answered(
+    tmp_path: Path,
+) -> None:
+    assert ending(tmp_path, ended=True).list_projects() == FakeGrid().projects()
+
+
+def test_what_changes_something_is_not_asked_again(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="before it answered"):
+        ending(tmp_path, ended=True).remove_project("science")
+
+
+def test_an_error_of_a_control_node_that_is_up_is_not_asked_away(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="before it answered"):
+        ending(tmp_path, ended=False).list_projects()

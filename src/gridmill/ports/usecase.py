@@ -112,6 +112,12 @@ class UseCase:
         return Form.ONE
 
     @property
+    def may_repeat(self) -> bool:
+        """Whether a caller that got no answer may ask again: what only reads, and bundles, whose name is the
+        hash of their content."""
+        return self.method == "GET" or self.tag == "bundles"
+
+    @property
     def help(self) -> str:
         """The first line of the method's docstring."""
         return cleandoc(getattr(Grid, self.name).__doc__).partition("\n")[0]

@@ -6,16 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from gridmill.domain.views import RunView
 from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError, UnreachedError
 from gridmill.ports.grid import Grid
+from gridmill.ports.usecases import use_case
 from gridmill.sdk.arguments import check_methods
 from gridmill.sdk.discovery import Dialled
 from gridmill.settings import Settings
 
 T = TypeVar("T")
+_Ask: TypeAlias = Callable[[Callable[[Grid], Any]], Any]
 
 _TAKE_OVER_SECONDS = 15.0
 """How long a client looks for the control node that takes over from one that has ended."""
@@ -26,15 +28,17 @@ _AGAIN_SECONDS = 0.2
 
 
 class _Reached:
-    """The use cases of whichever control node is up: a call that found none, because the one that was dialled
-    has just ended, is asked of the next one."""
+    """The use cases of whichever control node is up. When the control node ends, the next one is asked:
+    whatever was not asked yet, and what got no answer and may be asked twice."""
 
-    def __init__(self, ask: Callable[[Callable[[Grid], Any]], Any]) -> None:
-        self._ask = ask
+    def __init__(self, ask: _Ask, ask_once: _Ask) -> None:
+        self._ask, self._ask_once = ask, ask_once
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        ask = self._ask if use_case(name).may_repeat else self._ask_once
+
         def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
-            return self._ask(lambda grid: getattr(grid, name)(*given, **named))
+            return ask(lambda grid: getattr(grid, name)(*given, **named))
 
         return call
 
@@ -59,7 +63,7 @@ class Connected:
     @property
     def grid(self) -> Grid:
         """The use cases, as the control node offers them."""
-        return cast(Grid, _Reached(self._ask_once))
+        return cast(Grid, _Reached(self._ask_again, self._ask_once))
 
     @property
     def reading(self) -> bool:
@@ -136,13 +140,25 @@ class Connected:
     def _ask_once(self, question: Callable[[Grid], T]) -> T:
         """Ask what must not be done twice: the control node that takes over is asked only where the one that
         has gone was asked nothing."""
+        return self._ask_the_next(question, lambda asked, error: isinstance(error, UnreachedError))
+
+    def _ask_again(self, question: Callable[[Grid], T]) -> T:
+        """Ask what may be done twice: the control node that takes over is also asked where the one that has
+        gone gave no answer."""
+        return self._ask_the_next(
+            question, lambda asked, error: isinstance(error, UnreachedError) or asked.is_gone()
+        )
+
+    def _ask_the_next(
+        self, question: Callable[[Grid], T], may_ask: Callable[[Dialled, UnavailableError], bool]
+    ) -> T:
         until = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
             asked = self._dialled
             try:
                 return question(asked.grid)
-            except UnreachedError:
-                if asked.reading or time.monotonic() > until:
+            except UnavailableError as error:
+                if asked.reading or time.monotonic() > until or not may_ask(asked, error):
                     raise
             self._replace(asked)
 
