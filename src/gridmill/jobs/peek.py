@@ -142,7 +142,10 @@ def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[st
         if name not in old.schema.names or name not in new.schema.names:
             raise InputError(f"there is no column {name!r} in both", hint="Name others with --key.")
     shared = [name for name in new.schema.names if name in old.schema.names and name not in key]
-    with tempfile.TemporaryDirectory() as spill, duckdb.connect(config=_config(spill)) as engine:
+    with (
+        tempfile.TemporaryDirectory(prefix="gridmill-diff-") as spill,
+        duckdb.connect(config=_config(spill)) as engine,
+    ):
         engine.register("old", old)
         engine.register("new", new)
         for table in ("old", "new"):

@@ -43,7 +43,7 @@ class CodePredictor:
 
     @cached_property
     def _helper(self) -> Helper:
-        scratch: TemporaryDirectory[str] = TemporaryDirectory()
+        scratch: TemporaryDirectory[str] = TemporaryDirectory(prefix="gridmill-model-")
         folder = _own_folder(self.folder, Path(scratch.name) / "model")
         reading, writing = os.pipe()
         try:
