@@ -60,6 +60,7 @@ class Run:
     def _found(self) -> list[str]:
         self.alone = self.alone and not self._others()
         shared = sorted(set(_shared()) - self.shared) if self.alone else []
+        shared = [name for name in shared if not _removed_as_empty(Path(name))]
         written = sorted(_in_repository() - self.repository)
         return [
             *(f"process {words}" for words in self._processes()),
@@ -118,12 +119,24 @@ def _remove(folder: Path) -> None:
 
 
 def remove_groups_of_killed_pods(home: Path) -> None:
-    """Delete the control groups of pods in this home that a test killed: nobody else does. The groups of pods
-    that ended by themselves are left to be found."""
+    """Delete the control groups of pods in this home that a test killed: nobody else does."""
     for record in home.glob("pods/*/" + RECORD):
         if not has_ended(record.parent):
             for group in record.read_text().splitlines():
                 destroy(Path(group))
+
+
+def _removed_as_empty(path: Path) -> bool:
+    """Whether it was a control group without a process, as a pod that a test killed leaves it; gone now."""
+    if not path.is_relative_to("/sys/fs/cgroup"):
+        return False
+    below = sorted((one for one in path.rglob("*") if one.is_dir()), reverse=True)
+    if any((one / "cgroup.procs").read_text().strip() for one in (path, *below)):
+        return False
+    with suppress(OSError):
+        for one in (*below, path):
+            one.rmdir()
+    return not path.exists()
 
 
 def _groups() -> set[Path]:

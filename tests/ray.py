@@ -37,5 +37,5 @@ def ray_cluster(folder: Path, *, cpus: int = 64) -> Iterator[str]:
 def remove_homes_on_nodes(home: Path) -> None:
     """Delete the pods' folders that the Ray sites of this control node have by default on their nodes, which
     are this machine. They stay for the next pods, so they outlive a control node that a test killed."""
-    for mark in home.glob("sites/*/mark"):
+    for mark in home.glob("**/sites/*/mark"):
         shutil.rmtree(f"/tmp/gridmill-{mark.read_text()}", ignore_errors=True)

@@ -190,7 +190,15 @@ def test_python_that_is_marked(block: Block, home: Path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", SHELL_PAGES, ids=name)
+QUICK = {"docs/quickstart.md"}
+"""The page whose commands are tried in `make test`; those of the others are tried in `make test-long`."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if name(page) in QUICK else pytest.mark.long) for page in SHELL_PAGES],
+    ids=name,
+)
 def test_commands_that_are_marked(page: Path, home: Path, tmp_path: Path):
     for block in blocks(page):
         if block.mark == "run: shell":

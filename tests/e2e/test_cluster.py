@@ -257,6 +257,7 @@ def test_a_job_there_is_stopped(land: Farmland) -> None:
     assert state(land.ended(run.process, run.name)) == "stopped"
 
 
+@pytest.mark.long
 def test_a_link_that_is_cut_for_a_while_costs_nothing(land: Farmland) -> None:
     run = land.waiting("cut")
     land.beta.connect(False)

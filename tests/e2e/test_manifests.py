@@ -183,6 +183,7 @@ def keeping_times(path: Path, content: bytes) -> None:
     os.utime(path, ns=(looked.st_atime_ns, looked.st_mtime_ns))
 
 
+@pytest.mark.long
 def test_verify_reads_everything_and_names_what_is_wrong(place: Place):
     pipeline = place.write(PIPELINE)
     for name, rows in (("one.csv", "2024-01-01,a,1\n"), ("two.csv", "2024-01-02,a,2\n")):
@@ -213,6 +214,7 @@ def test_verify_reads_everything_and_names_what_is_wrong(place: Place):
     assert "there is no 'kept/nobody'" in place.gridmill("verify", "kept/nobody").stderr
 
 
+@pytest.mark.long
 def test_a_changed_version_is_not_backed_up_and_what_is_restored_can_be_verified(
     place: Place, tmp_path: Path
 ):

@@ -57,7 +57,14 @@ def assert_each_ran_once(place: Place) -> None:
     assert (place.folder / "marks").read_text() == "begin\nend\nafter\n"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGQUIT, marks=pytest.mark.long),
+        signal.SIGKILL,
+    ],
+)
 def test_a_restart_of_the_server_in_the_middle_of_a_run(
     place: Place, postgresql: PostgresqlServer, how: signal.Signals
 ):

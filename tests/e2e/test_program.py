@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import processes_mentioning
+from tests.left_behind import remove_groups_of_killed_pods
 
 pytestmark = pytest.mark.e2e
 
@@ -63,6 +64,7 @@ class Place:
         for pid in processes_mentioning(str(self.home)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        remove_groups_of_killed_pods(self.home)
 
     def done(self) -> list[str]:
         return (self.marks / "done").read_text().split()

@@ -97,6 +97,7 @@ def test_both_hosts_give_what_ray_says(lab: Lab) -> None:
     assert {node["name"]: node["capacity"]["cpus"] for node in site["nodes"]} == {"alpha": 2.0, "beta": 2.0}
 
 
+@pytest.mark.long
 def test_data_jobs_there_make_what_they_make_here(lab: Lab) -> None:
     """The same rows and metrics; and a job that ran at one site is unchanged at the other."""
     rows = "".join(f"2026-01-{1 + i // 24:02d}T{i % 24:02d}:00:00,{i % 3},{i * i % 17}\n" for i in range(600))

@@ -242,6 +242,7 @@ def test_gpus_are_those_that_slurm_gave(lab: Lab) -> None:
     assert {said for said, _ in places} == {"0\n", "1\n"}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sshd.is_installed(), reason=sshd.HOW_TO_GET_IT)
 def test_from_another_machine_commands_go_over_ssh(
     shared_cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,7 @@ def curve_of(outcome: Outcome) -> np.ndarray:
     return np.array(outcome.outputs[0].details["curve"])
 
 
+@pytest.mark.long
 def test_a_gang_gives_the_curve_and_weights_of_one_worker(tmp_path):
     """Its batches have 283, 283 and 1 rows: one rank gets more than the other, and at last all there is."""
     options = LSTM | {"batch_size": 283}

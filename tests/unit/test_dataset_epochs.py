@@ -106,8 +106,13 @@ def made(case: DatasetCase, one: DatasetSpec) -> list[dict[str, Any]]:
     return case.table(case.make(one)).to_pylist()
 
 
+def mostly_long(unit: str, *quick: str) -> Any:
+    """One or two units are tried in `make test`, all of them in `make test-long`."""
+    return pytest.param(unit, marks=() if unit in quick else pytest.mark.long)
+
+
 @pytest.mark.parametrize("declared", [True, False])
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [mostly_long(unit, "unix_ms", "%Y%m%d") for unit in UNITS])
 def test_numbers_of_each_unit_make_the_dataset_of_their_times(
     case: DatasetCase, unit: str, declared: bool
 ) -> None:
@@ -139,7 +144,9 @@ def test_tables_of_different_units_are_joined_by_time(case: DatasetCase) -> None
     assert made(case, spec(step, timestamp_format=named)) == expected
 
 
-@pytest.mark.parametrize("unit", ["unix_s", "unix_ms", "unix_us", "unix_ns"])
+@pytest.mark.parametrize(
+    "unit", [mostly_long(unit, "unix_s") for unit in ("unix_s", "unix_ms", "unix_us", "unix_ns")]
+)
 def test_numbers_before_1970_and_small_ones_have_the_declared_unit(case: DatasetCase, unit: str) -> None:
     step = timedelta(hours=1)
     times = {name: moments(datetime(1969, 12, 31), step) for name in ("obs", "notes", "events")}

@@ -401,7 +401,9 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.long if at % 2 else ()) for at, one in enumerate(WRONG)]
+)
 def test_what_a_run_would_fail_with_is_said_before(name: str, file: Path, tmp_path: Path) -> None:
     old, new, place, words = WRONG[name]
     assert old in BASE
