@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -183,6 +183,7 @@ def test_the_attempt_after_a_killed_one_goes_on_with_its_run(tmp_path: Path, eve
         killed.begin()
         for epoch in (1, 2):
             killed.context.metric("train_loss", 0.5, step=epoch)
+        killed.close()  # its connection; the run there is not ended
         run(context)
         (one,) = books.runs.values()
         assert one["info"]["status"] == "FINISHED"
@@ -219,10 +220,15 @@ def test_trials_of_a_search_are_runs_below_it(tmp_path: Path, events: int):
     assert len(metrics_of(whole)["trial_rmse"]) == 3
 
 
+def experiment_of(url: str, name: str) -> str:
+    with closing(Server(url)) as server:
+        return server.experiment(name)
+
+
 def test_trainings_that_begin_together_make_one_experiment():
     books = Books(askers=3)
     with mlflow_like(books, free_port()) as url, ThreadPoolExecutor(3) as crew:
-        found = list(crew.map(lambda _: Server(url).experiment("p"), range(3)))
+        found = list(crew.map(lambda _: experiment_of(url, "p"), range(3)))
     assert found == ["1", "1", "1"]
 
 
@@ -244,8 +250,7 @@ def test_a_password_is_read_from_the_environment_and_said_nowhere(
 
 def test_names_that_mlflow_does_not_take_are_written_otherwise():
     books = Books()
-    with mlflow_like(books, free_port()) as url:
-        server = Server(url)
+    with mlflow_like(books, free_port()) as url, closing(Server(url)) as server:
         run_id = server.create(server.experiment("p"), "r", 0, {})
         server.log_parameters(run_id, {f"a(b)%{number}": number for number in range(150)})
     assert len(pairs(books.runs[run_id], "params")) == 150

@@ -66,8 +66,8 @@ def serve_node(
         with asking(settings.home):  # until we have announced ourselves: who asks next is to see that
             node = _own(settings, take_over, say)
             ending.callback(node.close, tear_down=False)
+            app = make_app(node.grid)  # takes a second: whoever is answered before may also end us before
             ending.enter_context(_with_clients(node, settings))
-            app = make_app(node.grid)
             ending.callback(serve(app, socket_path=settings.home / "control.sock").stop)
             token, url = secrets.token_urlsafe(32), ""
             if address is not None:
