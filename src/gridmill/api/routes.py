@@ -75,7 +75,7 @@ def _endpoint(row: UseCase) -> Endpoint:
 
 
 def _parameters(row: UseCase) -> Iterator[Parameter]:
-    """What is read from a request, by the names that it has there."""
+    """The parameters that a request carries, by their names in it."""
     for place in row.places:
         yield _parameter(place.sent, Annotated[str, Path(**_words(place.limits))])
     for name, sent in row.queries.items():

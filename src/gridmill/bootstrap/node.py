@@ -72,7 +72,7 @@ class EmbeddedNode:
 
 
 def _with_fault(store: Store, fault: str) -> Store:
-    """The store; for a test's fault one that fails as it says. Raises InputError for a fault that is none."""
+    """The store, or for tests one that fails as `fault` says. Raises InputError for an unknown fault."""
     if not fault:
         return store
     faulty: Store = find("faults", "store")(store, fault)

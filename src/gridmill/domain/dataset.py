@@ -37,7 +37,6 @@ class Method(StrEnum):
 
 
 SCALERS = (Method.STANDARD, Method.MINMAX, Method.ROBUST)
-IMPUTERS = (Method.MEAN, Method.MEDIAN, Method.MOST_FREQUENT, Method.CONSTANT)
 CATEGORICAL = (Method.ONEHOT, Method.ORDINAL, Method.FREQUENCY, Method.TARGET)
 
 

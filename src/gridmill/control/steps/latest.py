@@ -40,7 +40,7 @@ def _note(
 
 
 def _append(control: Control, move: AliasMove) -> None:
-    """What is committed stands, also where it cannot be told."""
+    """The move is committed: an error of the log of moves does not undo it."""
     try:
         control.storage.note_move(move)
     except StorageError as error:

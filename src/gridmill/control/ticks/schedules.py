@@ -254,7 +254,7 @@ UPCOMING = 3
 
 
 def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
-    """A schedule as it stands now."""
+    """The current state of a schedule."""
     now = control.clock.now()
     if control.alarms is None:
         return ScheduleView(schedule=schedule, why="waits for `gridmill up`")

@@ -29,7 +29,6 @@ ORDERS = (Form.DAY_FIRST, Form.MONTH_FIRST)
 """Which part comes first in 01/02/2024."""
 UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.NANOSECONDS)
 """The meaning of a number in a column of times: its digits are a date, or it counts since 1970."""
-FAMILIES = (MARKS, ORDERS, UNITS)
 
 Forms = frozenset[Form]
 ANY: Forms = frozenset(Form)
