@@ -47,6 +47,8 @@ def main() -> None:
             print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
     if rank == 0 and "GRIDMILL_OUTPUT" in os.environ:
         torch.save(model.module.state_dict(), Path(os.environ["GRIDMILL_OUTPUT"]) / "model.pt")
+    # PyTorch aborts a process that ends while gloo's thread still holds its last gradients (pytorch#190489)
+    dist.barrier()
     dist.destroy_process_group()
 
 
