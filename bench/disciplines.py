@@ -11,14 +11,7 @@ from itertools import islice
 
 from bench.queueing import Pool, Task
 from bench.reservation import may_pass, reserve
-from gridmill.domain.ordering import (
-    Interruptible,
-    alone_seconds,
-    due,
-    expected_left,
-    next_look,
-    to_interrupt,
-)
+from gridmill.domain.ordering import Interruptible, alone_seconds, due, expected_left, next_look, to_interrupt
 from gridmill.scheduler.draft import RESERVE_AFTER_SECONDS
 from gridmill.scheduler.history import PER_SUBJECT
 

@@ -7,15 +7,7 @@ from gridmill.domain import footprint
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import DEFAULT_KEEP_SECONDS
-from gridmill.scheduler import (
-    capacity,
-    feasibility,
-    forecast,
-    history,
-    outcomes,
-    provisioning,
-    sizing,
-)
+from gridmill.scheduler import capacity, feasibility, forecast, history, outcomes, provisioning, sizing
 from gridmill.scheduler.draft import RESERVE_AFTER_SECONDS
 
 TITLE = """\

@@ -47,14 +47,14 @@ SITES: Mapping[str, str] = {
 """Functions (Settings, Site, Doors) -> SitePort; that of `local` takes the settings alone."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
-    "cluster": "gridmill.sites.farm.settings:check_resource",
+    "cluster": "gridmill.sites.farm.site:check_resource",
 }
 """Functions (Resource, Site) that raise InputError, for kinds of sites where a resource has settings too."""
 CHECKS: Mapping[str, str] = {
     "local": "gridmill.sites.local:check_site",
     "slurm": "gridmill.sites.slurm.commands:check_site",
     "ray": "gridmill.sites.ray.site:check_site",
-    "cluster": "gridmill.sites.farm.settings:check_site",
+    "cluster": "gridmill.sites.farm.site:check_site",
 }
 """Functions of a Site that raise InputError for errors in it that are known before the site is contacted."""
 STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
@@ -71,7 +71,7 @@ LINKS: Mapping[str, str] = {
 }
 """Pod ends by the scheme of PodOrder.link."""
 
-SOURCES: Mapping[str, str] = {"files": "gridmill.storage.source_files:describe_source"}
+SOURCES: Mapping[str, str] = {"files": "gridmill.storage.root:describe_source"}
 """Functions of a source's declaration and the pipeline's folder that list what the source names now."""
 
 READERS: Mapping[str, str] = {

@@ -25,8 +25,7 @@ from gridmill.domain.run import Run
 from gridmill.errors import StorageError
 from gridmill.ports.store import key_of
 from gridmill.stores import migrate, sql
-from gridmill.stores.opening import STAMP, VERSIONS
-from gridmill.stores.sql import _CLASSES
+from gridmill.stores.sql import _CLASSES, STAMP, VERSIONS
 from gridmill.testing.store_samples import a_run, one_of_each
 from gridmill.testing.store_suite import put_new
 

@@ -10,9 +10,9 @@ from tests.report_views import a_model
 
 from gridmill.cli.format import reason_lines
 from gridmill.cli.render import run_table
+from gridmill.cli.run import _LEFT_OUT, HEAD, _row
 from gridmill.cli.session import _folded
 from gridmill.cli.show import list_table
-from gridmill.cli.summary import _LEFT_OUT, HEAD, _row
 from gridmill.cli.tables import FittedTable, fitted, table
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.metrics import headline

@@ -12,8 +12,7 @@ from gridmill.domain.route import Staging
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import make_resource
-from gridmill.sites.farm.bucket_gc import HOLDS, Lot
-from gridmill.sites.farm.buckets import Carriers, check
+from gridmill.sites.farm.buckets import HOLDS, Carriers, Lot, check
 from gridmill.sites.farm.staging import HomeCarrying
 
 

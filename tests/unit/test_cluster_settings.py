@@ -4,7 +4,7 @@ import pytest
 
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
-from gridmill.sites.farm.settings import check_site, read
+from gridmill.sites.farm.site import check_site, read
 
 
 def cluster(**settings: str) -> Site:

@@ -9,7 +9,7 @@ import pytest
 from tests.little_bucket import LittleBucket, little_bucket
 
 from gridmill.errors import UnavailableError
-from gridmill.sites.farm.bucket_gc import HOLDS, LATE_SECONDS, LIVE, Lot, Lots, Sweeper
+from gridmill.sites.farm.buckets import HOLDS, LATE_SECONDS, LIVE, Lot, Lots, Sweeper
 from gridmill.transfer.bucket_cache import Kept
 from gridmill.transfer.bucket_exchange import Export, Uses
 from gridmill.transfer.stream import Chunk, hash_of

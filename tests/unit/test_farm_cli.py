@@ -13,8 +13,7 @@ from gridmill.__main__ import main
 from gridmill.bootstrap.checks import look_at_farm, look_at_gpus
 from gridmill.bootstrap.home import lock_home
 from gridmill.bootstrap.host import OwnHost
-from gridmill.cli.farm import join_line, notes
-from gridmill.cli.farm_up import reachable, read_place
+from gridmill.cli.farm import join_line, notes, reachable, read_place
 from gridmill.cli.up import check_light, with_bucket_hosts
 from gridmill.domain.site import SiteKind
 from gridmill.errors import HomeInUseError, InputError, NotFoundError

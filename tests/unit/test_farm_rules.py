@@ -22,8 +22,8 @@ from gridmill.farm.deployment import (
     spoiled,
 )
 from gridmill.farm.join import Tries
+from gridmill.farm.main import orders
 from gridmill.farm.tenant import Invitation, Source, authorised, check_name, hash_of, invited
-from gridmill.farm.tick import orders
 
 NODES = (
     Node(name="a", capacity=Amounts(cpus=8, memory_bytes=80, gpus=2)),

@@ -14,8 +14,7 @@ from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import Order
 from gridmill.errors import NotFoundError, UnavailableError
 from gridmill.farm.deployment import Work
-from gridmill.farm.files import Carried
-from gridmill.farm.scans import Scans
+from gridmill.farm.files import Carried, Scans
 from gridmill.farm.store import Records
 from gridmill.transfer.manifest import CHUNK_BYTES, HASH, Kept, seen
 from gridmill.transfer.stream import Chunk, hash_of
@@ -71,7 +70,7 @@ def test_what_fails_is_told_and_tried_again(root: Path, tmp_path: Path) -> None:
 def test_what_nobody_asks_about_again_holds_up_no_other(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gridmill.farm.scans.MOST_WAITING", 1)
+    monkeypatch.setattr("gridmill.farm.files.MOST_WAITING", 1)
     slow = kept_at(tmp_path / "hashes")
     os.mkfifo(slow)
     scans = Scans(root, tmp_path / "hashes", None, patience_seconds=0.0)
@@ -92,7 +91,7 @@ def test_what_nobody_asks_about_again_holds_up_no_other(
 def test_of_trees_that_nobody_names_little_is_kept(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gridmill.farm.scans.MOST_KEPT", 1)
+    monkeypatch.setattr("gridmill.farm.files.MOST_KEPT", 1)
     newest = kept_at(tmp_path / "hashes")
     for at, path in enumerate((newest, *(newest.with_name(f"{one}.json") for one in "abc"))):
         path.touch()

@@ -12,8 +12,8 @@ from gridmill.errors import InputError
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.link_suite import hello
 from gridmill.transport import spool
-from gridmill.transport.event_loop import Exchange
 from gridmill.transport.pod_side import StreamLink
+from gridmill.transport.server import Exchange
 from gridmill.transport.socket import SocketWire
 from gridmill.transport.spool import SpoolFolder
 from gridmill.transport.transport import SEND_LIMIT_BYTES, Channel, Lines, for_spool, for_tls

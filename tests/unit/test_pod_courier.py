@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.pod_protocol import PodOrder, Stop, Welcome
-from gridmill.pod.control_link import Courier
+from gridmill.pod.agent import Courier
 from gridmill.pod.journal import Journal
 
 

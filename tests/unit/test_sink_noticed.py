@@ -10,7 +10,7 @@ from sink_case import SinkCase
 from gridmill.domain.source import Format, Source
 from gridmill.errors import UnavailableError
 from gridmill.jobs.sink.files import check_unchanged, find_files
-from gridmill.storage.source_files import describe_source
+from gridmill.storage.root import describe_source
 
 
 @pytest.fixture

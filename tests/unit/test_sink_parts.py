@@ -19,8 +19,7 @@ from gridmill.domain.sink import ColumnType, Constraint, OnMisfit, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink import load_job
-from gridmill.jobs.sink.run import run
-from gridmill.jobs.sink.shards import share_out
+from gridmill.jobs.sink.run import run, share_out
 from gridmill.jobs.sink.write import Writing
 
 NUMBERS = range(1, 6)

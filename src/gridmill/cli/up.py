@@ -1,4 +1,7 @@
-"""The command `up`: runs the control node in the foreground, on the home's Unix socket and loopback port."""
+"""The commands `up` and `down`: run the control node in the foreground, and stop that of a home.
+
+It listens on the home's Unix socket and on a loopback port.
+"""
 
 import re
 import time
@@ -8,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.farm_up import Light, stay
-from gridmill.cli.session import Interrupts, Json, emit, host_of, say, settings_of
+from gridmill.cli.farm import Light, stay
+from gridmill.cli.session import Interrupts, Json, emit, host_of, say, session, settings_of
 from gridmill.cli.sites import read_settings
 from gridmill.domain.amounts import show_count
 from gridmill.domain.naming import is_loopback
 from gridmill.domain.naming import read_address as read_host
-from gridmill.errors import InputError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.host import GRID_PORT, Gathered, Host
 from gridmill.settings import Settings
 
@@ -195,3 +198,36 @@ def read_address(listen: str) -> tuple[str, int] | None:
             hint="Listen on 127.0.0.1 and reach it through an SSH tunnel (ssh -L 8700:127.0.0.1:8700 HOST).",
         )
     return host, int(port)
+
+
+_END_SECONDS = 90.0
+
+
+def down(
+    context: typer.Context,
+    all: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Stop the runs that it works for first; `gridmill resume` continues them."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """End the control node that is up, whoever started it. While it works for runs it is not ended without
+    --all: the runs are named instead. To leave the jobs of `gridmill up` running, end that by Ctrl-C or
+    SIGTERM.
+    """
+    try:
+        with session(context, embed=False) as client:
+            control, runs = client.control(), [run.id for run in client.list_runs() if run.ended is None]
+            client.grid.shutdown(all=all)
+            ended = client.wait_for_end(_END_SECONDS)
+    except UnavailableError as error:
+        if json:
+            return emit({"ended": None, "stopped": ()})
+        return print(f"nothing to end: {error.message}")
+    if json:
+        return emit({"ended": control.pid if ended else None, "stopped": runs})
+    say(f"stopped: {', '.join(runs)}; `gridmill resume RUN` continues one") if runs else None
+    told = "has ended" if ended else "is ending"
+    return print(f"the control node of {control.home} (process {control.pid}) {told}")

@@ -3,14 +3,19 @@
 The page has no script and loads nothing. Its size is bounded: each list has a maximum number of entries and
 shows how many it leaves out. The advice on workers shows the measured points, the fitted law and its
 confidence.
+
+The beginning of a report: what failed, why and what to do, or what the run made.
+
+Predictions in a report: which model was chosen and why, and a sample of true and predicted values.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from math import log2
 from pathlib import Path
+from typing import Any
 
 from jinja2 import (
     BytecodeCache,
@@ -23,24 +28,183 @@ from jinja2 import (
 from markupsafe import Markup
 
 from gridmill.domain.advice import Advice, Forecast
-from gridmill.domain.amounts import show_bytes, show_factor, show_number, show_seconds
+from gridmill.domain.amounts import show_bytes, show_count, show_factor, show_number, show_seconds
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.column_statistics import column_lines, columns_left_out
+from gridmill.domain.comparison import best_models
+from gridmill.domain.environment_build import is_building
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.metric_tables import breakdown_of
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.remarks import Remark, remarks_of
-from gridmill.domain.run import Run
-from gridmill.domain.run_failures import next_step
+from gridmill.domain.run import Attempt, Run
+from gridmill.domain.run_failures import at_fault, failed_jobs, failed_parts, next_step, reason
 from gridmill.domain.sink_status import rejects_of, shifted_of
 from gridmill.domain.sql_statement import Given, worded
-from gridmill.domain.views import RunView
-from gridmill.report.jobs import critical_lines, graph_of, job_lines, shortened, timeline_of
-from gridmill.report.models import SHOWN_MODELS, metric_table, model_pages, versions_of
-from gridmill.report.outcome import SHOWN_FAILURES, consequences, failures, results
-from gridmill.report.predictions import forecast
-from gridmill.report.svg import Axes, Point, Scale, dot, figure, tick_texts, ticks
+from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
+from gridmill.domain.views import JobView, RunView
+from gridmill.report.jobs import (
+    LONGEST_MESSAGE,
+    anchor,
+    critical_lines,
+    graph_of,
+    headline_of,
+    job_lines,
+    log_end,
+    shortened,
+    timeline_of,
+)
+from gridmill.report.models import SHOWN_MODELS, metric_table, model_pages, name_of, versions_of
+from gridmill.report.svg import Axes, Point, Scale, Series, dot, figure, line_chart, tick_texts, ticks
 from gridmill.report.transfers import carried_lines
 from gridmill.version import __version__
+
+SHOWN_FAILURES, NAMED_JOBS = 5, 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failed job: why, the end of its log, what to do, and the command that shows more. `last` is the last
+    line of the log where an exit code is all that is known."""
+
+    name: str
+    anchor: str
+    reason: str
+    hint: str
+    log: str
+    last: str
+    where: str
+    more: str
+
+
+def failures(view: RunView, events: Sequence[Event]) -> list[Failure]:
+    """The first failed jobs of a run."""
+    return [_failure(view, job, events) for job in failed_jobs(view)[:SHOWN_FAILURES]]
+
+
+def _failure(view: RunView, job: JobView, events: Sequence[Event]) -> Failure:
+    attempt, name = at_fault(job), job.job.job.name
+    why, log = reason(job, attempt), log_end(events, attempt) if attempt else ""
+    lines = [line for line in log.splitlines() if line.strip()]
+    return Failure(
+        name=name,
+        anchor=anchor(name),
+        reason=shortened(why, LONGEST_MESSAGE),
+        hint=shortened(attempt.hint, LONGEST_MESSAGE) if attempt else "",
+        log=log,
+        last=lines[-1] if lines and why.startswith("exit code") else "",
+        where=_where(job, attempt),
+        more=f"gridmill logs {view.run.id} {name}",
+    )
+
+
+def _where(job: JobView, attempt: Attempt | None) -> str:
+    """Which try it was, and where."""
+    if attempt is None:
+        return ""
+    tries = f"attempt {len(job.attempts)} of {len(job.attempts)}, " if len(job.attempts) > 1 else ""
+    took = "" if attempt.ended is None else f" after {show_seconds(max(0.0, attempt.ended - attempt.placed))}"
+    parts = f"{show_count(len(failed_parts(job)), 'part')} of {len(job.parts)} failed, " if job.parts else ""
+    return f"{parts}{tries}on {attempt.pod_id}{took}"
+
+
+def consequences(view: RunView) -> str:
+    """Which jobs did not run as others failed or were stopped."""
+    told = []
+    for state in (JobState.SKIPPED, JobState.STOPPED):
+        names = [job.job.job.name for job in view.jobs if job.job.state == state]
+        if names:
+            more = f" and {len(names) - NAMED_JOBS} more" if len(names) > NAMED_JOBS else ""
+            told.append(f"{show_count(len(names), 'job')} {state}: {', '.join(names[:NAMED_JOBS])}{more}")
+    return "; ".join(told)
+
+
+def results(view: RunView) -> list[str]:
+    """Sentences about what a run made, or what it does now."""
+    return list(_results(view))
+
+
+def _results(view: RunView) -> Iterator[str]:
+    if view.run.state not in FINISHED_RUNS:
+        yield from _now(view)
+        return
+    unchanged = [job for job in view.jobs if job.job.state == JobState.UNCHANGED]
+    if view.jobs and len(unchanged) == len(view.jobs):
+        makers = dict.fromkeys(one.run_id for job in unchanged for one in job.artifacts if one.run_id)
+        of = f" Their results are those of {', '.join(list(makers)[:5])}." if makers else ""
+        yield f"Nothing ran: {show_count(len(unchanged), 'job')} unchanged.{of}"
+    yield from _models(view)
+    for one in versions_of(view, ArtifactKind.PREDICTION)[:5]:
+        model = one.output.details.get("model")
+        by = f" by {model}" if model else ""
+        good = f": {told}" if (told := headline_of(one)) else ""
+        yield f"{name_of(one)} predicted {one.output.rows or 0:,} rows{by}{good}"
+    if view.run.state == RunState.STOPPED and not failed_jobs(view):
+        yield f"The run was stopped. {next_step(view)}"
+
+
+def _models(view: RunView) -> Iterator[str]:
+    models = versions_of(view, ArtifactKind.MODEL)
+    best = list(best_models(models))
+    for model, name, of in best:
+        yield f"Best model{of}: {model.id} ({name} {show_number(model.output.metrics[name])})"
+    if not best:
+        for one in models[:3]:
+            yield f"Model {one.id}: {headline_of(one) or 'not measured'}"
+
+
+def _now(view: RunView) -> Iterator[str]:
+    running = [job for job in view.jobs if job.job.state == JobState.RUNNING]
+    yield f"The run goes on: {show_count(len(running), 'job')} running."
+    for job in running[:NAMED_JOBS]:
+        note = str(job.progress.get("note") or "")
+        if is_building(job) or note:
+            yield f"{job.job.job.name}: {note}"
+
+
+SHOWN_SAMPLES = 6
+
+
+def forecast(artifact: Artifact) -> dict[str, Any]:
+    """Facts and charts. The job keeps a sample of [[time, truth, prediction], ...] per entity."""
+    details = artifact.output.details
+    samples = details.get("sample") or {}
+    if not isinstance(samples, Mapping):
+        samples = {"": samples}
+    charts = [(name, _sample_chart(points)) for name, points in list(samples.items())[:SHOWN_SAMPLES]]
+    return {
+        "name": name_of(artifact),
+        "id": artifact.id,
+        "anchor": anchor(name_of(artifact)),
+        "model": details.get("model", ""),
+        "why": details.get("why", ""),
+        "candidates": _candidates(details),
+        "ahead": show_seconds(ahead) if (ahead := float(details.get("ahead_seconds") or 0.0)) else "",
+        "rows": artifact.output.rows,
+        "metrics": artifact.output.metrics,
+        "charts": [chart for chart in charts if chart[1]],
+        "more": max(0, len(samples) - SHOWN_SAMPLES),
+        "tables": breakdown_of(artifact),
+    }
+
+
+def _candidates(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The models that were compared, with the metrics of each on the same validation rows."""
+    compared = [one for one in details.get("candidates") or () if one.get("measured")]
+    names = list(dict.fromkeys(name for one in compared for name in one["measured"]))
+    rows = [(one["name"], one["model_id"], [one["measured"].get(name) for name in names]) for one in compared]
+    return {"names": names, "rows": rows[:20], "of": (details.get("comparison") or {}).get("rows", 0)}
+
+
+def _sample_chart(points: Sequence[Sequence[Any]]) -> str:
+    truth = [(float(i), float(p[1])) for i, p in enumerate(points) if p[1] is not None]
+    guess = [(float(i), float(p[2])) for i, p in enumerate(points) if p[2] is not None]
+    every = max(1, len(points) // 4)
+    labels = [(float(i), str(points[i][0])[:10]) for i in range(0, len(points), every)]
+    series = (Series(name="truth", points=truth), Series(name="prediction", points=guess, dashed=True))
+    return line_chart(series, Axes(x="time", x_labels=labels))
+
 
 LEAST_SECONDS, LEAST_SAVING = 10.0, 0.2
 """Advice is shown on jobs that take at least this long, if another number of workers saves at least this

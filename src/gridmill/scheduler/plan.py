@@ -1,4 +1,7 @@
-"""Plans from a snapshot: what to start and where, what to bring up, release and refuse."""
+"""Plans from a snapshot: what to start and where, what to bring up, release and refuse.
+
+Places gangs: all ranks get a place, or none does.
+"""
 
 from collections.abc import Collection, Mapping
 from math import inf, nextafter
@@ -6,16 +9,67 @@ from math import inf, nextafter
 from gridmill.domain.plan import Plan
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import DeploymentState
+from gridmill.scheduler.capacity import POD_ID, Key, Slot
 from gridmill.scheduler.draft import NONE, Draft, find_lasting
 from gridmill.scheduler.fair_share import FairLine
 from gridmill.scheduler.feasibility import most_memory, most_places, problem_of
-from gridmill.scheduler.gangs import brings_up_gang, start_gang
 from gridmill.scheduler.lane import Lane, Line, find_pod
 from gridmill.scheduler.preemption import interrupt_for, keep_what_is_made, note_over_quota
 from gridmill.scheduler.provisioning import bring_up, can_bring_up
 from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, JobClass, Ticket
 from gridmill.scheduler.reclaim import drain, reclaim
 from gridmill.scheduler.snapshot import Snapshot
+
+
+def start_gang(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
+    """Start every rank, the least loaded pods first; False, and nothing is taken, where not all fit now."""
+    found = _find_places(draft, lane, ticket)
+    if found is None:
+        return False
+    for slot in sorted(found, key=_by_node):
+        pod_id = slot.key[POD_ID]
+        draft.fill(ticket, pod_id, (slot.whole, lane.open.slot(pod_id).jobs))
+    return True
+
+
+def _find_places(draft: Draft, lane: Lane, ticket: Ticket) -> list[Slot] | None:
+    """The pods as each rank found them; taken in the lane. None, and all is as it was, where not all fit."""
+    demand, found = ticket[JOB_CLASS].demand, list[Slot]()
+    while len(found) < demand.workers:
+        key = _next_place(draft, lane, ticket)
+        if key is None:
+            for slot in reversed(found):
+                lane.open.set(slot)
+            return None
+        found.append(lane.open.slot(key[POD_ID]))
+        lane.open.take(key, demand.memory_bytes, demand.gpus)
+    return found
+
+
+def _next_place(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
+    """As for any job; that a rank finds none says nothing of jobs that need one place."""
+    demand = ticket[JOB_CLASS].demand
+    found = lane.open.find(demand.memory_bytes, demand.gpus)
+    return found if found is None or not draft.snapshot.places.terms else find_lasting(draft, lane, ticket)
+
+
+def _by_node(slot: Slot) -> tuple[str, str]:
+    """Ranks of one host come one after the other."""
+    return slot.whole.node, slot.key[POD_ID]
+
+
+def brings_up_gang(draft: Draft, lane: Lane, demand: Demand) -> bool:
+    """Whether all ranks will have a place: counting what is free and what is coming, and bringing up the
+    rest. All of it or nothing: half a gang's room would only keep others out."""
+    mark = draft.mark(lane)
+    missing = demand.workers - lane.places(demand)
+    while missing > 0 and bring_up(draft, lane, demand, urgent=True, pods=missing):
+        missing = demand.workers - lane.places(demand)
+    if missing > 0:
+        draft.undo(lane, mark)
+        return False
+    lane.claim(demand)
+    return True
 
 
 def plan(

@@ -1,23 +1,208 @@
-"""The store over SQL databases: SQLite in a file, PostgreSQL by its URL; records and events as rows."""
+"""The store over SQL databases: SQLite in a file, PostgreSQL by its URL; records and events as rows.
+
+Opening creates or migrates the tables (records, events, and the numbers used up for ids), or refuses the
+database with a reason. One control node at a time owns a store, as long as its connection that writes lasts.
+"""
 
 import gc
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from gridmill.codec import decode, encode
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import JobRun, Run
-from gridmill.errors import InputError, StaleVersionError, StorageError
+from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
 from gridmill.ports.store import Change, Delete, Noun, Put, Record, Store, is_live, key_of, parent_of
 from gridmill.stores.compare_and_set import Address, check_versions, numbers_used, rounds
-from gridmill.stores.dialect import Connections, Cursor, Dialect, Rows, transaction, translated
-from gridmill.stores.opening import prepare
-from gridmill.stores.ownership import Ownership
+from gridmill.stores.dialect import Connection, Connections, Cursor, Dialect, Rows, transaction, translated
 from gridmill.stores.postgresql import at
 from gridmill.stores.sqlite import in_file
+
+VERSIONS = ("0001",)
+"""Every schema version this Gridmill can open, oldest first; the migrations lead from each to the last."""
+
+STAMP = "alembic_version"  # the table, as Alembic makes it, that says which
+
+TABLES = (
+    # position grows: the order of first puts; noun: the class's name; live: false for every JobRun, which is
+    # live while its run is; body: the noun as JSON
+    """
+    CREATE TABLE record (
+        position {counted},
+        noun VARCHAR NOT NULL,
+        key VARCHAR NOT NULL,
+        version BIGINT NOT NULL,
+        parent VARCHAR NOT NULL,
+        live BOOLEAN NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (position)
+    )
+    """,
+    "CREATE UNIQUE INDEX record_key ON record (noun, key)",
+    "CREATE INDEX record_order ON record (noun, position)",
+    "CREATE INDEX record_parent ON record (noun, parent, position)",
+    "CREATE INDEX record_live ON record (live, noun, key) WHERE live = TRUE",
+    # The sequence is given by the writer, not by the database: then sequences grow in the order of commits,
+    # and a reader that asks for what is `after` the last one it saw misses nothing.
+    """
+    CREATE TABLE event (
+        sequence {number},
+        time FLOAT NOT NULL,
+        type VARCHAR NOT NULL,
+        run_id VARCHAR NOT NULL,
+        job VARCHAR NOT NULL,
+        attempt_id VARCHAR NOT NULL,
+        pod_id VARCHAR NOT NULL,
+        number BIGINT NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (sequence)
+    )
+    """,
+    "CREATE UNIQUE INDEX event_number ON event (pod_id, number) WHERE number > 0",
+    "CREATE INDEX event_run ON event (run_id, sequence)",
+    "CREATE INDEX event_job ON event (run_id, job, sequence)",
+    """
+    CREATE TABLE counter (
+        name VARCHAR NOT NULL,
+        value BIGINT NOT NULL,
+        PRIMARY KEY (name)
+    )
+    """,
+    f"""
+    CREATE TABLE {STAMP} (
+        version_num VARCHAR(32) NOT NULL,
+        CONSTRAINT {STAMP}_pkc PRIMARY KEY (version_num)
+    )
+    """,
+)
+"""The statements that make an empty database a store; {counted} and {number} are types (see Dialect)."""
+
+
+def prepare(dialect: Dialect, connection: Connection) -> None:
+    """Make sure of the schema; may be repeated, and by several processes at once. Raises StorageError."""
+    version = _version(dialect, connection)
+    if version is None:
+        with transaction(dialect, connection) as cursor:
+            if _version(dialect, connection) is None:  # still: another process may have been first
+                _make(dialect, cursor)
+    elif version != VERSIONS[-1]:
+        from gridmill.stores.migrate import upgrade  # and with it Alembic and SQLAlchemy
+
+        upgrade(dialect)
+
+
+def _make(dialect: Dialect, cursor: Cursor) -> None:
+    for statement in TABLES:
+        cursor.execute(dialect.spell(statement).format(number=dialect.number, counted=dialect.counted))
+    cursor.execute(dialect.spell(f"INSERT INTO {STAMP} VALUES (:version)"), {"version": VERSIONS[-1]})
+
+
+def _version(dialect: Dialect, connection: Connection) -> str | None:
+    """The schema's version; None for an empty database, '' before the first migration."""
+    cursor = connection.cursor()
+    cursor.execute(dialect.tables)
+    tables = {name for (name,) in cursor.fetchall()}
+    if not tables:
+        return None
+    if STAMP not in tables:
+        raise StorageError(
+            "this database is not a Gridmill store: it holds other tables",
+            hint="Name another file or database.",
+            place=dialect.place,
+        )
+    cursor.execute(f"SELECT version_num FROM {STAMP}")
+    version: str = next((version for (version,) in cursor.fetchall()), "")
+    if version and version not in VERSIONS:
+        raise StorageError(
+            f"the store was written by a newer Gridmill (schema {version}; this one knows {VERSIONS[-1]})",
+            hint="Update Gridmill, or set GRIDMILL_HOME to another folder.",
+            place=dialect.place,
+        )
+    return version
+
+
+_LOCK = "1735551332, 1"  # any two numbers that are ours: "grid", and its first lock
+_NAME = "SELECT set_config('application_name', %(owner)s, false)"
+_TAKE = f"SELECT pg_try_advisory_lock({_LOCK})"
+_GIVE = f"SELECT pg_advisory_unlock({_LOCK})"
+_OWNER = (
+    "SELECT application_name, pid FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'advisory' AND (classid::bigint, objid::bigint) = ("
+    + _LOCK
+    + ") AND objsubid = 2 AND granted "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+_END = "SELECT pg_terminate_backend(%(pid)s)"
+_TRIES = 3  # it may be given back between the question and the look at who has it
+_LONGEST_NAME = 63  # bytes that the server keeps of it
+
+
+class Ownership:
+    """The lock of a PostgreSQL store. It belongs to a session, and the database gives it back with that: so
+    what is written through a session that has it is written by the only owner.
+
+    A SQLite store lies in a home, whose own lock does the same.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._session: Connection | None = None
+        self._wanted = False
+
+    def take(self, writer: Connection, owner: str) -> None:
+        """Take the lock, unless this session has it. Raises StoreInUseError, naming who has.
+
+        Raises StoreLostError while an earlier session of the same owner is still there: it is ended.
+        """
+        if not self._dialect.shared:
+            return
+        with transaction(self._dialect, writer) as cursor:
+            if writer is self._session:
+                return
+            self._wanted, self._session = True, None
+            name = owner.encode()[:_LONGEST_NAME].decode(errors="ignore")
+            cursor.execute(_NAME, {"owner": name})
+            for _ in range(_TRIES):
+                cursor.execute(_TAKE)
+                if cursor.fetchall() == [(True,)]:
+                    self._session = writer
+                    return
+                self._refuse(cursor, name)
+            raise self._in_use("unknown")
+
+    def give(self) -> None:
+        """Free for the next one at once: a server takes a moment to see that a connection was closed."""
+        if self._session is not None:
+            with suppress(self._dialect.failures):
+                self._session.cursor().execute(_GIVE)
+
+    def check(self, writer: Connection) -> None:
+        """Raise StoreLostError when the session of an owner is not the one that has the lock."""
+        if self._wanted and writer is not self._session:
+            raise StoreLostError(
+                "the connection to the store was lost, and with it the right to write",
+                hint="It is taken again before the next change; nothing is half-written.",
+                place=self._dialect.place,
+            )
+
+    def _refuse(self, cursor: Cursor, name: str) -> None:
+        """Raise for whoever has the lock; return when it was given back since it was asked for."""
+        cursor.execute(_OWNER)
+        for other, pid in cursor.fetchall():
+            if other != name:
+                raise self._in_use(other or "unknown")
+            # Ours, cut off from us: the server has not noticed yet.
+            cursor.execute(_END, {"pid": pid})
+            raise StoreLostError(
+                "the store still serves a connection that was lost", place=self._dialect.place
+            )
+
+    def _in_use(self, who: str) -> StoreInUseError:
+        return StoreInUseError(f"a control node ({who}) already owns this store", place=self._dialect.place)
+
 
 Values: TypeAlias = dict[str, Any]
 

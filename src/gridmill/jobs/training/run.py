@@ -59,10 +59,7 @@ from gridmill.jobs.training_rows import Hashes, dataset_hashes, distinct, note_l
 
 if TYPE_CHECKING:
     from gridmill.jobs.training.mlflow import Tracker
-    from gridmill.jobs.training.tuning import (
-        Found,
-        TryOut,  # Optuna is for those who search
-    )
+    from gridmill.jobs.training.tuning import Found, TryOut
 
 
 def identify(

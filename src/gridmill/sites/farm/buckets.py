@@ -1,25 +1,281 @@
-"""Selects the carrier between home and a farm: its controller, or a bucket that both sides reach."""
+"""Selects the carrier between home and a farm: its controller, or a bucket that both sides reach.
 
+Garbage collection of objects in buckets: finds what this home has put there and no use needs any more.
+
+Notes on disk say in which buckets and folders this home put objects, over restarts. Objects for one use are
+deleted when it has ended, kept objects after their time. What a removed site kept is deleted only if no other
+port of this process keeps objects there; none begins to until the deletion has ended.
+"""
+
+import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
+from gridmill.codec import decode, encode
 from gridmill.domain.amounts import parse_seconds
+from gridmill.domain.frozen import dataclass
 from gridmill.domain.route import Staging
 from gridmill.domain.site import Site
-from gridmill.errors import InputError, UnavailableError
-from gridmill.sites.farm.bucket_gc import HOLDS, LIVE, Lot, Lots, Sweeper
+from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
+from gridmill.private_files import write_private
 from gridmill.sites.farm.client import Farm
-from gridmill.transfer.bucket_cache import Kept, Shared
-from gridmill.transfer.bucket_exchange import Export, Uses
+from gridmill.transfer.bucket_cache import Kept, Listed, Shared
+from gridmill.transfer.bucket_exchange import Export, Uses, sweep
 from gridmill.transfer.engine import Carrier
 from gridmill.transfer.errors import RefusedError
 from gridmill.transfer.signed_urls import check_bucket
 
 if TYPE_CHECKING:
     from gridmill.transfer.bucket import Objects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lot:
+    """What is below a bucket's `url`: in `folder` what one process put there for one use; without a folder
+    what is kept. `endpoint` is where the bucket's server is (empty: the cloud's own); `over`: since when
+    (Unix) that process is known to be gone."""
+
+    url: str
+    endpoint: str = ""
+    folder: str = ""
+    over: float | None = None
+
+
+class Lots:
+    """One file each, written before the first object is put. Safe to use from several threads and
+    processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._begun: set[Lot] = set()
+        self._lock = Lock()
+
+    def begin(self, lot: Lot) -> None:
+        """Something is about to be put there. May be repeated. Raises StorageError."""
+        with self._lock:
+            if lot not in self._begun:
+                self._write(lot)
+                self._begun.add(lot)
+
+    def over(self, lot: Lot, now: float) -> Lot:
+        """The process that put it there is gone. May be repeated. Raises StorageError."""
+        if lot.over is None or lot.over > now:  # the clock was set back
+            lot = replace(lot, over=now)
+            self._write(lot)
+        return lot
+
+    def _write(self, lot: Lot) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_private(self._path(lot), encode(lot))
+        except OSError as error:
+            raise StorageError(f"cannot be written: {error.strerror}", place=str(self._folder)) from error
+
+    def all(self) -> tuple[Lot, ...]:
+        """Those that were begun, by whatever process, and are not done."""
+        found: list[Lot] = []
+        for path in sorted(self._folder.glob("*.json")):
+            with suppress(OSError, InputError):  # damaged: its objects go by their age
+                found.append(decode(path.read_bytes(), Lot))
+        return tuple(found)
+
+    def done(self, lot: Lot) -> None:
+        """Nothing is there, and nothing will be, unless this process has begun it. May be repeated."""
+        with self._lock, suppress(OSError):  # then it is looked at again
+            if lot not in self._begun:
+                self._path(lot).unlink(missing_ok=True)
+
+    def end(self, lot: Lot) -> None:
+        """Nothing is there, and this process puts nothing there any more."""
+        with self._lock:
+            self._begun.discard(lot)
+        self.done(lot)
+
+    def _path(self, lot: Lot) -> Path:
+        name = encode(replace(lot, over=None))
+        return self._folder / f"{sha256(name).hexdigest()[:32]}.json"
+
+
+class Holds:
+    """Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._held: Counter[Lot] = Counter()
+        self._clearing: set[Lot] = set()
+        self._lock = threading.Lock()
+
+    def hold(self, lot: Lot) -> None:
+        """Something is kept there from now on. Raises UnavailableError while what was there goes."""
+        with self._lock:
+            if lot in self._clearing:
+                raise UnavailableError(
+                    "what a site that was removed kept there is being removed",
+                    hint="It goes on by itself once that is done.",
+                    place=lot.url,
+                )
+            self._held[lot] += 1
+
+    def release(self, lot: Lot) -> None:
+        """Whoever has held it keeps nothing there any more."""
+        with self._lock:
+            self._held[lot] -= 1
+
+    @contextmanager
+    def clearing(self, lot: Lot) -> Iterator[bool]:
+        """Whether all that is there may go: then nobody holds it inside."""
+        with self._lock:
+            free = self._held[lot] <= 0 and lot not in self._clearing
+            if free:
+                self._clearing.add(lot)
+        try:
+            yield free
+        finally:
+            if free:
+                with self._lock:
+                    self._clearing.discard(lot)
+
+
+HOLDS = Holds()
+"""The holds of this process."""
+
+
+STALE_SECONDS = 3600.0
+"""Objects that no note mentions are removed when they are this old."""
+LATE_SECONDS = 1800.0
+"""How long a farm may still put objects that an ended process requested: until the signed URL has expired,
+and uploads that began before then are complete."""
+_SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
+_AHEAD = timedelta(days=2)  # of the bucket's clock
+_LOG = logging.getLogger(__name__)
+LIVE: set[str] = set()
+"""Folders in buckets that ports of this process write to: a site has two for a while when it is changed."""
+
+
+class Sweeper:
+    """Of one site. Others' objects are not looked at."""
+
+    def __init__(
+        self,
+        name: str,
+        lots: Lots,
+        uses: Uses,
+        opens: tuple[Callable[[Lot], Listed], Callable[[Lot], Kept]],
+        swept: Path,
+        keep_seconds: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`uses` are this process's; `opens` give the bucket where a lot is, and what is kept there; `swept`
+        is a file whose time tells when what is old was removed last. `now` in Unix time."""
+        self._name, self._lots, self._uses = name, lots, uses
+        self._bucket, self._kept = opens
+        self._swept, self._keep_seconds, self._now = swept, keep_seconds, now
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Now, and from time to time."""
+        threading.Thread(target=self._run, name="gridmill-sweeper", daemon=True).start()
+
+    def close(self) -> None:
+        """Sweep no more. May be repeated."""
+        self._over.set()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._over.is_set():
+            try:
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _SWEEP_SECONDS
+                    self.sweep_unused()
+                self._sweep_aged()
+            except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
+                _LOG.exception("bucket_not_swept site=%s", self._name)
+            self._over.wait(_LOOK_SECONDS)
+
+    def _sweep_aged(self) -> None:
+        if not 0 <= self._now() - self._aged() < _AGED_SECONDS:
+            with suppress(OSError):
+                self._swept.touch()
+            self.sweep_old(datetime.now(UTC))
+
+    def _aged(self) -> float:
+        try:
+            return self._swept.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def sweep_unused(self) -> None:
+        """What was put for one use and is not in use, by this process or one that is gone. What cannot be
+        removed now is tried another time."""
+        for lot in self._lots.all():
+            if lot.folder:
+                self._apart(lot, self._sweep_lot)
+
+    def _apart(self, lot: Lot, act: Callable[[Lot], None], level: int = logging.INFO) -> None:
+        try:
+            act(lot)
+        except GridmillError as error:
+            _LOG.log(level, "bucket_not_swept site=%s url=%s reason=%s", self._name, lot.url, error)
+
+    def _sweep_lot(self, lot: Lot) -> None:
+        mine = lot.folder == self._uses.folder
+        if not self._uses.since(LATE_SECONDS) if mine else lot.folder in LIVE:
+            return
+        over = None if mine else self._lots.over(lot, self._now()).over
+        bucket = self._bucket(lot)
+        there = [name for page in bucket.names(lot.folder) for name in page]
+        for name in there:  # what is put after they were listed is not among them
+            if name not in self._uses:
+                bucket.remove(name)
+        if over is not None and not there and self._now() - over >= LATE_SECONDS:
+            self._lots.done(lot)
+
+    def sweep_old(self, now: datetime) -> None:
+        """What has been there for too long: for one use, whoever put it; and what is kept, after its time."""
+        for lot in {(lot.url, lot.endpoint): lot for lot in self._lots.all()}.values():
+            self._apart(lot, lambda lot: self._sweep_old(lot, now))
+
+    def _sweep_old(self, lot: Lot, now: datetime) -> None:
+        if lot.folder:
+            return sweep(self._bucket(lot), now - timedelta(seconds=STALE_SECONDS), but=self._uses)
+        kept = self._kept(lot)
+        kept.clear(now - timedelta(seconds=self._keep_seconds))
+        if kept.is_empty():
+            self._lots.done(lot)
+        return None
+
+    def clear(self, others: Iterable[Lot]) -> None:
+        """All that was put for the site, now that it was removed, but what is of `others` too: that is theirs
+        from now on. What cannot be removed stays."""
+        kept = {lot for lot in others if not lot.folder}
+        for lot in self._lots.all():
+            if lot in kept:
+                self._lots.end(lot)
+            elif lot.folder == self._uses.folder or lot.folder not in LIVE:
+                self._apart(lot, self._clear, logging.WARNING)
+
+    def _clear(self, lot: Lot) -> None:
+        if lot.folder:  # noted further, if the site is added again: a slow farm may put something yet
+            bucket = self._bucket(lot)
+            for name in [name for page in bucket.names(lot.folder) for name in page]:
+                bucket.remove(name)
+            return
+        with HOLDS.clearing(lot) as free:
+            if not free:  # the site was added again meanwhile, and has them
+                return _LOG.info("bucket_not_cleared site=%s url=%s reason=in use", self._name, lot.url)
+            self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
+            self._lots.end(lot)
+        return None
+
 
 SETTINGS = {
     "export": "the bucket by which resources with `staging: export` go, as s3://BUCKET/PREFIX",

@@ -3,6 +3,8 @@
 `probe` measures the speed of the route to a farm before the first transfer. `Leases` keep for how long a farm
 retains each pod without a message from here: the value when the pod was requested, whatever the setting is
 now.
+
+The settings of a cluster site and of resources at a farm, checked before the farm is called.
 """
 
 import threading
@@ -17,27 +19,107 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from gridmill.codec import decode, encode
-from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import Deploy, FarmLook
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
-from gridmill.domain.route import Pace, Way
-from gridmill.domain.site import Node, NodeLook, Site
+from gridmill.domain.resource import Resource
+from gridmill.domain.route import Pace, Staging, Way
+from gridmill.domain.site import Node, NodeLook, Site, check_settings
 from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.plugins import find
 from gridmill.ports.site import Doors, PodSight, Sight, SitePort
 from gridmill.private_files import write_private
 from gridmill.settings import Settings
 from gridmill.sites.farm import buckets
+from gridmill.sites.farm.buckets import bucket_of
 from gridmill.sites.farm.client import Farm, member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.inputs import lacking_bytes
 from gridmill.sites.farm.join import read_controller, source_name
 from gridmill.sites.farm.relay import LastWords, Relay, Words
-from gridmill.sites.farm.settings import read
 from gridmill.sites.farm.staging import HomeCarrying
 from gridmill.transfer.progress import LATELY_SECONDS, Carried
+
+SETTINGS = {
+    "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
+    "checkpoints": "how often newer checkpoints of what runs there come home, at the most (30s)",
+    "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
+} | buckets.SETTINGS
+_LEASE, _CHECKPOINTS = "1h", "30s"
+_LEAST_LEASE_SECONDS = 10.0
+"""With a shorter lease a moment without messages would end running pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The settings, read, but those of buckets. `rate` is in bytes a second; None is no limit."""
+
+    lease_seconds: float
+    checkpoints_seconds: float
+    rate: float | None
+
+
+def read(site: Site) -> Said:
+    """Raises InputError, at the setting."""
+    check_settings(site, SETTINGS)
+    return Said(
+        lease_seconds=_seconds(site, "lease", _LEASE, _LEAST_LEASE_SECONDS),
+        checkpoints_seconds=_seconds(site, "checkpoints", _CHECKPOINTS, 1.0),
+        rate=_rate(site),
+    )
+
+
+def check_site(site: Site) -> None:
+    """Raises InputError for an address or a setting that cannot be."""
+    if site.address:
+        read_controller(site.address)
+    read(site)
+    buckets.check(site)
+
+
+def _rate(site: Site) -> float | None:
+    said = site.settings.get("rate")
+    try:
+        rate = float(parse_bytes(said)) if said else None
+    except InputError as error:
+        raise _at(site, "rate", error) from error
+    if rate == 0.0:
+        hint = f"`gridmill configure site {site.name} --set rate=` takes the limit away."
+        raise _at(site, "rate", InputError("at 0 nothing is ever carried", hint=hint))
+    return rate
+
+
+def _seconds(site: Site, name: str, usual: str, least: float) -> float:
+    said = site.settings.get(name, usual)
+    try:
+        seconds = parse_seconds(said)
+    except InputError as error:
+        raise _at(site, name, error) from error
+    if seconds < least:
+        hint = f"Where nothing is said it is {usual}."
+        raise _at(site, name, InputError(f"{said!r} is too short: {least:g}s is the least", hint=hint))
+    return seconds
+
+
+def _at(site: Site, name: str, error: InputError) -> InputError:
+    return InputError(error.message, hint=error.hint, place=f"site {site.name}: settings.{name}")
+
+
+def check_resource(resource: Resource, site: Site) -> None:
+    """Raises InputError for what cannot run at a farm: a sink is loaded where its root is, and what goes by
+    a bucket needs one."""
+    if resource.type == JobKind.SINK:
+        raise InputError(
+            f"a sink is loaded at home, not at the farm {site.name}",
+            hint="Leave `site` out of the resource: what other jobs read there is carried to them.",
+            place=f"resource {resource.name}: site",
+        )
+    if resource.staging not in (None, Staging.DIRECT):
+        bucket_of(site, resource.staging)
+
 
 MARGIN_SECONDS = 60.0
 """A pending request may have renewed the lease, and the farm's pods count it from when the farm notices the
