@@ -5,10 +5,11 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from declared_nouns import declared_module
-from reference_cli import cli_page
+from reference_cli import cli_page, printed_help
 from reference_decisions import decisions_page
 from reference_errors import errors_page
 from reference_pipeline import pipeline_page
@@ -17,6 +18,7 @@ from reference_settings import settings_page
 from reference_sizing import sizing_page
 from reference_states import states_page
 
+from gridmill.cli.app import COMMANDS
 from gridmill.declarations.schema_export import schema_text
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +34,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "src/gridmill/sdk/declared.py": declared_module,
     "schema/pipeline.schema.json": schema_text,
     "src/gridmill/declarations/pipeline.schema.json": schema_text,
+    "src/gridmill/cli/help/gridmill.txt": printed_help,
+    **{f"src/gridmill/cli/help/{name}.txt": partial(printed_help, name) for name in COMMANDS},
 }
 
 

@@ -1,10 +1,15 @@
-"""The reference page of commands: each one's own help."""
+"""The reference page of commands, each one's own help; and the help texts that `gridmill` prints."""
 
+import contextlib
+import io
+import os
 from typing import Any
 
 from typer.main import get_command
 
+from gridmill.__main__ import main
 from gridmill.cli.app import COMMANDS, app, load
+from gridmill.cli.help import WIDTH as STORED_WIDTH
 
 WIDTH = 100
 INTRODUCTION = """\
@@ -27,3 +32,12 @@ def _section(title: str, command: Any) -> str:  # noqa: ANN401  Typer's own
     context = command.context_class(command, info_name=title, terminal_width=WIDTH, max_content_width=WIDTH)
     context.help_option_names = ["-h", "--help"]
     return f"## `{title}`\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+
+
+def printed_help(*words: str) -> str:
+    """What Typer prints for these words and `--help`."""
+    os.environ["COLUMNS"] = str(STORED_WIDTH)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    return printed.getvalue()

@@ -12,6 +12,7 @@ import pytest
 
 from gridmill import __main__ as program
 from gridmill.cli.app import COMMANDS, load
+from gridmill.cli.help import stored_help
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.pod_protocol import EventType
 from gridmill.domain.views import RunView
@@ -310,6 +311,37 @@ def test_help_loads_nothing_heavy_and_names_every_command() -> None:
     assert "loaded []" in said
     for name in COMMANDS:
         assert f"\n  {name} " in said
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["run", "--help"]])
+def test_stored_help_is_printed_without_typer(words: list[str]) -> None:
+    code = (
+        f"import os, sys\nfrom gridmill.__main__ import program\nsys.argv[1:] = {words!r}\n"
+        "slow = {'typer', 'pathlib', 'dataclasses'}\n"
+        "os._exit = lambda code: print('loaded', code, sorted(slow & set(sys.modules)))\n"
+        "program()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    text, _, loaded = ended.stdout.rpartition("loaded")
+    assert text.startswith("Usage: gridmill ")
+    assert loaded == " 0 []\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [
+        ([], 80),
+        (["--help"], 79),
+        (["run", "--help"], 60),
+        (["nothing", "--help"], 80),
+        (["../README", "--help"], 80),
+        (["--home", "--help"], 80),
+        (["start", "backfill", "--help"], 80),
+        (["run", "--json"], 80),
+    ],
+)
+def test_other_lines_and_narrow_terminals_are_left_to_typer(words: list[str], columns: int) -> None:
+    assert stored_help(words, {"COLUMNS": str(columns)}) is None
 
 
 def test_set_needs_a_value() -> None:

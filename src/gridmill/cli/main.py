@@ -1,0 +1,65 @@
+"""Runs the command line and turns every error into a message without traceback."""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from gridmill.cli.app import app
+from gridmill.cli.invocation import Invocation
+from gridmill.errors import TABLE, GridmillError, InternalError, to_body
+
+
+def run(given: Sequence[str], invocation: Invocation) -> None:
+    """Run and exit: 0, or the exit code of the error table (130 when interrupted)."""
+    warnings.formatwarning = _plain_warning
+    try:
+        app(given, prog_name="gridmill", obj=invocation)
+    except GridmillError as error:
+        sys.exit(_explain(error, as_json="--json" in given))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; exit must not flush
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001  the outermost handler
+        sys.exit(_explain(_defect(error), as_json="--json" in given))
+
+
+def _plain_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"warning: {message}\n"
+
+
+def _explain(error: GridmillError, *, as_json: bool) -> int:
+    if as_json:
+        import json
+
+        print(json.dumps(to_body(error)))
+    print(f"error: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"  {error.hint}", file=sys.stderr)
+    return TABLE[error.code].exit_code
+
+
+def _defect(error: Exception) -> InternalError:
+    """What went wrong goes to a file; the user is told which."""
+    import tempfile  # these load a dozen modules that hardly any command needs
+    import time
+    import traceback
+
+    text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sys.argv}\n{''.join(traceback.format_exception(error))}\n"
+    home = Path(os.environ.get("GRIDMILL_HOME") or Path.home() / ".gridmill")  # settings may be what is wrong
+    for folder in (home, Path(tempfile.gettempdir())):
+        path = folder / "gridmill-errors.log"
+        try:
+            with path.open("a") as log:
+                log.write(text)
+        except OSError:
+            continue
+        return InternalError(
+            f"this is a defect of Gridmill ({type(error).__name__})", hint=f"Please report it with {path}."
+        )
+    return InternalError(f"this is a defect of Gridmill: {error!r}")
