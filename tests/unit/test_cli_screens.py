@@ -13,7 +13,7 @@ from gridmill.cli.render import run_table
 from gridmill.cli.run import _LEFT_OUT, HEAD, _row
 from gridmill.cli.session import _folded
 from gridmill.cli.show import list_table
-from gridmill.cli.tables import FittedTable, fitted, table
+from gridmill.cli.tables import FittedTable, table
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.metrics import headline
 from gridmill.domain.provenance import FIRST, SAME
@@ -73,6 +73,13 @@ def test_columns_that_say_nothing_leave_their_room_to_the_reason() -> None:
     assert row.startswith(f"quite_a_long_name  waiting  {REASON[:40]}")
 
 
+@pytest.mark.parametrize("most", [None, 20])
+def test_names_and_states_are_whole_on_the_narrowest_screen(most: int | None) -> None:
+    told = lines(run_table(view(running(), waiting()), 100.0, most=most), 40)
+    assert any(line.startswith("quite_a_long_name      waiting  ") for line in told)
+    assert any(line.startswith("train_the_first_model  running  ") for line in told)
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_narrow_table_hides_nothing(width: int) -> None:
     row = ("alpha_site", "a-name-without-any-break-in-it", "1 CPU, 512.0 MiB", "some words that are folded")
@@ -87,7 +94,7 @@ def test_a_narrow_table_hides_nothing(width: int) -> None:
 def test_a_fitted_table_breaks_no_word_and_leaves_the_least_needed_out(width: int) -> None:
     head = ("step", "job", "kind", "resource", "says", "")
     row = ("1", "swarm", "prediction", "default-prediction-grid at grid", "nothing is cut", "")
-    shown = fitted(head, [row], width, folded=("resource", "says"), left_out=("kind", "says"))
+    shown = FittedTable(head, [row], folded=("resource", "says"), left_out=("kind", "says"), comfort=0)
     words = " ".join(lines(shown, width)).split()
     assert {"swarm", "default-prediction-grid", "at", "grid"} <= set(words)
     assert ("kind" in words) == ("prediction" in words) == (width > 50)

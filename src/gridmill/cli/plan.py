@@ -9,7 +9,7 @@ import typer
 from gridmill.cli.format import amounts, moment
 from gridmill.cli.parameters import Adopt, File, Set, read_set
 from gridmill.cli.session import Json, console, emit, say, session
-from gridmill.cli.tables import fitted
+from gridmill.cli.tables import FittedTable
 from gridmill.domain.amounts import show_bytes, show_count, show_seconds
 from gridmill.domain.job import REMARKS
 from gridmill.domain.pipeline import Pipeline
@@ -44,7 +44,7 @@ def show_plan(made: DryRun) -> None:
     screen = console()
     head = ("step", "job", "kind", "needs", "resource", "size", "workers", "from", "to", "")
     rows = [_row(job) for job in made.jobs]
-    screen.print(fitted(head, rows, screen.width, folded=_FOLDED, left_out=_LEFT_OUT))
+    screen.print(FittedTable(head, rows, folded=_FOLDED, left_out=_LEFT_OUT, comfort=0))
     for job in made.jobs:
         if job.reason:
             screen.print(f"{job.job}: {'unchanged' if job.unchanged else 'runs'}: {job.reason}", markup=False)

@@ -10,11 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gridmill.cli.format import NODES, URGENCY, counts, critical_line, job_row, moment, node_rows, whose
-from gridmill.cli.tables import COLOURS, JobTable, table
+from gridmill.cli.format import JOBS, NODES, URGENCY, counts, critical_line, job_row, moment, node_rows, whose
+from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView
+
+_LEFT_OUT = ("memory", "on", "time", "progress")
+"""Columns of JOBS that are hidden on a narrow screen, the least important first."""
 
 
 def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
@@ -34,7 +37,8 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
         title.append(f"  {whose(view.run)}")
     if view.run.message and view.run.state not in (view.run.message, RunState.SUCCEEDED):
         title.append(f"  {view.run.message}")
-    jobs = JobTable([job_row(job, now) for job in shown], one_line=most is not None)
+    rows = [job_row(job, now) for job in shown]
+    jobs = FittedTable(JOBS, rows, folded=JOBS[-1:], left_out=_LEFT_OUT, one_line=most is not None)
     left_out = len(view.jobs) - len(shown)
     more = [Text(f"... and {left_out} more jobs", style="dim")] if left_out else []
     critical = critical_line(view, now) if most is None else ""
