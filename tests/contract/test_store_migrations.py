@@ -18,6 +18,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData
+from tests.lost_fields import lost
 
 from gridmill.codec import encode
 from gridmill.domain.pod_protocol import Event
@@ -85,7 +86,7 @@ def test_a_store_of_an_earlier_release_is_migrated_and_reads_back(database: Data
             found = store.get(_CLASSES[noun], key)
             assert found is not None, f"{noun} {key} is gone"
             assert (key_of(found.noun), found.version) == (key, version)
-            assert missing(json.loads(body), json.loads(encode(found.noun))) == [], f"{noun} {key}"
+            assert lost(json.loads(body), json.loads(encode(found.noun))) == [], f"{noun} {key}"
         assert [*map(as_row, store.events())] == [(*event[:-1], json.loads(event[-1])) for event in events]
         assert store.counters() == counters
         put_new(store, a_run(3))
@@ -96,15 +97,6 @@ def test_a_store_of_an_earlier_release_is_migrated_and_reads_back(database: Data
 def as_row(event: Event) -> tuple[Any, ...]:
     where = (event.run_id, event.job, event.attempt_id, event.pod_id)
     return (event.sequence, event.time, str(event.type), *where, event.number, dict(event.body))
-
-
-def missing(old: Any, new: Any, place: str = "") -> list[str]:
-    """What was said before and is not any more; new fields are fine."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [lost for key, value in old.items() for lost in missing(value, new.get(key), f"{place}.{key}")]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [lost for a, b in zip(old, new, strict=True) for lost in missing(a, b, f"{place}[]")]
-    return [] if old == new else [f"{place}: was {old!r}, is {new!r}"]
 
 
 def test_each_release_was_kept_for_both_databases():
