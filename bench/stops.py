@@ -60,7 +60,7 @@ ENDS: Mapping[str, Mapping[str, frozenset[str]]] = {
         "control": frozenset(
             {
                 "gridmill.transport.server:Links._deliver",
-                "gridmill.control.ticks.receive:_kept",
+                "gridmill.control.steps.pod_events:_kept",
                 "gridmill.control.ledger:Ledger.commit",
                 "gridmill.rpc.protocol:send_frame",
             }

@@ -108,6 +108,15 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.sdk.bad", "gridmill.control.node"),
         ("gridmill.api.bad", "gridmill.control.ledger"),
     ),
+    "kinds-of-ticks": (
+        ("gridmill.control.ticks.dispatch", "gridmill.control.ticks.receive"),
+        ("gridmill.control.ticks.reap", "gridmill.control.ticks.observe"),
+        ("gridmill.control.ticks.schedules", "gridmill.control.ticks.backfills"),
+    ),
+    "ticks": (
+        ("gridmill.control.steps.settle", "gridmill.control.ticks.receive"),
+        ("gridmill.control.usecases.runs", "gridmill.control.ticks.advance"),
+    ),
     "pod": (("gridmill.sites.bad", "gridmill.pod.agent"), ("gridmill.control.bad", "gridmill.pod.journal")),
     "farm": (("gridmill.cli.bad", "gridmill.farm.app"), ("gridmill.sites.farm.bad", "gridmill.farm.app")),
     "declarations": (

@@ -233,7 +233,7 @@ def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytes
     def broken(*args: object) -> None:
         raise KeyError("broken")
 
-    monkeypatch.setattr(site_choice, "made_before", broken)
+    monkeypatch.setattr("gridmill.control.steps.site_choice.made_before", broken)
     for _ in range(3):
         one.node.control.next_choice = 0.0
         one.node.tick()

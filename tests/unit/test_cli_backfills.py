@@ -6,7 +6,7 @@ import pytest
 from tests.unit.test_cli import Cli
 
 from gridmill.codec import decode
-from gridmill.control.ticks.backfills import chunks_of
+from gridmill.control.steps.stored_pipelines import chunks_of
 from gridmill.domain.backfill import Backfill
 from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import PipelineError

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TypeVar
 
-from gridmill.control.ticks.backfills import chunks_of
+from gridmill.control.steps.stored_pipelines import chunks_of
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.archive import Moved

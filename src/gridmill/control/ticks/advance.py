@@ -19,9 +19,9 @@ from gridmill.control.steps.provenance import (
     why_restored,
 )
 from gridmill.control.steps.settle import defect
+from gridmill.control.steps.site_choice import chosen_resource, joining_now, with_choice
 from gridmill.control.steps.source_listing import NOTHING, Listed, listed
 from gridmill.control.steps.unchanged import why_broken
-from gridmill.control.ticks.site_choice import chosen_resource, joining_now, with_choice
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, Input
 from gridmill.domain.run import JobRun, Run

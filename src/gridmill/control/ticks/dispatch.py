@@ -9,12 +9,12 @@ from typing import Any
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Control
+from gridmill.control.steps.bring_up import bring_up
 from gridmill.control.steps.gangs import meet, member_id, send_to_pod, stop_message
+from gridmill.control.steps.orders import start_attempt
 from gridmill.control.steps.problems import unfit_nodes
 from gridmill.control.steps.settle import runs
-from gridmill.control.ticks.observe import bring_up
-from gridmill.control.ticks.receive import start_attempt
-from gridmill.control.ticks.site_choice import joining_now, may_flee, move
+from gridmill.control.steps.site_choice import joining_now, may_flee, move
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob

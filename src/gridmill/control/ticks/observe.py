@@ -11,12 +11,13 @@ from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import BRING_UPS, Control
+from gridmill.control.steps.bring_up import _bring_up, _bringing, _is_missing, _not_now
+from gridmill.control.steps.pod_events import hear, with_pod
 from gridmill.control.steps.problems import forget_gone, note_unfit, tell, tell_all
 from gridmill.control.steps.settle import LOST, settle_attempt
-from gridmill.control.ticks.receive import hear, with_pod
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import Outcome, PodEvent, PodOrder
+from gridmill.domain.pod_protocol import Outcome, PodEvent
 from gridmill.domain.resource import Use
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
@@ -135,10 +136,6 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
     control.ledger.commit(transaction)
 
 
-def _is_missing(control: Control, pod: Pod) -> bool:
-    return pod.state == PodState.STARTING and pod.id not in control.brought_up
-
-
 def _record(control: Control, transaction: Transaction, deployment: Deployment, looked: Looked) -> None:
     sights = looked.sights
     for pod in deployment.pods:
@@ -207,60 +204,3 @@ def _pod_gone(
             settle_attempt(control, transaction, attempt, lost_with(attempt, sight, transaction.now))
     control.brought_up.discard(pod.id)
     control.silent_since.pop(deployment_id, None)
-
-
-def bring_up(control: Control, deployment: Deployment) -> None:
-    """Ask the site for the deployment's pods, beside the ticks; it starts each pod id at most once."""
-    site = control.sites.get(deployment.site)
-    if site is None:  # not opened yet; asked again with the next look
-        return
-    then = partial(_brought_up, control, deployment.id)
-    control.aside.do(_bringing(deployment), partial(_bring_up, control, site, deployment), then)
-
-
-def being_brought_up(control: Control, deployment: Deployment) -> bool:
-    """Whether its site is just asked for its pods: for these alone, or with a look, for those it may lack."""
-    looked_at = control.aside.doing(f"observe {deployment.site}")
-    missing = looked_at and any(_is_missing(control, pod) for pod in deployment.pods)
-    return missing or control.aside.doing(_bringing(deployment))
-
-
-def _bringing(deployment: Deployment) -> str:
-    return f"bring up {deployment.id}"
-
-
-def _brought_up(control: Control, deployment_id: str, done: Future[tuple[str, ...]]) -> None:
-    try:
-        control.brought_up.update(done.result())
-    except UnavailableError as error:
-        tell(control, deployment_id, _not_now(deployment_id, error))
-    else:
-        tell(control, deployment_id, "")
-
-
-def _not_now(deployment_id: str, error: UnavailableError) -> str:
-    return f"{deployment_id} cannot be brought up now: {error}"
-
-
-def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
-    """The pods it brought up. Touches nothing but the site. Raises UnavailableError."""
-    orders = [
-        PodOrder(
-            pod_id=pod.id,
-            deployment_id=deployment.id,
-            type=deployment.type.value,
-            secret=control.pod_secret(pod.id),
-            home=site.pod_home(pod.id),
-            link=site.link(),
-            capacity=pod.capacity,
-            keep_seconds=deployment.keep_seconds,
-            orphan_seconds=control.limits.orphan_seconds,
-            node=pod.node,
-            settings=deployment.settings,
-            pinned=deployment.pinned,
-        )
-        for pod in deployment.pods
-        if pod.state == PodState.STARTING
-    ]
-    site.bring_up(orders)
-    return tuple(order.pod_id for order in orders)

@@ -11,9 +11,9 @@ from math import inf
 
 from gridmill.control.background import done
 from gridmill.control.state import Control
+from gridmill.control.steps.bring_up import being_brought_up
 from gridmill.control.steps.problems import tell
 from gridmill.control.steps.settle import LOST, settle_attempt
-from gridmill.control.ticks.observe import being_brought_up
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.pod_protocol import Goodbye
 from gridmill.domain.states import DeploymentState, PodState

@@ -1,42 +1,28 @@
 """The tick that receives messages of pods: greetings, events, ends; one transaction for all of them."""
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from gridmill.codec import from_builtins
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
-from gridmill.control.steps.gangs import send_to_pod, stop_message
-from gridmill.control.steps.inputs import order_for
-from gridmill.control.steps.settle import LOST, defect, runs, settle_attempt
+from gridmill.control.steps.gangs import stop_message
+from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
+from gridmill.control.steps.pod_events import _outcome, deployment_of, hear, with_pod
+from gridmill.control.steps.settle import LOST, runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.pod_protocol import (
     PROTOCOL,
     Ack,
-    Event,
     Events,
     EventType,
     Goodbye,
     Hello,
-    Order,
-    Outcome,
     PodEvent,
-    Start,
     ToPod,
     Welcome,
 )
-from gridmill.domain.run import Attempt, JobRun
-from gridmill.domain.site import LOCAL
-from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
-from gridmill.errors import GridmillError, StorageError
-
-KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
-"""Events that are stored. Progress is not: the newest value is enough, and pods send it again."""
-
-_LINE_LENGTH = 200
-STOPPED_EARLY = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started")
+from gridmill.domain.run import Attempt
+from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
 
 
 def receive(control: Control) -> None:
@@ -63,18 +49,6 @@ def _closed(control: Control, channel: int) -> None:
     pod_id = control.pods.pop(channel, None)
     if pod_id is not None and control.channels.get(pod_id) == channel:
         del control.channels[pod_id]
-
-
-def deployment_of(control: Control, transaction: Transaction, pod_id: str) -> Deployment | None:
-    """The deployment a pod belongs to, while it is not gone."""
-    return transaction.get(Deployment, pod_id.rpartition(".")[0])
-
-
-def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
-    """The deployment with that pod replaced; UP as soon as any pod is."""
-    pods = tuple(pod if old.id == pod.id else old for old in deployment.pods)
-    up = deployment.state == DeploymentState.STARTING and any(p.state == PodState.UP for p in pods)
-    return replace(deployment, pods=pods, state=DeploymentState.UP if up else deployment.state)
 
 
 def _hello(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
@@ -148,64 +122,6 @@ def _send_after(control: Control, transaction: Transaction, channel: int, messag
     transaction.then(lambda: control.links.send(channel, [message]))
 
 
-def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) -> None:
-    """Send Start once the transaction is committed, if the pod's link is open; else its Hello asks for it."""
-    current = transaction.get(Attempt, attempt.id)
-    if current is not None and current.stop_requested:  # another rank of its gang could not be started
-        settle_attempt(control, transaction, current, STOPPED_EARLY)
-        return
-    try:
-        order = order_for(control, transaction, attempt)
-    except StorageError:  # the store, not the job: tried again
-        raise
-    except GridmillError as error:
-        settle_attempt(control, transaction, attempt, _failed(Cause.INPUT, error))
-        return
-    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        told = defect(control, attempt.id, error)
-        settle_attempt(control, transaction, attempt, _failed(Cause.INTERNAL, told))
-        return
-    transaction.then(partial(_give, control, attempt, order))
-
-
-def _give(control: Control, attempt: Attempt, order: Order) -> None:
-    """Send Start; where the pod is on another machine the code goes first, beside the ticks."""
-    if order.bundle_path and order.bundle:
-        share = partial(control.storage.share_bundle, order.bundle)
-        control.aside.do(f"share code for {attempt.id}", share, partial(_shared, control, order))
-    else:
-        send_to_pod(control, attempt.pod_id, _start(control, attempt, order))
-
-
-def _start(control: Control, attempt: Attempt, order: Order) -> Start:
-    """Pods of this machine give the jobs of a client's run that client's environment."""
-    here = control.ledger.snapshot.deployments.get(attempt.deployment_id)
-    is_local = here is not None and here.site == LOCAL
-    return Start(order=order, environment=control.environments.get(attempt.run_id) if is_local else None)
-
-
-def _shared(control: Control, order: Order, done: Future[None]) -> None:
-    """Its code is where the pod finds it: start, if that is still wanted."""
-    attempt = control.ledger.snapshot.attempts.get(order.attempt_id)
-    if attempt is None or attempt.state != AttemptState.PLACED or attempt.outcome is not None:
-        return
-    try:
-        done.result()
-        outcome = STOPPED_EARLY if attempt.stop_requested else None
-    except StorageError as error:  # a file server that is full or away: tried again like a lost pod
-        outcome = replace(LOST, message=f"its code could not be carried there: {error}")
-    if outcome is None:
-        send_to_pod(control, attempt.pod_id, _start(control, attempt, order))
-        return
-    transaction = control.begin()
-    settle_attempt(control, transaction, attempt, outcome)
-    control.ledger.commit(transaction)
-
-
-def _failed(cause: Cause, error: GridmillError) -> Outcome:
-    return Outcome(state=AttemptState.FAILED, cause=cause, message=error.message, hint=error.hint)
-
-
 def _events(control: Control, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
     pod_id = control.pods.get(channel)
     deployment = deployment_of(control, transaction, pod_id) if pod_id else None
@@ -234,74 +150,3 @@ def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
     if attempt.stop_requested or attempt.interrupted is not None:
         return False
     return _outcome(event).state == AttemptState.STOPPED
-
-
-def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
-    """What follows from one event. Those of attempts that are over, or of another token, say nothing."""
-    attempt = transaction.get(Attempt, event.attempt_id)
-    if attempt is None or not runs(attempt) or attempt.token != event.token:
-        return  # fenced off: acknowledged and dropped
-    job_run = transaction.get(JobRun, attempt.job_run_id)
-    if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
-        transaction.events.append(_kept(attempt, job_run, pod_id, event))
-    match event.type:
-        case EventType.STARTED:
-            started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
-            transaction.put(started)
-        case EventType.PROGRESS if attempt.rank == 0:
-            control.progress[attempt.job_run_id] = event.body
-        case EventType.LOG if job_run and job_run.part and job_run.part.node:
-            _last_line(control, job_run, event.body)
-        case EventType.METRIC if attempt.rank == 0:
-            _metric(control, attempt, event.body)
-        case EventType.ENDED:
-            settle_attempt(control, transaction, attempt, _outcome(event))
-
-
-def _last_line(control: Control, part: JobRun, body: Mapping[str, object]) -> None:
-    """What a command says last on a node stands in the table of nodes."""
-    lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
-    if lines:
-        control.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
-
-
-def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> None:
-    value = body.get("value")
-    if isinstance(value, int | float):
-        control.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
-
-
-def _kept(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent) -> Event:
-    return Event(
-        sequence=0,
-        time=event.time,
-        type=event.type.value,
-        run_id=attempt.run_id,
-        job=job_run.job.name if job_run else "",
-        attempt_id=attempt.id,
-        pod_id=pod_id,
-        number=event.number,
-        body=_marked(_mark(attempt, job_run), event),
-    )
-
-
-def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
-    """With what each line of the log begins: a gang's with its rank, `[1] `, that of a command on every node
-    with the node's name, `[alpha] `."""
-    if attempt.ranks > 1:
-        return f"[{attempt.rank}] "
-    return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""
-
-
-def _marked(mark: str, event: PodEvent) -> Mapping[str, object]:
-    if not mark or event.type != EventType.LOG:
-        return event.body
-    lines = str(event.body.get("text", "")).splitlines(keepends=True)
-    return {**event.body, "text": "".join(mark + line for line in lines)}
-
-
-def _outcome(event: PodEvent) -> Outcome:
-    try:
-        return from_builtins(event.body.get("outcome"), Outcome)
-    except GridmillError as error:
-        return Outcome(state=AttemptState.FAILED, cause=Cause.INTERNAL, message=error.message)

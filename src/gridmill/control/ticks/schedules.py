@@ -11,18 +11,16 @@ from math import inf
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Alarms, Control, Watch
 from gridmill.control.steps.begin import as_altered, begin_run, chosen
+from gridmill.control.steps.due_runs import _active, active_runs
 from gridmill.control.steps.settle import defect
 from gridmill.control.steps.source_listing import Listed, listed
+from gridmill.control.steps.stored_pipelines import with_values
 from gridmill.control.steps.unchanged import unchanged_jobs, why_broken
-from gridmill.control.ticks.backfills import with_values
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.due_times import Verdict, closes_in, decide, due_times, room_for_block, upcoming
+from gridmill.domain.due_times import Verdict, closes_in, decide, due_times, room_for_block
 from gridmill.domain.job import When
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.run import Run
 from gridmill.domain.schedule import Continuous, Schedule
-from gridmill.domain.states import FINISHED_JOBS
-from gridmill.domain.views import ScheduleView
 from gridmill.errors import GridmillError, PipelineError, StorageError
 from gridmill.ports.storage import FileStat
 
@@ -58,17 +56,6 @@ def _nothing_new(standing: Mapping[str, Artifact]) -> str:
     names = [f"`{name}` since {version.id}" for name, version in standing.items()]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"there was nothing new: no change of {', '.join(names[:_SHOWN])}{more}"
-
-
-def active_runs(control: Control, schedule: Schedule) -> list[Run]:
-    """Active runs of what the schedule runs: a job's where that job has not ended yet; a pipeline's where
-    not just some of its jobs were asked for."""
-    snapshot = control.ledger.snapshot
-    runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
-    if not schedule.only:
-        return [run for run in runs if not run.only]
-    jobs = ((run, snapshot.job_runs.get(f"{run.id}/{schedule.only[0]}")) for run in runs)
-    return [run for run, job in jobs if job is not None and job.state not in FINISHED_JOBS]
 
 
 def scheduled_pipeline(control: Control, schedule: Schedule, due: float | None = None) -> Pipeline:
@@ -218,12 +205,6 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
     return 0.0
 
 
-def _active(control: Control, schedule: Schedule) -> str:
-    """The id of the oldest run that the next one would overlap with, backfills aside; empty without one."""
-    active = [run for run in active_runs(control, schedule) if not run.chunk]
-    return min(active, key=lambda run: run.order).id if active else ""
-
-
 def _dealt_with(
     control: Control, transaction: Transaction, schedule: Schedule, verdict: Verdict
 ) -> Schedule | None:
@@ -247,21 +228,3 @@ def _dealt_with(
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         told = defect(control, f"schedule {schedule.name}", error)
         return replace(after, message=str(told), skipped=schedule.skipped + 1)
-
-
-UPCOMING = 3
-"""Future due times that are shown."""
-
-
-def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
-    """The current state of a schedule."""
-    now = control.clock.now()
-    if control.alarms is None:
-        return ScheduleView(schedule=schedule, why="waits for `gridmill up`")
-    active = _active(control, schedule)
-    verdict = decide(schedule, now, awake_since=control.alarms.awake_since, active=active)
-    watch = control.alarms.watches.get(schedule.name)
-    if watch is not None and not schedule.paused:
-        return ScheduleView(schedule=schedule, why=watch.message)
-    why = "paused" if schedule.paused else verdict.message or schedule.message
-    return ScheduleView(schedule=schedule, next=upcoming(schedule, now, UPCOMING), why=why)

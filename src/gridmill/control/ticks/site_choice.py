@@ -1,147 +1,18 @@
-"""Chooses the resource of jobs that may use several, when they become ready and again while they wait."""
-
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+"""The tick that looks whether waiting jobs that may use several resources are done sooner at another."""
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
-from gridmill.control.steps.begin import resources_for
-from gridmill.control.steps.inputs import inputs_of
-from gridmill.control.steps.parts import cut
-from gridmill.control.steps.references import fetch_artifact
-from gridmill.control.steps.settle import defect
-from gridmill.domain.artifact import Artifact, ArtifactKind, Input
-from gridmill.domain.farm_protocol import Line, line_at
-from gridmill.domain.job import JobSize
-from gridmill.domain.resource import Choice, Resource, Sizing
+from gridmill.control.steps.site_choice import _may_move, joining_now, move
 from gridmill.domain.run import JobRun
-from gridmill.domain.site import Site
-from gridmill.domain.states import FINISHED_JOBS, JobState
-from gridmill.errors import GridmillError, NotFoundError
-from gridmill.scheduler.alternatives import Candidate, Joining, alternatives, demand_there
-from gridmill.scheduler.feasibility import gpus_of
+from gridmill.domain.states import FINISHED_JOBS
+from gridmill.scheduler.alternatives import Joining
 from gridmill.scheduler.queue import rank_of
-from gridmill.scheduler.site_choice import ELSEWHERE, Reading, choose
-from gridmill.scheduler.sizing import size_job
-from gridmill.scheduler.snapshot import Snapshot
 
 LOOK_AGAIN_SECONDS = 10.0
 """How often a waiting job checks whether another resource would finish it sooner."""
 LOOKS_PER_TICK = 50
 PAUSE_SECONDS = 0.5
 """Only some jobs check in one tick, and the next ones this much later, so that the tick stays short."""
-MOST_MOVES = 8
-"""A job that was refused at several resources and has moved this often fails."""
-
-
-def chosen_resource(
-    control: Control,
-    joining: Joining,
-    job_run: JobRun,
-    inputs: Sequence[Input],
-    size: JobSize,
-    *,
-    standing: bool = False,
-    refused: str = "",
-) -> tuple[Resource, Choice | None]:
-    """The resource of a job that is ready, and why it is that one where there is a choice; `standing`: it is
-    in line already, `refused`: why it can never run where it stands. Raises PipelineError for one that was
-    removed."""
-    snapshot, job = joining.snapshot, job_run.job
-    found = resources_for(job, job_run.pipeline, snapshot.resources)
-    if len(found) == 1:
-        return found[0], None
-    readings = readings_of(control, (entry.artifact for entry in inputs))
-    sizings = {one.name: _sized(snapshot, job_run, size, one) for one in found}
-    told = alternatives(
-        job,
-        [Candidate(resource=one, sizing=sizings[one.name]) for one in found],
-        joining,
-        pipeline=job_run.pipeline,
-        size=size,
-        readings=readings,
-        back_bytes=made_before(control, job_run.name),
-        away=control.away,
-        crowded=crowded_among(control, found),
-        project=job_run.project,
-        standing=job_run if standing else None,
-    )
-    if refused:
-        told = tuple(
-            replace(one, problem=refused) if one.resource == job_run.resource else one for one in told
-        )
-    choice = choose(told, job_run.resource if standing else "", job_run.moves)
-    chosen = next(one for one in found if one.name == choice.resource)
-    if not standing or chosen.name != job_run.resource:
-        demand = demand_there(job, sizings[chosen.name], job_run.project)
-        joining.send(chosen, demand, choice.chosen.run_seconds or 0.0)
-    return chosen, choice
-
-
-def joining_now(control: Control) -> Joining:
-    """How long jobs would wait at each resource, as things stand."""
-    return Joining(control.ledger.snapshot, control.now(), coming_at_farms(control))
-
-
-def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resource) -> Sizing:
-    site = snapshot.sites.get(resource.site)
-    return size_job(
-        job_run.job,
-        size,
-        snapshot.history,
-        pipeline=job_run.pipeline,
-        resource=resource,
-        largest=snapshot.largest(resource.site),
-        nodes=len(site.nodes) if site else 1,
-    )
-
-
-def crowded_among(control: Control, resources: Iterable[Resource]) -> Mapping[str, Line]:
-    """Those at farms at which deployments of anybody wait, or too few GPUs are free: the line there."""
-    looks = ((one, control.farms.get(one.site)) for one in resources)
-    lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
-    return {name: line for name, line in lines if line is not None}
-
-
-def coming_at_farms(control: Control) -> Mapping[str, float]:
-    """In how many seconds farms expect room for deployments that wait there, by their ids."""
-    queued = [one for look in tuple(control.farms.values()) for one in look.queue]
-    return {one.deployment: one.seconds for one in queued if one.seconds is not None}
-
-
-def readings_of(control: Control, artifacts: Iterable[Artifact]) -> tuple[Reading, ...]:
-    """What is known of versions, by the records of what was carried where."""
-    sites = [one for one in control.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
-    return tuple(
-        Reading(
-            name=one.name.rpartition("/")[2],
-            size_bytes=one.output.size_bytes,
-            lacking={site.name: _lacking(control, one, site) for site in sites},
-        )
-        for one in artifacts
-        if one.output.uri
-    )
-
-
-def _lacking(control: Control, artifact: Artifact, site: Site) -> int:
-    """A sink only grows: of its newest version that is there, all is there."""
-    staged = site.way.staged if site.way is not None else ()
-    size_bytes = artifact.output.size_bytes
-    if artifact.id in staged:
-        return 0
-    same = next((one for one in reversed(staged) if one.rpartition("@")[0] == artifact.name), None)
-    if same is None or artifact.kind != ArtifactKind.SINK:
-        return size_bytes
-    try:
-        return max(0, size_bytes - fetch_artifact(control, same).output.size_bytes)
-    except NotFoundError:
-        return size_bytes
-
-
-def made_before(control: Control, name: str) -> int | None:
-    """Bytes of the newest version of what a job makes; None where it never made any."""
-    newest = control.newest_artifact(name)
-    return newest.output.size_bytes if newest is not None else None
 
 
 def look_elsewhere(control: Control) -> float:
@@ -173,59 +44,7 @@ def _waiting(control: Control) -> list[str]:
     return [one.id for one in sorted(waiting, key=lambda one: rank_of(one, snapshot.runs[one.run_id]))]
 
 
-def _may_move(job_run: JobRun) -> bool:
-    """One whose memory was raised after a kill keeps the resource where that was learned."""
-    whole = job_run.part is None and not job_run.parts and not job_run.memory_kills
-    return job_run.state is JobState.WAITING and bool(job_run.job.resources) and whole
-
-
 def _look_at(control: Control, joining: Joining, transaction: Transaction, job_run_id: str) -> None:
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is not None and _may_move(job_run):
         move(control, joining, transaction, job_run)
-
-
-def move(
-    control: Control, joining: Joining, transaction: Transaction, job_run: JobRun, *, refused: str = ""
-) -> bool:
-    """Let a job that waits go elsewhere, if that is worth it; `refused`: why it can never run where it
-    stands. Whether it went."""
-    within = transaction.within()
-    try:
-        after = _moved(control, joining, within, job_run, refused)
-    except GridmillError:
-        return False  # it says so where it stands, when it begins
-    except Exception as error:  # noqa: BLE001  it would hold up all others, again and again
-        defect(control, job_run.id, error)
-        control.choosing.discard(job_run.id)
-        return False
-    if after is None or after.state in FINISHED_JOBS:
-        return False
-    within.put(after)
-    transaction.join(within)
-    return True
-
-
-def _moved(
-    control: Control, joining: Joining, transaction: Transaction, job_run: JobRun, refused: str
-) -> JobRun | None:
-    """In parts, where it is worth cutting there; None: it stays."""
-    size, inputs = job_run.size or JobSize(), inputs_of(control, transaction, job_run)
-    resource, choice = chosen_resource(
-        control, joining, job_run, inputs, size, standing=True, refused=refused
-    )
-    if choice is None or resource.name == job_run.resource or choice.chosen.problem:
-        return None
-    sizing = with_choice(_sized(joining.snapshot, job_run, size, resource), choice)
-    moved = replace(job_run, resource=resource.name, sizing=sizing, moves=job_run.moves + 1)
-    return cut(control, transaction, moved)
-
-
-def may_flee(job_run: JobRun) -> bool:
-    """Whether one that is refused where it stands may look elsewhere: not for ever."""
-    return _may_move(job_run) and job_run.moves < MOST_MOVES
-
-
-def with_choice(sizing: Sizing, choice: Choice | None) -> Sizing:
-    """The size, which also says why the job goes there."""
-    return sizing if choice is None else replace(sizing, why=(*sizing.why, choice.why))

@@ -1,25 +1,33 @@
 """Use cases of backfills: start, stop, show."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
 from gridmill.control.steps.begin import check_names, resources_used
 from gridmill.control.steps.pipeline_folders import note_origin
-from gridmill.control.ticks.backfills import (
-    active_chunks,
-    backfill_view,
-    chunks_left,
-    chunks_of,
-    known_chunks,
-    runs_of,
-)
+from gridmill.control.steps.stored_pipelines import active_chunks, chunks_left, chunks_of
 from gridmill.control.usecases.base import Cases
-from gridmill.domain.backfill import Backfill, BackfillView, Chunk, spans
-from gridmill.domain.due_times import chunk_ids, stays
+from gridmill.domain.backfill import (
+    Backfill,
+    BackfillView,
+    Chunk,
+    ChunkState,
+    ChunkView,
+    spans,
+)
+from gridmill.domain.due_times import chunk_ids, state_of, stays
 from gridmill.domain.graph import order
 from gridmill.domain.pipeline import Pipeline
-from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.domain.run import Run
+from gridmill.errors import (
+    ConflictError,
+    InputError,
+    NotFoundError,
+    UnavailableError,
+)
 
 
 class BackfillCases(Cases):
@@ -127,3 +135,36 @@ def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
     pipeline: Pipeline = chunk.pipeline
     if pipeline.name != backfill.name:
         raise InputError(f"pipeline {pipeline.name!r} is not {backfill.name!r}", place="chunks")
+
+
+def backfill_view(control: Control, backfill: Backfill) -> BackfillView:
+    """A backfill as it stands now, by its runs: one that was resumed counts as it ended then."""
+    chunks, runs = known_chunks(control, backfill.name), runs_of(control, backfill.name)
+    views = tuple(_view(chunks[id], runs) for id in chunk_ids(backfill) if id in chunks)
+    return BackfillView(backfill=backfill, chunks=views, counts=dict(Counter(view.state for view in views)))
+
+
+def known_chunks(control: Control, name: str) -> Mapping[str, Chunk]:
+    """All chunks there ever were of that pipeline, by id."""
+    records = control.ledger.store.list(Chunk, parent=name)
+    return {record.noun.id: record.noun for record in records if isinstance(record.noun, Chunk)}
+
+
+def runs_of(control: Control, name: str) -> Mapping[str, Run]:
+    """That pipeline's runs by id."""
+    records = control.ledger.store.list(Run, parent=name)
+    return {record.noun.id: record.noun for record in records if isinstance(record.noun, Run)}
+
+
+def _view(chunk: Chunk, runs: Mapping[str, Run]) -> ChunkView:
+    run = runs.get(chunk.run)
+    state = state_of(chunk, run)
+    said = chunk.skipped or chunk.failed or (run.message if run is not None else "")
+    lost = chunk.run and run is None
+    return ChunkView(
+        begins=chunk.begins,
+        ends=chunk.ends,
+        state=state,
+        run=chunk.run,
+        message="its run is not recorded any more" if lost else "" if state == ChunkState.DONE else said,
+    )

@@ -5,8 +5,8 @@ from difflib import get_close_matches
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.begin import check_names, declare_resources, resources_used
+from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.pipeline_folders import note_origin
-from gridmill.control.ticks.schedules import schedule_view
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.due_times import check_spec
 from gridmill.domain.graph import order

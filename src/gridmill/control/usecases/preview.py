@@ -12,7 +12,7 @@ from dataclasses import replace
 from gridmill.control.state import Control
 from gridmill.control.steps.references import find_version
 from gridmill.control.steps.result_names import unknown_name
-from gridmill.control.ticks.site_choice import crowded_among, made_before, readings_of
+from gridmill.control.steps.site_choice import crowded_among, made_before, readings_of
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline

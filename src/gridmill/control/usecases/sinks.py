@@ -10,7 +10,7 @@ from typing import Any
 
 from gridmill.control.state import Control
 from gridmill.control.steps.begin import alterations_of
-from gridmill.control.ticks.schedules import schedule_view
+from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.usecases.base import Cases
 from gridmill.control.usecases.preview import check_change
 from gridmill.domain.amounts import show_count

@@ -1,0 +1,73 @@
+"""Asks sites for the pods of deployments, beside the ticks."""
+
+from concurrent.futures import Future
+from functools import partial
+
+from gridmill.control.state import Control
+from gridmill.control.steps.problems import tell
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.pod_protocol import PodOrder
+from gridmill.domain.states import PodState
+from gridmill.errors import UnavailableError
+from gridmill.ports.site import SitePort
+
+
+def _is_missing(control: Control, pod: Pod) -> bool:
+    return pod.state == PodState.STARTING and pod.id not in control.brought_up
+
+
+def bring_up(control: Control, deployment: Deployment) -> None:
+    """Ask the site for the deployment's pods, beside the ticks; it starts each pod id at most once."""
+    site = control.sites.get(deployment.site)
+    if site is None:  # not opened yet; asked again with the next look
+        return
+    then = partial(_brought_up, control, deployment.id)
+    control.aside.do(_bringing(deployment), partial(_bring_up, control, site, deployment), then)
+
+
+def being_brought_up(control: Control, deployment: Deployment) -> bool:
+    """Whether its site is just asked for its pods: for these alone, or with a look, for those it may lack."""
+    looked_at = control.aside.doing(f"observe {deployment.site}")
+    missing = looked_at and any(_is_missing(control, pod) for pod in deployment.pods)
+    return missing or control.aside.doing(_bringing(deployment))
+
+
+def _bringing(deployment: Deployment) -> str:
+    return f"bring up {deployment.id}"
+
+
+def _brought_up(control: Control, deployment_id: str, done: Future[tuple[str, ...]]) -> None:
+    try:
+        control.brought_up.update(done.result())
+    except UnavailableError as error:
+        tell(control, deployment_id, _not_now(deployment_id, error))
+    else:
+        tell(control, deployment_id, "")
+
+
+def _not_now(deployment_id: str, error: UnavailableError) -> str:
+    return f"{deployment_id} cannot be brought up now: {error}"
+
+
+def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
+    """The pods it brought up. Touches nothing but the site. Raises UnavailableError."""
+    orders = [
+        PodOrder(
+            pod_id=pod.id,
+            deployment_id=deployment.id,
+            type=deployment.type.value,
+            secret=control.pod_secret(pod.id),
+            home=site.pod_home(pod.id),
+            link=site.link(),
+            capacity=pod.capacity,
+            keep_seconds=deployment.keep_seconds,
+            orphan_seconds=control.limits.orphan_seconds,
+            node=pod.node,
+            settings=deployment.settings,
+            pinned=deployment.pinned,
+        )
+        for pod in deployment.pods
+        if pod.state == PodState.STARTING
+    ]
+    site.bring_up(orders)
+    return tuple(order.pod_id for order in orders)

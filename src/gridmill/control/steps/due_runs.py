@@ -1,0 +1,43 @@
+"""The runs of schedules that are active, and how a schedule stands."""
+
+from gridmill.control.state import Control
+from gridmill.domain.due_times import decide, upcoming
+from gridmill.domain.run import Run
+from gridmill.domain.schedule import Schedule
+from gridmill.domain.states import FINISHED_JOBS
+from gridmill.domain.views import ScheduleView
+
+
+def active_runs(control: Control, schedule: Schedule) -> list[Run]:
+    """Active runs of what the schedule runs: a job's where that job has not ended yet; a pipeline's where
+    not just some of its jobs were asked for."""
+    snapshot = control.ledger.snapshot
+    runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
+    if not schedule.only:
+        return [run for run in runs if not run.only]
+    jobs = ((run, snapshot.job_runs.get(f"{run.id}/{schedule.only[0]}")) for run in runs)
+    return [run for run, job in jobs if job is not None and job.state not in FINISHED_JOBS]
+
+
+def _active(control: Control, schedule: Schedule) -> str:
+    """The id of the oldest run that the next one would overlap with, backfills aside; empty without one."""
+    active = [run for run in active_runs(control, schedule) if not run.chunk]
+    return min(active, key=lambda run: run.order).id if active else ""
+
+
+UPCOMING = 3
+"""Future due times that are shown."""
+
+
+def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
+    """The current state of a schedule."""
+    now = control.clock.now()
+    if control.alarms is None:
+        return ScheduleView(schedule=schedule, why="waits for `gridmill up`")
+    active = _active(control, schedule)
+    verdict = decide(schedule, now, awake_since=control.alarms.awake_since, active=active)
+    watch = control.alarms.watches.get(schedule.name)
+    if watch is not None and not schedule.paused:
+        return ScheduleView(schedule=schedule, why=watch.message)
+    why = "paused" if schedule.paused else verdict.message or schedule.message
+    return ScheduleView(schedule=schedule, next=upcoming(schedule, now, UPCOMING), why=why)

@@ -1,0 +1,108 @@
+"""Takes in one event of a pod: its record, what it says of the attempt, and the attempt's end."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gridmill.codec import from_builtins
+from gridmill.control.ledger import Transaction
+from gridmill.control.state import Control
+from gridmill.control.steps.settle import runs, settle_attempt
+from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.pod_protocol import (
+    Event,
+    EventType,
+    Outcome,
+    PodEvent,
+)
+from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.states import AttemptState, Cause, DeploymentState, PodState
+from gridmill.errors import GridmillError
+
+KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
+"""Events that are stored. Progress is not: the newest value is enough, and pods send it again."""
+
+
+_LINE_LENGTH = 200
+
+
+def deployment_of(control: Control, transaction: Transaction, pod_id: str) -> Deployment | None:
+    """The deployment a pod belongs to, while it is not gone."""
+    return transaction.get(Deployment, pod_id.rpartition(".")[0])
+
+
+def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
+    """The deployment with that pod replaced; UP as soon as any pod is."""
+    pods = tuple(pod if old.id == pod.id else old for old in deployment.pods)
+    up = deployment.state == DeploymentState.STARTING and any(p.state == PodState.UP for p in pods)
+    return replace(deployment, pods=pods, state=DeploymentState.UP if up else deployment.state)
+
+
+def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
+    """What follows from one event. Those of attempts that are over, or of another token, say nothing."""
+    attempt = transaction.get(Attempt, event.attempt_id)
+    if attempt is None or not runs(attempt) or attempt.token != event.token:
+        return  # fenced off: acknowledged and dropped
+    job_run = transaction.get(JobRun, attempt.job_run_id)
+    if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
+        transaction.events.append(_kept(attempt, job_run, pod_id, event))
+    match event.type:
+        case EventType.STARTED:
+            started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
+            transaction.put(started)
+        case EventType.PROGRESS if attempt.rank == 0:
+            control.progress[attempt.job_run_id] = event.body
+        case EventType.LOG if job_run and job_run.part and job_run.part.node:
+            _last_line(control, job_run, event.body)
+        case EventType.METRIC if attempt.rank == 0:
+            _metric(control, attempt, event.body)
+        case EventType.ENDED:
+            settle_attempt(control, transaction, attempt, _outcome(event))
+
+
+def _last_line(control: Control, part: JobRun, body: Mapping[str, object]) -> None:
+    """What a command says last on a node stands in the table of nodes."""
+    lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
+    if lines:
+        control.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
+
+
+def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> None:
+    value = body.get("value")
+    if isinstance(value, int | float):
+        control.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
+
+
+def _kept(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent) -> Event:
+    return Event(
+        sequence=0,
+        time=event.time,
+        type=event.type.value,
+        run_id=attempt.run_id,
+        job=job_run.job.name if job_run else "",
+        attempt_id=attempt.id,
+        pod_id=pod_id,
+        number=event.number,
+        body=_marked(_mark(attempt, job_run), event),
+    )
+
+
+def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
+    """With what each line of the log begins: a gang's with its rank, `[1] `, that of a command on every node
+    with the node's name, `[alpha] `."""
+    if attempt.ranks > 1:
+        return f"[{attempt.rank}] "
+    return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""
+
+
+def _marked(mark: str, event: PodEvent) -> Mapping[str, object]:
+    if not mark or event.type != EventType.LOG:
+        return event.body
+    lines = str(event.body.get("text", "")).splitlines(keepends=True)
+    return {**event.body, "text": "".join(mark + line for line in lines)}
+
+
+def _outcome(event: PodEvent) -> Outcome:
+    try:
+        return from_builtins(event.body.get("outcome"), Outcome)
+    except GridmillError as error:
+        return Outcome(state=AttemptState.FAILED, cause=Cause.INTERNAL, message=error.message)

@@ -1,0 +1,60 @@
+"""Reads stored pipelines again with other parameter values, for chunks of backfills and for due times."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gridmill.control.state import Control
+from gridmill.domain.backfill import (
+    Backfill,
+    Chunk,
+    check_bounds,
+    chunk_values,
+    spans,
+)
+from gridmill.domain.pipeline import Pipeline, Written
+from gridmill.errors import PipelineError
+from gridmill.plugins import find
+
+
+def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str]) -> tuple[Chunk, ...]:
+    """The chunks of a backfill of it, oldest first, with `values` for other parameters. Its file is not
+    looked at; its code is that of when it was applied.
+
+    Raises PipelineError where the text is not kept or does not take the range, InputError.
+    """
+    check_bounds(pipeline, _written(pipeline, "a backfill needs").file)
+    return tuple(_chunk(pipeline, span, values) for span in spans(backfill))
+
+
+def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str]) -> Chunk:
+    begins, ends = span
+    read = with_values(pipeline, {**values, **chunk_values(pipeline, span)})
+    return Chunk(pipeline=replace(read, written=None), begins=begins, ends=ends)
+
+
+def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
+    """A kept pipeline with these values for its parameters, and its code of then. Raises PipelineError."""
+    read_again = find("declarations", "yaml")  # loads YAML, which most nodes never need
+    written = _written(pipeline, "other values need")
+    read: Pipeline = read_again(written, folder=pipeline.folder, set_values=values)
+    return replace(read, bundle=pipeline.bundle, commit=pipeline.commit)
+
+
+def _written(pipeline: Pipeline, who: str) -> Written:
+    if pipeline.written is None:
+        raise PipelineError(
+            f"pipeline {pipeline.name!r} was kept without the text of its file, which {who}",
+            hint="Apply it again (`gridmill apply -f FILE`), or name its file.",
+        )
+    return pipeline.written
+
+
+def chunks_left(control: Control, backfill: Backfill) -> list[Chunk]:
+    """Its chunks for which nothing was done yet."""
+    known = control.ledger.snapshot.chunks.values()
+    return [chunk for chunk in known if chunk.pipeline.name == backfill.name]
+
+
+def active_chunks(control: Control, name: str) -> int:
+    """How many runs of that pipeline's backfill are active."""
+    return sum(run.pipeline == name and run.chunk != "" for run in control.ledger.snapshot.runs.values())
