@@ -1,10 +1,10 @@
 """Runs that a client waits for: the environment of their jobs, and their stop when the client disconnects."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.begin import stop_run
+from gridmill.domain.frozen import replace
 from gridmill.domain.run import Asked, Run
 from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -16,6 +15,7 @@ from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.schedules import keep_schedules
 from gridmill.control.ticks.site_choice import look_elsewhere
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DeploymentState, JobState
 from gridmill.errors import GridmillError, StorageError, StoreInUseError, explained

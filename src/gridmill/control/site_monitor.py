@@ -7,12 +7,12 @@ does not change.)
 
 import threading
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.problems import surveyed
 from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.frozen import replace
 from gridmill.domain.route import Way
 from gridmill.domain.site import LOCAL, Node, Site, SiteKind
 from gridmill.errors import GridmillError, UnavailableError, explained

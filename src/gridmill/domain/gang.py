@@ -71,7 +71,9 @@ def _each(roles: Mapping[str, int]) -> Iterator[str]:
 
 def count_workers(workers: int | None, roles: Mapping[str, int]) -> int:
     """How many ranks a declaration asks for; 0: no gang."""
-    return sum(roles.values()) if workers is None else workers
+    if workers is not None:
+        return workers
+    return sum(roles.values()) if roles else 0
 
 
 def check_gang(workers: int | None, roles: Mapping[str, int], place: str) -> None:

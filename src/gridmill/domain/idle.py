@@ -1,9 +1,7 @@
 """Decides from observations when a machine is in use by its owner and when it is idle: pure functions."""
 
-from dataclasses import replace
-
 from gridmill.domain.amounts import MIB, show_seconds
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.site import NodeLook
 
 BUSY_CPUS = 0.5

@@ -4,7 +4,7 @@ It also defines when a job runs, given how the jobs that it needs have ended, an
 reads under the name of another pipeline's result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from operator import attrgetter
@@ -48,8 +48,9 @@ class JobKind(StrEnum):
     COMMAND = "command"
 
 
-_KINDS = tuple(JobKind)
-_SPECS = attrgetter(*map(str, _KINDS))
+_SPECS = attrgetter(*map(str, JobKind))
+_KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
+"""The kind of a job by which of its specs are set: just one."""
 
 
 Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec
@@ -138,18 +139,29 @@ class Job:
     @property
     def kind(self) -> JobKind:
         """The one kind that is set. Raises InputError for none or several."""
-        set_kinds = [kind for kind, spec in zip(_KINDS, _SPECS(self), strict=True) if spec is not None]
-        if len(set_kinds) != 1:
+        sink, dataset, training, prediction, command = _SPECS(self)
+        are_set = (
+            sink is not None,
+            dataset is not None,
+            training is not None,
+            prediction is not None,
+            command is not None,
+        )
+        kind = _KIND_OF.get(are_set)
+        if kind is None:
+            names = [str(one) for one, is_set in zip(JobKind, are_set, strict=True) if is_set]
             raise InputError(
-                f"job {self.name!r} declares {len(set_kinds)} kinds ({', '.join(set_kinds) or 'none'})",
+                f"job {self.name!r} declares {len(names)} kinds ({', '.join(names) or 'none'})",
                 hint=f"Give it exactly one of {', '.join(JobKind)}.",
             )
-        return set_kinds[0]
+        return kind
 
     @property
     def spec(self) -> Spec:
         """The declaration of the one kind that is set."""
-        spec: Spec = getattr(self, self.kind)
+        kind = self.kind
+        spec: Spec | None = self.command if kind is JobKind.COMMAND else getattr(self, kind)
+        assert spec is not None
         return spec
 
     @property
@@ -213,15 +225,17 @@ class Job:
 
         A name with a slash (`pipeline/job`) is that of another pipeline's result: see `external_names`.
         """
-        named = dict.fromkeys((*self.needs, *self.spec.references()))
-        return tuple(name for name in named if "/" not in name)
+        return tuple([name for name in self._names_read() if "/" not in name])
 
     @property
     def external_names(self) -> tuple[str, ...]:
         """Results of other pipelines that it reads, each once, in order: `pipeline/job` for its latest
         version, `pipeline/job@3`, `pipeline/job@prod`."""
-        named = dict.fromkeys((*self.needs, *self.spec.references()))
-        return tuple(name for name in named if "/" in name)
+        return tuple([name for name in self._names_read() if "/" in name])
+
+    def _names_read(self) -> Iterable[str]:
+        found = (*self.needs, *self.spec.references())
+        return dict.fromkeys(found) if found else ()
 
     @property
     def misplaced_need(self) -> str:

@@ -1,12 +1,12 @@
 """Records of the preflight, which checks a pipeline against its data before it runs: question and answer."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline

@@ -6,12 +6,12 @@ be wrong or missing.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from gridmill.domain.calendar import months_later
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.naming import read_moment
 from gridmill.domain.source import UNIX_UNITS, Source
 from gridmill.errors import InputError

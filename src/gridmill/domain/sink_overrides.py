@@ -1,10 +1,9 @@
 """Alterations of a sink: changes made since its file was written, which hold until they are changed back."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from enum import StrEnum
 
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.sink import Constraint, Outage, SinkSpec

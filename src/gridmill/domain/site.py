@@ -1,12 +1,12 @@
 """A site: a named place where resources can be brought up; its nodes and what was last observed on them."""
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from difflib import get_close_matches
 from enum import StrEnum
 
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.route import Way
 from gridmill.errors import InputError
 

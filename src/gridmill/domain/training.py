@@ -1,14 +1,14 @@
 """Declaration of a training job."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields, replace
+from dataclasses import MISSING, Field, field, fields
 from enum import StrEnum
 from math import inf
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from gridmill.domain.command import check_inputs
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.gang import check_gang
 from gridmill.domain.source import HTTP, check_no_secret
 from gridmill.domain.tuning import Range, Search

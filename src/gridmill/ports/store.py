@@ -138,60 +138,56 @@ class Store(Protocol):
         ...
 
 
-_Named = Site | Resource | Project | Pipeline | Schedule | Backfill | Alterations | Latest | Origin
-"""Records whose key is their name and that have no parent."""
-
-
 def key_of(noun: Noun) -> str:
     """The key: unique within the class."""
-    if isinstance(noun, _Named):
-        return noun.name
-    match noun:
+    match noun:  # the most frequent first
+        case JobRun() | Attempt() | Provenance() | Run() | Deployment() | Artifact() | Alias() | Chunk():
+            return noun.id
         case Measurement():
             return noun.attempt_id
         case CodeList():
             return noun.hash
-        case Run() | JobRun() | Attempt() | Deployment() | Artifact() | Alias() | Chunk() | Provenance():
-            return noun.id
+        case _:
+            return noun.name
 
 
 def parent_of(noun: Noun) -> str:
     """What `Store.list(parent=...)` filters by: a run's pipeline, a JobRun's run, an attempt's run,
     the name of an artifact, an alias or a provenance, a measurement's subject, a deployment's resource, a
     chunk's pipeline; else empty."""
-    if isinstance(noun, _Named):
-        return ""
-    match noun:
-        case Run():
-            return noun.pipeline
+    match noun:  # the most frequent first
         case JobRun() | Attempt():
             return noun.run_id
-        case Artifact() | Alias() | Provenance():
+        case Provenance() | Artifact() | Alias():
             return noun.name
+        case Run():
+            return noun.pipeline
         case Measurement():
             return noun.subject
         case Deployment():
             return noun.resource
         case Chunk():
             return noun.pipeline.name
-        case CodeList():
+        case _:
             return ""
 
 
 def is_live(noun: Noun) -> bool:
     """False for what is finished by itself. (A JobRun is live while its run is: stores join the two.)"""
     match noun:
-        case Run():
-            return noun.state not in FINISHED_RUNS
+        case JobRun():
+            return True
+        case Provenance() | CodeList():
+            return False
         case Attempt():
             return noun.state in LIVE_ATTEMPTS
+        case Run():
+            return noun.state not in FINISHED_RUNS
         case Deployment():
             return noun.state != DeploymentState.GONE
         case Chunk():
             return noun.left
         case Artifact() | Alias() | Alterations() | Measurement() | Pipeline() | Latest() | Origin():
             return False
-        case Provenance() | CodeList():
-            return False
-        case Site() | Resource() | Project() | Schedule() | Backfill() | JobRun():
+        case Site() | Resource() | Project() | Schedule() | Backfill():
             return True

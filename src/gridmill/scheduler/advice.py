@@ -1,13 +1,12 @@
 """Advises on the number of workers of a job from the measurements of its attempts: a pure function."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from statistics import fmean
 
 from gridmill.domain.advice import Advice, Bound, Forecast, Law, LawKind, Measured, Probe
 from gridmill.domain.amounts import Amounts, show_count, show_seconds
 from gridmill.domain.footprint import PER_PROBE_WORKER, WORKER_BYTES
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.resource import Measurement, Resource
 from gridmill.domain.usage import Parallel

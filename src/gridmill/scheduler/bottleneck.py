@@ -5,11 +5,11 @@ part of its data.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from gridmill.domain.advice import Bound
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.dataset import DatasetSpec
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Measurement

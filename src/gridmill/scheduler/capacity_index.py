@@ -82,6 +82,7 @@ class Places:
         self.leaving: dict[str, None] = {}  # deployments that are being released
         self.owners: dict[str, str] = {}  # pod -> deployment
         self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
+        self.largest: dict[str, Amounts] = {}  # site -> `Site.largest`: computed once, read for each job
         self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the whole node
         self.claims: dict[tuple[str, str], dict[str, Amounts]] = {}  # (site, node) -> pod -> its capacity
         self.terms: dict[str, tuple[float, float]] = {}  # pod -> (began, ends), where its site ends it
@@ -97,6 +98,7 @@ class Places:
             return
         self._forget_nodes(old)
         self.nodes[site.name] = Nodes()
+        self.largest[site.name] = site.largest
         shapes = {node.capacity for node in site.nodes}
         self.shapes[site.name] = tuple(sorted(shapes, key=_size, reverse=True))
         for node in site.nodes:
@@ -108,6 +110,7 @@ class Places:
         self._forget_nodes(self.sites.pop(name, None))
         self.nodes.pop(name, None)
         self.shapes.pop(name, None)
+        self.largest.pop(name, None)
 
     def _forget_nodes(self, site: Site | None) -> None:
         for node in site.nodes if site else ():

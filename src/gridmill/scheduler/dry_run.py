@@ -1,13 +1,13 @@
 """Predicts what a run would do: order, sizes with reasons, expected memory and time, and obstacles."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from difflib import get_close_matches
 from functools import partial
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.farm_protocol import Line
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.pipeline import Pipeline

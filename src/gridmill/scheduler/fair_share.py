@@ -7,11 +7,11 @@ Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, NamedTuple, TypeAlias
 
 from gridmill.domain.amounts import show_bytes
+from gridmill.domain.frozen import replace
 from gridmill.domain.project import Project
 from gridmill.scheduler.capacity_index import Tally
 from gridmill.scheduler.feasibility import Problem

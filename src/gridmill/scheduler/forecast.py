@@ -82,7 +82,7 @@ def lasted(job: str, subject: str, size: JobSize, history: History) -> list[floa
 
 
 def _succeeded(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    return tuple(known for known in measured if not known.memory_killed)
+    return tuple([known for known in measured if not known.memory_killed]) if measured else ()
 
 
 def _growth(size: JobSize, before: JobSize) -> float:

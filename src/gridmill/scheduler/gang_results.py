@@ -6,9 +6,9 @@ The use of a job that was done in parts is one measurement of the whole, added u
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean, stdev
 
+from gridmill.domain.frozen import replace
 from gridmill.domain.gang import CHIEF, SERVER, WORKER, Gang, Member, roles_in_order
 from gridmill.domain.pod_protocol import Outcome, Told
 from gridmill.domain.resource import Use

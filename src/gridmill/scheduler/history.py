@@ -32,7 +32,8 @@ class History:
 
     def of_job(self, name: str, subject: str) -> tuple[Measurement, ...]:
         """Measurements of `pipeline/job` while it was of that subject, oldest first."""
-        return tuple(known for known in self._by_job.get(name, ()) if known.subject == subject)
+        known = self._by_job.get(name)
+        return tuple([one for one in known if one.subject == subject]) if known else ()
 
     def of_workers(self, name: str, subject: str) -> tuple[Measurement, ...]:
         """Measurements of its attempts and probes that succeeded, in the order of their ends: what advice on
@@ -42,4 +43,5 @@ class History:
 
     def of_subject(self, subject: str) -> tuple[Measurement, ...]:
         """Measurements of every job of a subject, oldest first."""
-        return tuple(self._by_subject.get(subject, ()))
+        known = self._by_subject.get(subject)
+        return tuple(known) if known else ()

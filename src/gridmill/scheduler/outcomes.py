@@ -1,9 +1,9 @@
 """Decides the next state of a job when its attempt or its needs end, and of a run when its jobs end."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from gridmill.domain.amounts import show_bytes, show_seconds
+from gridmill.domain.frozen import replace
 from gridmill.domain.run import Attempt, Interruption, JobRun, Run
 from gridmill.domain.states import (
     DONE_JOBS,

@@ -1,9 +1,9 @@
 """Decides which deployments to bring up: for ready jobs without a pod, and early for jobs that come soon."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 
 from gridmill.domain.amounts import GIB, Amounts, show_bytes
+from gridmill.domain.frozen import replace
 from gridmill.domain.plan import BringUp
 from gridmill.domain.resource import Sizing
 from gridmill.scheduler.capacity import most_jobs, slot_of

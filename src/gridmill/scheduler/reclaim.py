@@ -1,10 +1,10 @@
 """Reclaims room for a job: releases idle pods and, if the job waited too long, drains busy ones."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import replace
 from gridmill.domain.states import DeploymentState, PodState
 from gridmill.scheduler.capacity import Whole
 from gridmill.scheduler.capacity_index import expiry

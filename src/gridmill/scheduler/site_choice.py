@@ -5,9 +5,9 @@ have to transfer there before it does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.resource import Alternative, Choice, Resource, Travel, told
 from gridmill.domain.route import Carriage, Crossing, Pace, Paces, Staging, Way
 from gridmill.domain.site import LOCAL, Site, SiteKind

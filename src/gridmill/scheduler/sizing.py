@@ -1,6 +1,5 @@
 """Sizes jobs and resources, and explains each size: a model per kind of job, corrected by measurements."""
 
-from dataclasses import replace
 from math import inf
 
 from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count
@@ -16,7 +15,7 @@ from gridmill.domain.footprint import (
     swarm_bytes,
     workers_of,
 )
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.ordering import expected_left
 from gridmill.domain.resource import Measurement, Resource, Sizing
@@ -128,19 +127,14 @@ def size_job(
         why.append(
             f"{show_count(workers, 'worker')}: the number worth paying for, by what earlier attempts measured"
         )
+    name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
+    pace = pace_of(known, workers) if known else None
     return Sizing(
         amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=gpus_of(resource)),
         workers=job.gang or workers,
         why=tuple(why),
-        expected_seconds=expected_seconds(
-            f"{pipeline}/{job.name}",
-            subject_of(job, pipeline),
-            size,
-            history,
-            pace_of(known, workers) if known else None,
-            resource,
-        ),
-        left_seconds=_left(f"{pipeline}/{job.name}", subject_of(job, pipeline), size, history),
+        expected_seconds=expected_seconds(name, subject, size, history, pace, resource),
+        left_seconds=_left(name, subject, size, history),
     )
 
 
@@ -163,16 +157,9 @@ def _known(
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
     """What the user declared goes before what was read; the resource's size fills what nobody knows."""
-    declared = resource.size or JobSize()
-    return JobSize(
-        rows=_first(job.rows, size.rows, declared.rows),
-        columns=_first(size.columns, declared.columns),
-        input_bytes=_first(size.input_bytes, declared.input_bytes),
-    )
-
-
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+    if job.rows is not None:
+        size = replace(size, rows=job.rows)
+    return size if resource.size is None else size.or_else(resource.size)
 
 
 def _declared(job: Job) -> _Estimate | None:

@@ -16,6 +16,8 @@ from gridmill.scheduler.capacity_index import Places
 from gridmill.scheduler.history import History
 from gridmill.scheduler.run_index import Lines
 
+_NOTHING = Amounts()
+
 
 class Snapshot:
     """Live nouns and their indices. `put` and `remove` change it; the planner only reads it.
@@ -131,6 +133,10 @@ class Snapshot:
         if known is None and name == f"default-{kind}":
             return default_resource(kind)
         return known
+
+    def largest_pod(self, site: str) -> Amounts:
+        """The most that one pod could get on an empty site; nothing when the site is not known."""
+        return self.places.largest.get(site, _NOTHING)
 
     def largest(self, site: str) -> Amounts:
         """The node with the most memory at a site; nothing when none is known."""

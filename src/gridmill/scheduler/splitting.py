@@ -1,11 +1,10 @@
 """Decides into how many parts a job that can run on several machines is cut, and what each part gets."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from gridmill.domain.amounts import MIB, Amounts, show_count
 from gridmill.domain.dataset import BUCKET_ROWS, DatasetSpec
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job, JobSize
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.sink import SinkSpec

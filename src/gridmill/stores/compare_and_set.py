@@ -16,18 +16,16 @@ def numbers_used(changes: Iterable[Change]) -> dict[str, int]:
     """The highest number of each name among nouns that are new in `changes`."""
     used: dict[str, int] = {}
     for change in changes:
-        if isinstance(change, Put) and change.expected == 0:
-            for name, number in _numbers(change):
+        if isinstance(change, Put) and change.expected == 0 and isinstance(change.noun, (Run, Deployment)):
+            for name, number in _numbers(change.noun):
                 used[name] = max(number, used.get(name, 0))
     return used
 
 
-def _numbers(put: Put) -> Iterator[tuple[str, int]]:
-    noun = put.noun
-    if isinstance(noun, Run | Deployment):
-        name, _, number = noun.id.rpartition("-")
-        if number.isdecimal():
-            yield name, int(number)
+def _numbers(noun: Run | Deployment) -> Iterator[tuple[str, int]]:
+    name, _, number = noun.id.rpartition("-")
+    if number.isdecimal():
+        yield name, int(number)
     if isinstance(noun, Run):
         yield "order", noun.order
 
@@ -70,9 +68,10 @@ def rounds(changes: Iterable[Change]) -> Iterator[Sequence[Change]]:
     """Changes in order, cut so that none of a round is to the same record: within one, order is free."""
     current: dict[Address, Change] = {}
     for change in changes:
-        if address_of(change) in current:
+        address = address_of(change)
+        if address in current:
             yield [*current.values()]
             current = {}
-        current[address_of(change)] = change
+        current[address] = change
     if current:
         yield [*current.values()]

@@ -5,7 +5,6 @@ their sites beyond amounts is checked before any job waits for it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 
 from gridmill.control.ledger import Transaction
@@ -14,8 +13,8 @@ from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.parts import stop_attempt
 from gridmill.control.steps.pipeline_folders import check_run_origin, note_origin
 from gridmill.control.steps.result_names import settle_names
-from gridmill.domain.amounts import Amounts
 from gridmill.domain.due_times import check_times
+from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.naming import check_name
@@ -334,7 +333,7 @@ def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resourc
         control.ledger.snapshot.history,
         pipeline=run.pipeline,
         resource=resource,
-        largest=site.largest if site else Amounts(),
+        largest=control.ledger.snapshot.largest_pod(resource.site),
         nodes=len(site.nodes) if site else 1,
     )
     return JobRun(

@@ -4,12 +4,12 @@ Messages are sent to pods whose link is open; the other pods ask for them when t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import replace
 from gridmill.domain.gang import Gang, roles_in_order
 from gridmill.domain.pod_protocol import Outcome, Stop, ToPod
 from gridmill.domain.run import Attempt, JobRun

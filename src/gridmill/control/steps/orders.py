@@ -1,7 +1,6 @@
 """Starts attempts: makes the order and sends it to the pod; to another machine, the code is sent first."""
 
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.ledger import Transaction
@@ -9,6 +8,7 @@ from gridmill.control.state import Control
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.inputs import order_for
 from gridmill.control.steps.settle import LOST, defect, settle_attempt
+from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import (
     Order,
     Outcome,

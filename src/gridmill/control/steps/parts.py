@@ -1,6 +1,5 @@
 """Jobs that are done in parts: cut when they are ready, gathered when the parts have ended."""
 
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.ledger import Transaction
@@ -9,6 +8,7 @@ from gridmill.control.steps.gangs import members_of, send_to_pod, stop_message
 from gridmill.control.steps.part_folders import discard_parts, part_id, parts_of
 from gridmill.control.steps.settle import NotKeptError, measure_nodes, publish, runs
 from gridmill.domain.command import Each
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
 from gridmill.domain.pod_protocol import Part
 from gridmill.domain.resource import Sizing
@@ -38,7 +38,7 @@ def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
         history=snapshot.history,
         pipeline=job_run.pipeline,
         resource=resource,
-        largest=site.largest,
+        largest=snapshot.largest_pod(site.name),
         nodes=len(site.nodes),
     )
     found = cut_job(job_run.job, size, resource, site, sized)

@@ -1,13 +1,13 @@
 """Takes in one event of a pod: its record, what it says of the attempt, and the attempt's end."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gridmill.codec import from_builtins
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
 from gridmill.control.steps.settle import runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import (
     Event,
     EventType,

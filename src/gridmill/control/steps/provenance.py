@@ -3,10 +3,11 @@
 If there is none, it says why the job executes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from gridmill.codec import encode, fingerprint, to_builtins
 from gridmill.control.ledger import Transaction
@@ -14,6 +15,7 @@ from gridmill.control.state import Control
 from gridmill.control.steps.latest import latest_of
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.provenance import FIRST, HASHED, MOST_FILES, SAME, TEXT_BYTES, CodeList, Provenance
 from gridmill.domain.run import JobRun, Run
@@ -55,13 +57,15 @@ def provenance_of(
     InputError for a declared input that names no file, StorageError where the code bundle is gone.
     """
     job = job_run.job
-    declared = dict(_declared(job.spec, f"{job.kind}"))
+    kind = job.kind
+    declared = dict(_declared(job.spec, kind.value))
     code = code_of(control, run, job)
     loaded = {stat.name or stat.path: stat.content or _look_of(stat) for stat in source}
     read = {entry.name: entry.artifact.id for entry in inputs}
-    whole = fingerprint(FORMAT, job_run.name, job.kind, declared, code.hash, loaded, read)
+    name = job_run.name
+    whole = fingerprint(FORMAT, name, kind, declared, code.hash, loaded, read)
     return Provenance(
-        name=job_run.name,
+        name=name,
         fingerprint=whole,
         format=FORMAT,
         declared={name: _text(name, value) for name, value in declared.items()},
@@ -97,12 +101,12 @@ def code_of(control: Control, run: Run, job: Job) -> CodeList:
 def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
     """Each field that is not its default, by its path: `command.run`. A field that a later Gridmill adds
     changes nothing as long as it has its default."""
-    without_effect, empty = _WITHOUT_EFFECT.get(type(noun), frozenset()), True
-    for one in fields(noun):
-        value = getattr(noun, one.name)
-        if one.name not in without_effect and value != _default(one):
+    empty = True
+    for name, default in _defaults(cast(Hashable, type(noun))):
+        value = getattr(noun, name)
+        if value is not default and value != default:
             empty = False
-            yield from _value(value, f"{path}.{one.name}")
+            yield from _value(value, f"{path}.{name}")
     if empty:
         yield path, {}
 
@@ -123,6 +127,14 @@ def _value(value: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN4
 def _as_meant(value: object) -> object:
     """A text of several lines without what YAML's ways of writing it add at its ends."""
     return value.strip() if isinstance(value, str) and "\n" in value and value.strip() else value
+
+
+@cache
+def _defaults(made: Hashable) -> Sequence[tuple[str, object]]:
+    """The fields of a class that have an effect, with their defaults."""
+    kind = cast(type, made)
+    without_effect = _WITHOUT_EFFECT.get(kind, frozenset())
+    return [(one.name, _default(one)) for one in fields(kind) if one.name not in without_effect]
 
 
 def _default(one: Field[Any]) -> object:

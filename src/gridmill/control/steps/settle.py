@@ -6,7 +6,6 @@ continue.
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.ledger import Transaction
@@ -16,6 +15,7 @@ from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.part_folders import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.steps.provenance import is_declared_alike, note_made
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
 from gridmill.domain.manifest import contents_uri
 from gridmill.domain.pipeline import place_message

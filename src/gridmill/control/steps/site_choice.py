@@ -1,7 +1,6 @@
 """Chooses the resource of a job that may use several, and moves it to another one."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -12,6 +11,7 @@ from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.settle import defect
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.farm_protocol import Line, line_at
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
 from gridmill.domain.resource import Choice, Resource, Sizing
 from gridmill.domain.run import JobRun

@@ -1,7 +1,6 @@
 """Reads stored pipelines again with other parameter values, for chunks of backfills and for due times."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gridmill.control.state import Control
 from gridmill.domain.backfill import (
@@ -11,6 +10,7 @@ from gridmill.domain.backfill import (
     chunk_values,
     spans,
 )
+from gridmill.domain.frozen import replace
 from gridmill.domain.pipeline import Pipeline, Written
 from gridmill.errors import PipelineError
 from gridmill.plugins import find

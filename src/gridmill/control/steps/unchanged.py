@@ -6,7 +6,6 @@ Before a job is called unchanged, the files of its version are checked, beside t
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.ledger import Transaction
@@ -16,7 +15,7 @@ from gridmill.control.steps.provenance import provenance_of, restorable, why_exe
 from gridmill.control.steps.result_names import settle_names
 from gridmill.control.steps.source_listing import NOTHING, Listed
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.manifest import told

@@ -1,7 +1,6 @@
 """The tick that advances runs: jobs whose needs are met, jobs that need not run, runs that have ended."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.background import done
@@ -22,8 +21,8 @@ from gridmill.control.steps.settle import defect
 from gridmill.control.steps.site_choice import chosen_resource, joining_now, with_choice
 from gridmill.control.steps.source_listing import NOTHING, Listed, listed
 from gridmill.control.steps.unchanged import why_broken
-from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, Input
+from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
@@ -161,7 +160,7 @@ def _ready(
         snapshot.history,
         pipeline=job_run.pipeline,
         resource=resource,
-        largest=site.largest if site else Amounts(),
+        largest=snapshot.largest_pod(resource.site),
         nodes=len(site.nodes) if site else 1,
     )
     sizing = with_choice(sizing, choice)

@@ -1,6 +1,5 @@
 """The tick that starts the chunks of backfills. A run and its chunk's record of it are one commit."""
 
-from dataclasses import replace
 from math import inf
 
 from gridmill.control.ledger import Transaction
@@ -13,6 +12,7 @@ from gridmill.domain.backfill import (
     Chunk,
 )
 from gridmill.domain.due_times import next_chunk, outage_over
+from gridmill.domain.frozen import replace
 from gridmill.errors import GridmillError, StorageError
 
 

@@ -1,7 +1,6 @@
 """The tick that plans and executes the plan: commit first, then start, bring up, release."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from itertools import count, groupby, islice
 from operator import attrgetter
@@ -17,6 +16,7 @@ from gridmill.control.steps.settle import runs
 from gridmill.control.steps.site_choice import joining_now, may_flee, move
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.frozen import replace
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import keep_of
 from gridmill.domain.run import Attempt, JobRun

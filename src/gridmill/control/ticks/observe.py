@@ -6,7 +6,6 @@ It records what a site reports of a pod: its state, and which attempts ended wit
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 from gridmill.control.ledger import Transaction
@@ -16,7 +15,7 @@ from gridmill.control.steps.pod_events import hear, with_pod
 from gridmill.control.steps.problems import forget_gone, note_unfit, tell, tell_all
 from gridmill.control.steps.settle import LOST, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pod_protocol import Outcome, PodEvent
 from gridmill.domain.resource import Use
 from gridmill.domain.run import Attempt

@@ -5,7 +5,6 @@ Ending pods takes seconds, so this happens beside the ticks, without the lock.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -15,6 +14,7 @@ from gridmill.control.steps.bring_up import being_brought_up
 from gridmill.control.steps.problems import tell
 from gridmill.control.steps.settle import LOST, settle_attempt
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import Goodbye
 from gridmill.domain.states import DeploymentState, PodState
 from gridmill.errors import StorageError, UnavailableError

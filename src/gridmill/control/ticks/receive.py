@@ -1,7 +1,6 @@
 """The tick that receives messages of pods: greetings, events, ends; one transaction for all of them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -10,6 +9,7 @@ from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
 from gridmill.control.steps.pod_events import _outcome, deployment_of, hear, with_pod
 from gridmill.control.steps.settle import LOST, runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import (
     PROTOCOL,
     Ack,

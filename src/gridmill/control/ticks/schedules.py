@@ -5,7 +5,6 @@ and starts their runs.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf
 
 from gridmill.control.ledger import Transaction
@@ -18,6 +17,7 @@ from gridmill.control.steps.stored_pipelines import with_values
 from gridmill.control.steps.unchanged import unchanged_jobs, why_broken
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.due_times import Verdict, closes_in, decide, due_times, room_for_block
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import When
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import Continuous, Schedule

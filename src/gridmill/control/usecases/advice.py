@@ -1,12 +1,10 @@
 """Use cases of advice: what is known of a job's workers, and runs that measure more."""
 
-from dataclasses import replace
-
 from gridmill.control.state import Control
 from gridmill.control.steps.begin import begin_run, resources_for
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.advice import Advice
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource

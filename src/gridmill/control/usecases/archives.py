@@ -1,7 +1,6 @@
 """Use cases of archives: back up pipelines with everything they made, and restore them into another grid."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,6 +12,7 @@ from gridmill.control.steps.references import aliases_of, versions_of
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.archive import FORMAT, Moved, Parcel
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Latest
+from gridmill.domain.frozen import replace
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.provenance import CodeList, Provenance
 from gridmill.domain.run import JobRun, Run

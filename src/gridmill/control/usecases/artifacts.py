@@ -1,6 +1,5 @@
 """Use cases of versions and their aliases."""
 
-from dataclasses import replace
 from difflib import get_close_matches
 
 from gridmill.control.garbage import check_removal, plan_removal, removed_uris
@@ -22,6 +21,7 @@ from gridmill.domain.comparison import (
     references_of,
     side_by_side,
 )
+from gridmill.domain.frozen import replace
 from gridmill.domain.manifest import Verified, manifest_uri
 from gridmill.domain.metrics import read_metric
 from gridmill.domain.run import Attempt

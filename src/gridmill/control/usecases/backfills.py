@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -19,6 +18,7 @@ from gridmill.domain.backfill import (
     spans,
 )
 from gridmill.domain.due_times import chunk_ids, state_of, stays
+from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import Run

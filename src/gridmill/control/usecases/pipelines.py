@@ -1,6 +1,5 @@
 """Use cases of stored pipeline declarations."""
 
-from dataclasses import replace
 from difflib import get_close_matches
 
 from gridmill.control.ledger import Transaction
@@ -9,6 +8,7 @@ from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.pipeline_folders import note_origin
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.due_times import check_spec
+from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import Schedule

@@ -7,13 +7,13 @@ before a run. For the transfers it finds which of these versions each site has a
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 from gridmill.control.state import Control
 from gridmill.control.steps.references import find_version
 from gridmill.control.steps.result_names import unknown_name
 from gridmill.control.steps.site_choice import crowded_among, made_before, readings_of
 from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.preflight import Question, preflight_question, with_findings

@@ -1,8 +1,7 @@
 """Use cases of projects that share a grid."""
 
-from dataclasses import replace
-
 from gridmill.control.usecases.base import Cases
+from gridmill.domain.frozen import replace
 from gridmill.domain.naming import check_name
 from gridmill.domain.project import Project, ProjectView
 from gridmill.errors import ConflictError, NotFoundError

@@ -1,11 +1,10 @@
 """Use cases of resources and deployments."""
 
-from dataclasses import replace
-
 from gridmill.control.steps.begin import check_wishes
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_number
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.frozen import replace
 from gridmill.domain.naming import check_name
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.site import Site

@@ -1,7 +1,6 @@
 """Use cases of runs: plan, start, show, stop, resume, follow."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.begin import (
@@ -31,6 +30,7 @@ from gridmill.control.usecases.preview import (
 from gridmill.control.usecases.sinks import AlterationCases
 from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.due_times import check_times
+from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline, with_lines

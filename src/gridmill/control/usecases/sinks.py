@@ -5,7 +5,6 @@ declarations, versions, runs and schedules.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from gridmill.control.state import Control
@@ -15,6 +14,7 @@ from gridmill.control.usecases.base import Cases
 from gridmill.control.usecases.preview import check_change
 from gridmill.domain.amounts import show_count
 from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.frozen import replace
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.retention import RUNS_KEPT
 from gridmill.domain.run import JobRun, Run

@@ -5,7 +5,6 @@ It also selects what a report needs besides the run: the events that it shows, a
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -16,6 +15,7 @@ from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.environment_build import BEGUN, ENDED
+from gridmill.domain.frozen import replace
 from gridmill.domain.graph import critical_path
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.run import Attempt, JobRun, Run
