@@ -33,6 +33,7 @@ from gridmill.plugins import find
 from gridmill.pod import launch
 from gridmill.pod.attempt import Exit
 from gridmill.pod.cleanup import Janitor, sweep_attempts
+from gridmill.pod.empty_folders import EmptyFolders
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.journal import Journal
 from gridmill.pod.kill import Leftovers, kill_group_before_reaping
@@ -214,7 +215,8 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._journal = Journal(folder.path / "journal")
         self._limits: Limits = make_limits(folder.path, order.capacity, cgroups=settings.cgroups)
-        self._janitor = Janitor(folder.trash)
+        self._empties = EmptyFolders(folder.emptied)
+        self._janitor = Janitor(folder.trash, self._empties)
         self._nursery = self._make_nursery()
         self._spares = self._make_spares()
         self._supervisor = self._make_supervisor()
@@ -258,6 +260,7 @@ class Agent:
             starter=starter,
             leftovers=Leftovers(self._is_ours, self._is_alone),
             janitor=self._janitor,
+            empties=self._empties,
         )
 
     def _make_courier(self, now: float) -> Courier:

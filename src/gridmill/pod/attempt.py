@@ -211,6 +211,7 @@ class Attempt:
     signalled: bool = field(default=False)
     ended: float = 0.0
     cut: bool = False
+    deserted: bool = False
     spare: Spare | None = None
     environment: Mapping[str, str] | None = None
     collection: Collection | None = None

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from gridmill.codec import decode
@@ -19,7 +20,9 @@ from gridmill.domain.pod_protocol import PodOrder
 from gridmill.errors import InputError
 from gridmill.pod import processes
 from gridmill.pod.cgroups import RECORD, destroy
+from gridmill.pod.empty_folders import OUTPUT, EmptyFolders
 from gridmill.pod.folders import (
+    FEW,
     PodFolder,
     acquire_lock,
     has_ended,
@@ -80,7 +83,8 @@ def sweep_attempts(folder: PodFolder) -> None:
     """Remove the folders of the pod's attempts and its trash."""
     for attempt_id in {line.split()[0] for line in _lines(folder.starts) if line.strip()}:
         shutil.rmtree(folder.attempt(attempt_id), ignore_errors=True)
-    shutil.rmtree(folder.trash, ignore_errors=True)
+    for place in (folder.trash, folder.emptied):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def main(path: Path) -> int:
@@ -103,13 +107,13 @@ def main(path: Path) -> int:
 class Janitor:
     """`pid` is that process's while it works (0: none); the pod's loop says when it has `ended`."""
 
-    def __init__(self, trash: Path) -> None:
+    def __init__(self, trash: Path, empties: EmptyFolders) -> None:
         self.pid = 0
-        self._trash = trash
+        self._trash, self._empties = trash, empties
         self._child: subprocess.Popen[bytes] | None = None
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder; gone is fine."""
+        """Remove the folder; gone is fine. A process may still be in it."""
         if has_few_files(folder):
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -117,6 +121,19 @@ class Janitor:
         folder.rename(self._trash / os.urandom(8).hex())
         if not self.pid:
             self._work()
+
+    def clear(self, folder: Path, role: str) -> None:
+        """Remove the folder, which no process uses any more, and keep folders that are emptied."""
+        if not self._empties.clear(folder, role, FEW):
+            self.remove(folder)
+
+    def drop_empty(self, folder: Path, *, keep: bool) -> None:
+        """Remove the output folder that nothing was written into, and keep it where no process uses it."""
+        if keep:
+            self._empties.keep(folder, OUTPUT)
+            return
+        with suppress(OSError):
+            folder.rmdir()
 
     def remove_large(self, folder: Path) -> None:
         """The same, unless it is small: then it goes later, with the folder that it is in."""

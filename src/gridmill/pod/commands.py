@@ -216,7 +216,7 @@ def unpack_code(order: Order, home: Path, work: Path) -> Path:
     code = work / CODE
     (work / "tmp").mkdir(parents=True, exist_ok=True)
     if order.bundle is None:
-        code.mkdir()
+        code.mkdir(exist_ok=True)
     else:
         private_copy(unpacked(home, order.bundle, order.bundle_path), code)
     return code

@@ -59,9 +59,10 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def private_copy(source: Path, target: Path) -> None:
-    """Copy the content of `source` to the new folder `target`, links as links; blocks are shared where the
-    file system can (Btrfs, XFS, bcachefs), and then writing to the copy leaves the source as it is."""
-    shutil.copytree(source, target, symlinks=True, copy_function=_copy)
+    """Copy the content of `source` to `target`, a new or empty folder, links as links; blocks are shared
+    where the file system can (Btrfs, XFS, bcachefs), and then writing to the copy leaves the source as it
+    is."""
+    shutil.copytree(source, target, symlinks=True, copy_function=_copy, dirs_exist_ok=True)
 
 
 def _copy(source: str, target: str) -> None:

@@ -3,6 +3,7 @@
 The lock shows that the pod lives; the marks show that it was started and that it has ended.
 """
 
+import contextlib
 import fcntl
 import os
 import time
@@ -12,11 +13,14 @@ from pathlib import Path
 
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import Order, Outcome
 from gridmill.domain.storage_uri import below
-from gridmill.errors import InputError
+from gridmill.errors import GridmillError, InputError
+from gridmill.jobs.context import CODE
+from gridmill.pod.empty_folders import ATTEMPT, INNER, OUTPUT, EmptyFolders
 
-_FEW = 200
+FEW = 200
 _SMALL_BYTES = 2**20
 
 
@@ -33,6 +37,11 @@ class PodFolder:
         return self.path / "attempts"
 
     @property
+    def emptied(self) -> Path:
+        """Folders of ended attempts, for the next ones."""
+        return self.path / "emptied"
+
+    @property
     def trash(self) -> Path:
         """What is to be removed when there is time."""
         return self.path / "trash"
@@ -42,14 +51,33 @@ class PodFolder:
         return self.home / "attempts" / attempt_id
 
 
-def create_attempt_folder(folder: Path, order: Order) -> None:
+def create_attempt_folder(folder: Path, order: Order, empties: EmptyFolders) -> None:
     """Make it with its order. Raises FileExistsError when the attempt was started before, OSError."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700)
-    (folder / "work").mkdir()
+    if not folder.parent.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    empties.make(folder, ATTEMPT, mode=0o700)
+    work = folder / "work"
+    empties.make(work, INNER)
+    if order.job.kind == JobKind.COMMAND:
+        empties.make(work / "tmp", INNER)
+        empties.make(work / CODE, INNER)
+        with contextlib.suppress(OSError, GridmillError):  # its process tries again, and says what is wrong
+            create_output(order, empties)
     descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(encode(order))
+
+
+def create_output(order: Order, empties: EmptyFolders) -> None:
+    """Make the folder for a command's files, unless it is one of several that share it. Raises OSError,
+    UnsafePathError."""
+    if order.gang is not None or order.part is not None:
+        return
+    folder = below(order.root, order.output_uri)
+    if not folder.parent.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        empties.make(folder, OUTPUT)
 
 
 def own_outcome(folder: Path) -> Outcome | None:
@@ -58,15 +86,6 @@ def own_outcome(folder: Path) -> Outcome | None:
         return decode((folder / "outcome.json").read_bytes(), Outcome)
     except (OSError, InputError):
         return None
-
-
-def drop_empty_output(root: str, uri: str) -> None:
-    """Remove the output folder that nothing was written into, and parents that are empty with it."""
-    folder = below(root, uri)
-    try:
-        folder.rmdir()
-    except OSError:
-        return
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
@@ -84,13 +103,13 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 
 def has_few_files(folder: Path) -> bool:
     """True when removing it takes no time worth speaking of."""
-    return len(list(islice(_files(folder), _FEW))) < _FEW
+    return len(list(islice(_files(folder), FEW))) < FEW
 
 
 def is_small(folder: Path) -> bool:
     """True when few files are in it, and little in these."""
-    sizes = [size for _, size in islice(_files(folder), _FEW)]
-    return len(sizes) < _FEW and sum(sizes) < _SMALL_BYTES
+    sizes = [size for _, size in islice(_files(folder), FEW)]
+    return len(sizes) < FEW and sum(sizes) < _SMALL_BYTES
 
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"

@@ -12,11 +12,13 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import EventType, Order, Outcome
 from gridmill.domain.resource import Use
 from gridmill.domain.states import AttemptState, Cause
+from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.pod.attempt import Attempt, Exit, Reader, Stage
 from gridmill.pod.cleanup import Janitor
-from gridmill.pod.folders import PodFolder, create_attempt_folder, drop_empty_output, own_outcome
+from gridmill.pod.empty_folders import ATTEMPT, INNER, EmptyFolders
+from gridmill.pod.folders import PodFolder, create_attempt_folder, own_outcome
 from gridmill.pod.inputs import take_back
 from gridmill.pod.journal import Journal
 from gridmill.pod.kill import Leftovers
@@ -47,10 +49,12 @@ class Supervisor:
         starter: Starter,
         leftovers: Leftovers,
         janitor: Janitor,
+        empties: EmptyFolders,
     ) -> None:
         self._folder, self._journal, self._selector = folder, journal, selector
         self._limits, self._starter, self._leftovers = limits, starter, leftovers
-        self._janitor = janitor
+        self._janitor, self._empties = janitor, empties
+        self._deserted: set[str] = set()
         self._live: dict[str, Attempt] = {}
         self._by_pid: dict[int, Attempt] = {}
         self._ever: set[str] = set()
@@ -85,7 +89,7 @@ class Supervisor:
         now = time.monotonic()
         try:
             self._note(attempt_id)
-            create_attempt_folder(self._folder.attempt(attempt_id), order)
+            create_attempt_folder(self._folder.attempt(attempt_id), order, self._empties)
             attempt = self._open(order, now, environment)
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
@@ -268,6 +272,7 @@ class Supervisor:
             attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS
             return
         clean = self._leftovers.kill(attempt, now)
+        attempt.deserted = clean and attempt.group is not None  # for certain: its cgroup has no process
         if not attempt.reader.drain(now):
             return
         if attempt.may_be_cut(now):
@@ -337,16 +342,31 @@ class Supervisor:
 
     def tidy(self) -> None:
         """Remove what ended attempts leave, once their ends are on their way: nobody waits for this."""
-        while self._done_with:
-            self._janitor.remove(self._folder.attempt(self._done_with.pop()))
         while self._untidy:
             attempt = self._untidy.pop()
             if attempt.group is not None:
                 self._limits.release(attempt.group)
-            self._janitor.remove_large(attempt.folder / "work")
-            take_back(attempt.order)
+            if attempt.deserted:
+                self._deserted.add(attempt.order.attempt_id)
+            self._clear_work(attempt)
             if attempt.order.gang is None:  # else other ranks may be about to write there
-                drop_empty_output(attempt.order.root, attempt.order.output_uri)
+                folder = below(attempt.order.root, attempt.order.output_uri)
+                self._janitor.drop_empty(folder, keep=attempt.deserted and attempt.order.part is None)
+        while self._done_with:
+            attempt_id = self._done_with.pop()
+            if attempt_id in self._deserted:
+                self._deserted.discard(attempt_id)
+                self._janitor.clear(self._folder.attempt(attempt_id), ATTEMPT)
+            else:
+                self._janitor.remove(self._folder.attempt(attempt_id))
+
+    def _clear_work(self, attempt: Attempt) -> None:
+        if attempt.deserted:
+            self._janitor.clear(attempt.folder / "work", INNER)
+        else:
+            self._janitor.remove_large(attempt.folder / "work")
+        if attempt.order.inputs:
+            take_back(attempt.order)
 
     def _say_ended(self, attempt_id: str, token: str, outcome: Outcome) -> None:
         body = {"outcome": to_builtins(outcome)}
