@@ -42,11 +42,9 @@ class Known(Protocol):
 
     def listed(self, noun: Noun) -> Iterable[Any]:
         """All of a noun, runs newest first."""
-        ...
 
     def jobs(self, run: str) -> Iterable[str]:
         """Names of the jobs of a run."""
-        ...
 
 
 class OfGrid:

@@ -61,7 +61,6 @@ def set_aliases(
         return emit(kept)
     for one in kept:
         print(f"{one.id} is {stands_for(one)}")
-    return None
 
 
 def read_alias(name: str, text: str) -> tuple[str, int | None]:
@@ -113,7 +112,6 @@ def alter_sink(client: Client, name: str, words: Sequence[str], *, as_json: bool
         return emit(after)
     print(f"{name}: altered for the runs that start from now on")
     say_alterations(client, name)
-    return None
 
 
 def say_alterations(client: Client, name: str) -> None:
@@ -133,7 +131,6 @@ def status_sinks(client: Client, name: str | None, *, as_json: bool) -> None:
         "drift", "altered", "why",
     )  # fmt: skip
     show(table(*head, rows=[_row(task) for task in tasks]))
-    return None
 
 
 def _row(task: LoadTask) -> tuple[object, ...]:
@@ -363,4 +360,3 @@ def _say(done: tuple[Resource, Sizing], as_json: bool) -> None:
     print(f"resource {resource.name} ({resource.type}): {workers}{amounts(sizing.amounts)}")
     for why in sizing.why:
         print(f"  {why}")
-    return None

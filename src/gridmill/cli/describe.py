@@ -68,7 +68,6 @@ def show_rejects(found: object, *, as_json: bool) -> None:
         rest = rejects["rows"] - len(rejects["sample"])
         more = f"and {rest:,} more, " if rest else ""
         print(f"{more}all in the Delta table {rejects['uri']} at version {rejects['table_version']}")
-    return None
 
 
 def _row(row: Mapping[str, Any]) -> tuple[object, ...]:

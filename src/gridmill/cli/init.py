@@ -95,7 +95,6 @@ def init(
     if folder != Path():
         print(f"  cd {folder}")
     print(f"  gridmill run {PIPELINE}")
-    return None
 
 
 def write_example(folder: Path) -> None:

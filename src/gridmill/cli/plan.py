@@ -120,7 +120,6 @@ def apply(
             print(line)
         for name in noun.schedules if isinstance(noun, Pipeline) else ():
             print(_scheduled(schedules[name]))
-    return None
 
 
 def _restored(pipeline: Pipeline) -> Iterator[str]:

@@ -73,7 +73,6 @@ def _remove_run(context: typer.Context, name: str, dry_run: bool, as_json: bool)
     print(f"run {plan.run} {verb}: {parts[0]}, {parts[1]}, {parts[2]} of files, and its logs")
     if plan.versions:
         print(f"the versions that it made stay: {', '.join(plan.versions)}")
-    return None
 
 
 def _remove_versions(

@@ -153,7 +153,6 @@ def show_trials(found: object, *, as_json: bool) -> None:
     names = list(dict.fromkeys(name for trial in trials for name in trial["parameters"]))
     head = ("trial", "state", f"validation {search['metric']}", *names, "took", "")
     show_table(head, [_row(trial, names, search["best"]) for trial in trials])
-    return None
 
 
 def ranked(trials: Sequence[Trial], *, higher: bool) -> list[Trial]:

@@ -94,7 +94,6 @@ def _grid(client: Client, as_json: bool) -> None:
         show(schedule_list(schedules))
     if backfills:
         show(backfill_list(backfills))
-    return None
 
 
 def _attends(client: ClientView) -> str:

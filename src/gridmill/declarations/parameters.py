@@ -187,7 +187,6 @@ class _Filling:
             words[name] = _like(words[name], text)
         except ValueError as error:
             self._note(("parameters", name), f"--set {name}: {error}")
-        return None
 
     def _set_time(self, name: str, text: str) -> None:
         try:

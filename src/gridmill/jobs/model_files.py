@@ -166,11 +166,9 @@ class Predictor(Protocol):
     @property
     def card(self) -> Card:
         """What it is."""
-        ...
 
     def predict(self, inputs: Floats) -> Floats:
         """[rows], [rows, labels] or [rows, classes] from [rows, inputs] or [rows, sequence, inputs]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

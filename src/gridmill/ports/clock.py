@@ -8,8 +8,6 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Unix time in seconds; may jump."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds from some start; never jumps."""
-        ...

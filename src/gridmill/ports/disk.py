@@ -44,15 +44,12 @@ class House(Protocol):
 
     def things(self) -> tuple[Thing, ...]:
         """Everything there is, by place and name. What vanishes meanwhile is left out."""
-        ...
 
     def set_aside(self, thing: Thing) -> None:
         """Put it out of everybody's way at once, unless it changed since it was looked at."""
-        ...
 
     def take_away(self, thing: Thing) -> None:
         """Remove what was set aside, now or by one that was cut short. Raises StorageError."""
-        ...
 
 
 class NoHouse:

@@ -29,26 +29,21 @@ class ServedNode(Protocol):
     @property
     def grid(self) -> Grid:
         """The use cases of the control node."""
-        ...
 
     @property
     def control(self) -> ControlView:
         """The control node as it was when it began to serve."""
-        ...
 
     @property
     def url(self) -> str:
         """Where the REST API listens beside the Unix socket; empty if it does not."""
-        ...
 
     @property
     def ending(self) -> bool:
         """Whether the control node ends by itself."""
-        ...
 
     def check_own(self) -> None:
         """Raise StoreInUseError if another control node took the store."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +82,16 @@ class FarmDesk(Protocol):
     @property
     def listening(self) -> Listening:
         """What the farm announced when it was started last."""
-        ...
 
     def sources(self) -> tuple[SourceLine, ...]:
         """All sources that joined."""
-        ...
 
     def invite(self, name: str = "") -> str:
         """The secret of a new invitation: for anybody, or for the source of that name, to replace its
         certificate and token. Raises NotFoundError, ConflictError."""
-        ...
 
     def revoke(self, name: str) -> None:
         """Refuse the source from now on. Raises NotFoundError."""
-        ...
 
 
 class ServedFarm(Protocol):
@@ -109,29 +100,23 @@ class ServedFarm(Protocol):
     @property
     def address(self) -> str:
         """HOST:PORT where it listens."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the certificate that it shows."""
-        ...
 
     @property
     def one_user(self) -> str:
         """Why it serves one source only; empty: it serves several."""
-        ...
 
     def announce(self, known: Listening) -> None:
         """Keep what later join lines contain."""
-        ...
 
     def count_sources(self) -> int:
         """How many sources joined, revoked ones included."""
-        ...
 
     def invite(self) -> str:
         """The secret of a new invitation."""
-        ...
 
 
 class JoinedNode(Protocol):
@@ -140,15 +125,12 @@ class JoinedNode(Protocol):
     @property
     def up(self) -> bool:
         """Whether the node runs."""
-        ...
 
     def wait_until_up(self, beat: Callable[[], None]) -> None:
         """Wait; `beat` is called meanwhile and may raise. Raises InputError, UnavailableError."""
-        ...
 
     def leave(self) -> None:
         """End the node; may be repeated."""
-        ...
 
 
 class Provider(Protocol):
@@ -156,27 +138,21 @@ class Provider(Protocol):
 
     def memory_bytes(self) -> int:
         """The memory of this machine, or the limit of this process's control group."""
-        ...
 
     def used_bytes(self) -> int:
         """The memory that is in use now."""
-        ...
 
     def look(self, seconds: float) -> NodeLook:
         """Watch what is busy for that time, and what of it is the owner's."""
-        ...
 
     def seconds_since_input(self) -> float:
         """The time since the last sign of somebody at this machine; very long if there was none."""
-        ...
 
     def why_blind(self) -> str:
         """Why the last look could not see every keyboard; empty: it could."""
-        ...
 
     def claim(self, folder: Path) -> AbstractContextManager[None]:
         """Within it this machine is no node of another grid. Raises InputError, UnavailableError."""
-        ...
 
     def join(
         self,
@@ -190,7 +166,6 @@ class Provider(Protocol):
     ) -> JoinedNode:
         """Start a node of the grid at HOST:PORT, `behind` everything else that runs here. Raises InputError,
         UnavailableError."""
-        ...
 
 
 class Host(Protocol):
@@ -198,15 +173,12 @@ class Host(Protocol):
 
     def preflight(self, question: Question) -> Checked:
         """Hold a pipeline against its data. Never raises for what is wrong in it."""
-        ...
 
     def check_site(self, site: Site) -> None:
         """Raise InputError for settings that the site's kind does not have."""
-        ...
 
     def records(self, settings: Settings) -> Store:
         """The records of a home that keeps them in a file."""
-        ...
 
     def serve(
         self,
@@ -218,15 +190,12 @@ class Host(Protocol):
     ) -> AbstractContextManager[ServedNode]:
         """A control node for the home, which serves at `address` too. Raises HomeInUseError, StoreInUseError,
         StorageError, UnavailableError, InputError."""
-        ...
 
     def check_head(self, host: str) -> None:
         """Raise InputError if that is no address of this machine, UnavailableError without Ray."""
-        ...
 
     def gather(self, grid: Grid, settings: Settings, host: str, port: int) -> Gathered:
         """Start the head of a grid of loose machines, and add its site. Raises UnavailableError."""
-        ...
 
     def serve_farm(
         self,
@@ -238,21 +207,16 @@ class Host(Protocol):
         retain_seconds: float,
     ) -> AbstractContextManager[ServedFarm]:
         """A farm in this process. Raises InputError, UnavailableError, HomeInUseError, StorageError."""
-        ...
 
     def farm_desk(self, settings: Settings) -> AbstractContextManager[FarmDesk]:
         """The records of the farm of this home. Raises NotFoundError if there is none."""
-        ...
 
     def join_farm(self, settings: Settings, name: str, controller: str, line: str) -> None:
         """Become a source of the farm at `controller` by a join line. Raises InputError, ConflictError,
         UnavailableError, StorageError."""
-        ...
 
     def provider(self) -> Provider:
         """This machine as one that a grid may use."""
-        ...
 
     def checks(self, settings: Settings) -> Iterator[Check]:
         """All checks of this machine and of the farms that this home joined."""
-        ...

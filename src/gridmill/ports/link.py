@@ -20,19 +20,15 @@ class LinkServer(Protocol):
 
     def receive(self) -> Sequence[Received]:
         """Everything that has come, in order per channel; never waits."""
-        ...
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
         """Queue messages; never waits, never raises for a channel that is gone."""
-        ...
 
     def drop(self, channel: int) -> None:
         """Send what is queued and close the channel."""
-        ...
 
     def close(self) -> None:
         """Close everything. Pods will try again."""
-        ...
 
 
 class PodLink(Protocol):
@@ -40,28 +36,21 @@ class PodLink(Protocol):
 
     def connect(self) -> bool:
         """Try to open; False when the control node does not answer now."""
-        ...
 
     def fileno(self) -> int | None:
         """What to select on for reading (None: poll)."""
-        ...
 
     def receive(self) -> Sequence[ToPod] | None:
         """What has come; None when the link is closed."""
-        ...
 
     def send(self, messages: Sequence[FromPod]) -> bool:
         """Send; False when the link is closed. May buffer; `pending` says whether it did."""
-        ...
 
     def pending(self) -> bool:
         """True while buffered bytes wait for the socket to become writable; `flush` sends them."""
-        ...
 
     def flush(self) -> bool:
         """Send what is buffered as far as it goes; False when the link is closed."""
-        ...
 
     def close(self) -> None:
         """Close; may be repeated."""
-        ...

@@ -55,11 +55,9 @@ class Doors(Protocol):
     def tls(self, host: str, port: int = 0) -> str:
         """Listen at that address of this machine, once; the link for PodOrder.link. Port 0: one that is
         free, the same after a restart. Raises UnavailableError."""
-        ...
 
     def spool(self, folder: Path) -> str:
         """Watch a folder that pods see under the same path; the link. Raises StorageError."""
-        ...
 
 
 @runtime_checkable
@@ -68,11 +66,9 @@ class Clears(Protocol):
 
     def tidy(self) -> None:
         """This port is the site's from now on: what earlier ones left there goes, beside. Answers at once."""
-        ...
 
     def clear(self) -> None:
         """It was removed: all of that goes. May take its time; what cannot go now stays, and is logged."""
-        ...
 
 
 @runtime_checkable
@@ -82,25 +78,20 @@ class Carries(Protocol):
     def carried(self, attempt_id: str) -> Mapping[str, Any]:
         """How far its data is on the way: `done` of `total`, `unit` and `note`, as a progress event's body;
         empty when none is. Answers at once."""
-        ...
 
     def farm(self) -> FarmLook:
         """What it said of itself some seconds ago at most. Raises UnavailableError."""
-        ...
 
     def held_up(self) -> Mapping[str, str]:
         """Why what attempts need or have made cannot be carried now, by their ids, and what is lost. Answers
         at once."""
-        ...
 
     def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """Bytes of each version, by its id, that are not there; without those that it would take long to look
         at. Raises UnavailableError."""
-        ...
 
     def probe(self) -> Way:
         """How quick the way there is, by a few small transfers. Raises UnavailableError."""
-        ...
 
 
 class SitePort(Protocol):
@@ -109,46 +100,36 @@ class SitePort(Protocol):
 
     def nodes(self) -> tuple[Node, ...]:
         """The machines and what each can give."""
-        ...
 
     def looks(self) -> Mapping[str, NodeLook]:
         """What is seen now on those nodes that can be asked, by name; may take a second."""
-        ...
 
     def link(self) -> str:
         """How a pod of this site reaches the control node (PodOrder.link)."""
-        ...
 
     def pod_home(self, pod_id: str) -> str:
         """PodOrder.home for a pod brought up here."""
-        ...
 
     def prepare(self) -> None:
         """A job will probably be run soon: do what makes the first `bring_up` quicker, if there is anything.
         Whatever it leaves ends with `close`."""
-        ...
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start pods. A pod id that was ever started is not started again. Raises UnavailableError."""
-        ...
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
         """All at once. GONE for a pod that ended or that was never started; before it answers GONE for a
         pod that died, the site has ended every process the pod's jobs left behind."""
-        ...
 
     def last_words(self, pod_id: str) -> Sequence[PodEvent]:
         """What a pod that is GONE had journalled and may not have delivered, in order; empty where that is
         lost. A result that waited longer than its pod for a control node is found here."""
-        ...
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """End pods and every process of their jobs; when it returns they are gone. Gone ones are fine."""
-        ...
 
     def close(self) -> None:
         """Forget the site without touching its pods."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

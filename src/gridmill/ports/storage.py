@@ -33,37 +33,30 @@ class Storage(Protocol):
     @property
     def location(self) -> str:
         """The root, as jobs are told it (a folder path)."""
-        ...
 
     @property
     def bundles_location(self) -> str:
         """Where code bundles lie (a folder path)."""
-        ...
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """The files a source names now, sorted by path; relative paths start at `folder`.
 
         Raises InputError when a path or glob matches nothing, naming what is near.
         """
-        ...
 
     def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
         """The same files with their content's hashes. Files that look as they did when they were read last
         are not read again; `key` names the source. May take long: not for holders of the lock. Raises
         InputError."""
-        ...
 
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
         """The files of a code bundle, by name. Raises StorageError where it is not here, InputError."""
-        ...
 
     def preflight(self, question: Question) -> Checked:
         """What is wrong with jobs, as far as their data says. Takes bounded time and never raises."""
-        ...
 
     def remove(self, uri: str) -> None:
         """Remove a folder below the root; what is gone is fine. Raises UnsafePathError."""
-        ...
 
     def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
         """Write the manifest of a version that is about to be committed; it is on the disk once
@@ -73,58 +66,45 @@ class Storage(Protocol):
         list. `shared`: several processes wrote to its folder, which is looked at again. May be repeated.
         Raises StorageError.
         """
-        ...
 
     def sync_manifests(self) -> None:
         """Have all manifests that were written on the disk, in one go. Raises StorageError; when they are
         then written again, `keep_manifest` raises it for those that cannot be."""
-        ...
 
     def drop_listed(self, listed: str) -> None:
         """Remove such a list, which a manifest has now. Never raises."""
-        ...
 
     def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
         """Files of a version that are not as its manifest says, as far as a quick look tells; nothing where
         it has none. May take long: not for holders of the lock. Raises StorageError.
         """
-        ...
 
     def verify(self, versions: Iterable[Artifact]) -> Iterator[Verified]:
         """The same, one after the other, from all of their content."""
-        ...
 
     def note_move(self, move: AliasMove) -> None:
         """Append a move of an alias to those of its name. Raises StorageError."""
-        ...
 
     def claim(self, pipeline: str, owner: str) -> None:
         """Take the pipeline's folders below the root for a store, for good; may be repeated.
 
         Raises ConflictError when they are another store's, UnavailableError when they cannot be written.
         """
-        ...
 
     def has_left(self, folder: str, host: str) -> bool:
         """Whether `folder` of that machine is known not to exist any more: only where it is this machine."""
-        ...
 
     def free_bytes(self) -> int:
         """How much can still be written."""
-        ...
 
     def has_bundle(self, bundle: str) -> bool:
         """Whether the code bundle of that hash is here."""
-        ...
 
     def shared_bundle(self, bundle: str) -> str:
         """The path at which all machines that see the root find that code bundle, once it is shared."""
-        ...
 
     def share_bundle(self, bundle: str) -> None:
         """Copy it there, unless it is there; may take its time. Raises StorageError."""
-        ...
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Keep a code bundle, visible only when whole. Raises InputError when `bundle` is no hash."""
-        ...

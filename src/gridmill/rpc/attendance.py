@@ -26,23 +26,18 @@ class Attended(Protocol):
         self, start: Callable[[], RunView], environment: Mapping[str, str], asked: Asked, *, again: bool
     ) -> RunView:
         """Start a run whose jobs have that environment, unless that was done when it was asked for before."""
-        ...
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
         """The client of a run that another control node began is back."""
-        ...
 
     def stop(self, run: str) -> None:
         """Its client has gone."""
-        ...
 
     def is_over(self, run: str) -> bool:
         """Whether it has ended."""
-        ...
 
     def end_waits(self) -> None:
         """The control node ends: who waits for news gets none."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

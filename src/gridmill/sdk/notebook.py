@@ -17,7 +17,6 @@ class ShowsRun(Protocol):
     @property
     def view(self) -> RunView:
         """The run."""
-        ...
 
 
 def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class

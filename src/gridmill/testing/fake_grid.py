@@ -362,7 +362,6 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             return self._end(view.job.id, JobState.FAILED, "exit code 3")
         if act == Act.SUCCEED:
             self._end(view.job.id, JobState.SUCCEEDED, "")
-        return None
 
     def _begin(self, view: JobView) -> None:
         job, number = view.job, len(view.attempts) + 1

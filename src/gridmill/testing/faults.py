@@ -29,7 +29,6 @@ class Schedule(Protocol):
 
     def next(self) -> Fault:
         """The fault of the next commit."""
-        ...
 
 
 class FaultScript:

@@ -74,11 +74,9 @@ class Listed(Owned, Protocol):
 
     def has(self, name: str) -> bool:
         """Whether it is there."""
-        ...
 
     def names(self, folder: str) -> Iterator[Sequence[str]]:
         """Of all that is in a folder, page by page."""
-        ...
 
 
 class Kept:

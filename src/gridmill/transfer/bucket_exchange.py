@@ -59,23 +59,18 @@ class Owned(Protocol):
 
     def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
         """Whole or not at all."""
-        ...
 
     def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
         """Its content."""
-        ...
 
     def remove(self, name: str) -> None:
         """May be repeated."""
-        ...
 
     def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
         """What was put before that moment, in a folder or at all."""
-        ...
 
     def sign(self, method: str, name: str) -> str:
         """A URL that opens one object."""
-        ...
 
 
 class Export:

@@ -68,7 +68,6 @@ class Giver(Protocol):
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """Their contents. Raises NotFoundError, UnavailableError."""
-        ...
 
 
 class Taker(Protocol):
@@ -76,11 +75,9 @@ class Taker(Protocol):
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """Those that it does not have. Raises UnavailableError."""
-        ...
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Keep these, to be repeated. Raises DataError for content without its hash, UnavailableError."""
-        ...
 
 
 class Carrier(Giver, Taker, Protocol):
@@ -94,7 +91,6 @@ class Metered(Protocol):
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> Carrier:
         """It, as it calls `moved` with the size in bytes of each piece (`piece_bytes` at most) that it sends
         next, or has got, or less than 0 for what goes anew. What that raises ends the batch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,22 +39,18 @@ class Looks(Protocol):
     @property
     def st_size(self) -> int:
         """Its size in bytes."""
-        ...
 
     @property
     def st_mtime_ns(self) -> int:
         """When its content changed."""
-        ...
 
     @property
     def st_ctime_ns(self) -> int:
         """When its content or its record changed."""
-        ...
 
     @property
     def st_ino(self) -> int:
         """Its inode."""
-        ...
 
 
 Seen = tuple[int, int, int, int]

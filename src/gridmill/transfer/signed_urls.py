@@ -41,16 +41,13 @@ class Far(Protocol):
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
-        ...
 
     def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
         """Keep the chunks of these objects; those that are not there. Raises InputError where the bucket
         refuses, DataError for content without its hash."""
-        ...
 
     def give(self, parcel: Parcel) -> None:
         """Put its chunks into this object. Raises NotFoundError, and InputError where the bucket refuses."""
-        ...
 
 
 def check_bucket(url: str, place: str = "") -> None:

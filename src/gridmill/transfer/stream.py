@@ -190,7 +190,6 @@ class Flowing(Protocol):
 
     def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
         """Raises as `fetch`."""
-        ...
 
 
 @runtime_checkable
@@ -199,4 +198,3 @@ class Receiving(Protocol):
 
     def receive(self, flows: Iterable[Flow]) -> None:
         """Raises as `send`, and whatever the flows raise."""
-        ...

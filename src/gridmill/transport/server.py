@@ -39,19 +39,15 @@ class Folder(Protocol):
 
     def poll(self) -> Sequence[Wire]:
         """Connections that are new."""
-        ...
 
     def stir(self) -> None:
         """Something happened: poll more quickly for a while."""
-        ...
 
     def due_seconds(self) -> float:
         """How long until the next poll."""
-        ...
 
     def close(self) -> None:
         """Take no more connections."""
-        ...
 
 
 class Exchange:

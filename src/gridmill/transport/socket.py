@@ -13,35 +13,27 @@ class Wire(Protocol):
 
     def fileno(self) -> int | None:
         """For a selector; None where there is nothing to select on and `read` must be polled."""
-        ...
 
     def read(self) -> bytes | None:
         """What is there now, up to a chunk; empty when nothing is; None when the stream has ended."""
-        ...
 
     def write(self, data: bytes) -> bool:
         """Queue `data` and send what goes at once; False when the wire is broken."""
-        ...
 
     def flush(self) -> bool:
         """Send what is queued as far as it goes; False when the wire is broken."""
-        ...
 
     def wants_write(self) -> bool:
         """True while `flush` should be called once the descriptor is writable."""
-        ...
 
     def pending_bytes(self) -> int:
         """How much the other end has left unread, as far as this end can tell."""
-        ...
 
     def end(self) -> None:
         """Say that nothing more will come; what was sent still arrives. May be repeated."""
-        ...
 
     def close(self) -> None:
         """Release everything; may be repeated."""
-        ...
 
 
 class SocketWire:

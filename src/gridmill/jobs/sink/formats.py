@@ -42,7 +42,6 @@ class Reader(Protocol):
 
     def names(self) -> tuple[str, ...] | None:
         """The columns, or None when only reading all of it tells. Raises DataError."""
-        ...
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
@@ -53,14 +52,12 @@ class Reader(Protocol):
         give values of its types where that is quicker, and raises HastyError for one that is not of its
         type as it is written; another may give texts as numbers of a dictionary.
         """
-        ...
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
         """The line at which each row (from 0, in order) begins; None where the format has no lines.
 
         Reads the file again, once.
         """
-        ...
 
 
 def place_of(reader: Reader, row: int) -> str:

@@ -251,7 +251,6 @@ class Sweeper:
         kept.clear(now - timedelta(seconds=self._keep_seconds))
         if kept.is_empty():
             self._lots.done(lot)
-        return None
 
     def clear(self, others: Iterable[Lot]) -> None:
         """All that was put for the site, now that it was removed, but what is of `others` too: that is theirs
@@ -274,7 +273,6 @@ class Sweeper:
                 return _LOG.info("bucket_not_cleared site=%s url=%s reason=in use", self._name, lot.url)
             self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
             self._lots.end(lot)
-        return None
 
 
 SETTINGS = {

@@ -30,7 +30,6 @@ class Fetch(Protocol):
         self, attempt_id: str, note: Note, manifest: Manifest | None, stop: threading.Event | None
     ) -> None:
         """Its checkpoints: as of that manifest, or as they are. Raises as `Coming.fetch`."""
-        ...
 
 
 class Checkpoints:

@@ -156,7 +156,6 @@ class Asked(Protocol):
 
     def missing(self, chunks: Iterable[str], *, seconds: float) -> tuple[str, ...]:
         """Which of them are not there, told in so many seconds. Raises UnavailableError."""
-        ...
 
 
 def lacking_bytes(

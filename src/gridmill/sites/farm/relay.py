@@ -104,25 +104,20 @@ class Carrying(Protocol):
 
     def note(self, order: Order, pod_id: str) -> None:
         """It is to be started there, by that pod. Answers at once."""
-        ...
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
         """It is not to begin, for that reason: its end is to be told so."""
-        ...
 
     def take_there(self, order: Order) -> Order:
         """What it reads is there when this returns; the order as the farm's pod is to have it. Raises
         UnavailableError to be asked again, another GridmillError when that would not help."""
-        ...
 
     def bring_home(self, events: Events) -> Events:
         """What attempts that ended made is here when this returns; the events to believe. Raises
         UnavailableError to be asked again."""
-        ...
 
     def give_up(self, attempt_id: str) -> None:
         """It is to end: carry nothing further for it."""
-        ...
 
 
 @dataclass(slots=True)
@@ -361,7 +356,6 @@ class _Session:
         if isinstance(message, Hello):
             far.pod_id = message.pod_id
         far.waiting.append(message)
-        return None
 
     def _go_on(self) -> None:
         for channel, far in tuple(self._fars.items()):

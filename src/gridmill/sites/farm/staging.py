@@ -415,7 +415,6 @@ class HomeCarrying:
             raise
         except GridmillError as error:
             _LOG.warning("checkpoints_not_carried reason=%s", error)
-        return None
 
     @contextmanager
     def _bearing(self, attempt_id: str) -> Iterator[None]:

@@ -53,11 +53,9 @@ class Shell(Protocol):
     def run(self, script: str, data: bytes | None = None) -> Done:
         """Run a shell script; `data` is its standard input. Raises UnavailableError when it cannot be run,
         or takes longer than 30 s."""
-        ...
 
     def close(self) -> None:
         """Let go of the connection, if there is one."""
-        ...
 
 
 class LocalShell:
