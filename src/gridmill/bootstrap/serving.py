@@ -17,6 +17,7 @@ from gridmill.bootstrap.node import EmbeddedNode, embed, warn
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.views import ControlView
 from gridmill.errors import HomeInUseError, UnavailableError
+from gridmill.http.connections import raise_open_files
 from gridmill.http.server import listen_at, serve
 from gridmill.ports.grid import Grid
 from gridmill.ports.host import ServedNode
@@ -59,6 +60,7 @@ def serve_node(
 ) -> Iterator[ServedNode]:
     """A control node that serves until the end of the block. Raises HomeInUseError, StoreInUseError,
     StorageError, UnavailableError, InputError."""
+    raise_open_files()
     with ExitStack() as ending:
         listener = _listen(settings.home, *address) if address else None  # before anybody gives way to us
         ending.callback(listener.close) if listener else None

@@ -19,8 +19,8 @@ from gridmill.domain.farm_protocol import check_versions
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.farm.farm import Farm
 from gridmill.farm.tenant import Source, stranger
+from gridmill.http.connections import CERTIFICATE
 from gridmill.http.errors import bounded, declared_bytes, failure, pass_on, too_large
-from gridmill.http.server import CERTIFICATE
 
 SOURCE = "gridmill.source"
 _OPEN = frozenset({"/v1/join", "/healthz"})

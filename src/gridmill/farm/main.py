@@ -37,6 +37,7 @@ from gridmill.farm.farm import Farm
 from gridmill.farm.store import Loss, old_news, open_records
 from gridmill.farm.tenant import Heard, Invitation, Source
 from gridmill.farm.unix_users import PASS, end_processes, refuse_together, why_one_user
+from gridmill.http.connections import raise_open_files
 from gridmill.http.server import Server, serve
 from gridmill.ports.site import Sight
 from gridmill.settings import Settings
@@ -316,6 +317,7 @@ def start(
 ) -> Running:
     """Up when this returns; the home's lock is the caller's. Raises UnavailableError where it cannot listen,
     StorageError, InputError."""
+    raise_open_files()
     records = open_records(settings)
     one_user = _why_one_user(settings, place)
     refuse_together(one_user, [one for one in records.all(Source) if not one.revoked])

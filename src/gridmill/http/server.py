@@ -3,21 +3,18 @@
 TCP connections end by themselves if the network is cut or the machine at the other end is gone.
 """
 
-import asyncio
 import errno
-import hashlib
 import socket
 import ssl
 import threading
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError
+from gridmill.http.connections import Acceptor, Limits, within_descriptors
 
 _ALIVE = (  # shows within 20 s, also where nothing is to be said
     ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
@@ -46,23 +43,30 @@ def little_unsent(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
-CERTIFICATE = "gridmill.certificate"
 _START_SECONDS = 15.0
 _STOP_SECONDS = 5.0
 _SOCKET_PATH_BYTES = 100
+_LIMITS = Limits()
 
 
 class _Server(uvicorn.Server):
     """Tells when it has started. In a thread that is not the main one it touches no signals."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, acceptor: Acceptor) -> None:
         super().__init__(config)
         self.ready = threading.Event()
+        self._acceptor = acceptor
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, then says so."""
+        """As uvicorn's, which is given no socket; then accept."""
         await super().startup(sockets)
+        self._acceptor.start(self)
         self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; nothing is accepted any more."""
+        self._acceptor.stop()
+        await super().shutdown(sockets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,51 +96,30 @@ def serve(
     port: int = 0,
     tls: ssl.SSLContext | None = None,
     listener: socket.socket | None = None,
+    limits: Limits = _LIMITS,
 ) -> Server:
     """Start serving; returns when it answers. With `socket_path` on that, else on HOST:PORT (0: any free), or
     with `listener` on what `listen_at` gave for that.
 
-    With `tls` each request's scope has `gridmill.certificate`: the SHA-256 (hex) of the client's certificate
-    where it showed one that the context trusts, else nothing.
+    With `tls` each request's scope has `gridmill.certificate`, see `http.connections.Connection`.
     The socket file is the owner's alone (0600); a stale one is replaced, so hold the home's lock.
     Raises UnavailableError when the address is taken, InputError when the path is too long.
     """
     listener = listener or (_unix(socket_path) if socket_path else listen_at(host, port))
     place = f"{_shown(host)}:{listener.getsockname()[1]}"
     address = f"unix:{socket_path}" if socket_path else f"{'https' if tls else 'http'}://{place}"
-    server = _Server(_config(app, tls))
+    server = _Server(_config(app), Acceptor(listener, tls, within_descriptors(limits)))
     server.config.app = _with_stopping(app, server)
-    thread = threading.Thread(target=server.run, args=([listener],), name="gridmill-api", daemon=True)
+    thread = threading.Thread(target=server.run, args=([],), name="gridmill-api", daemon=True)
     thread.start()
     if not server.ready.wait(_START_SECONDS):
         raise UnavailableError(f"the API did not start on {address}")
     return Server(address=address, _server=server, _thread=thread, _socket=listener, _path=socket_path)
 
 
-class _Certified(HttpToolsProtocol):
-    """Tells the application whose certificate the connection has."""
-
-    _shown = ""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
-        """The handshake is over by now."""
-        super().connection_made(transport)
-        secure: ssl.SSLObject = transport.get_extra_info("ssl_object")
-        certificate = secure.getpeercert(binary_form=True)
-        self._shown = hashlib.sha256(certificate).hexdigest() if certificate else ""
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        scope: Any = self.scope
-        scope[CERTIFICATE] = self._shown
-
-
-def _config(app: ASGIApp, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="auto" if tls is None else _Certified,
-        ssl_context_factory=None if tls is None else lambda config, default: tls,
         log_level="warning",
         log_config=None,
         access_log=False,

@@ -1,0 +1,246 @@
+"""Accepts HTTP connections within limits, so that no client can use up descriptors, memory or time.
+
+There is a limit on the connections of all clients and of one address, on the seconds and bytes of a request's
+headers, and on how slowly a body may arrive and an answer be read.
+"""
+
+import asyncio
+import hashlib
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import Server, ServerState
+
+from gridmill.domain.amounts import KIB
+from gridmill.domain.frozen import dataclass
+
+CERTIFICATE = "gridmill.certificate"
+_LOG = logging.getLogger(__name__)
+_SWEEP_SECONDS = 0.5
+_AT_ONCE = 64
+"""How many connections are accepted before others of the loop have their turn."""
+_DESCRIPTORS = 16_384
+_RESERVED = 256
+"""Descriptors that no TCP connection gets: of the Unix socket, of pods and of files."""
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one listener. `step_bytes` of a body must arrive within `body_seconds`, and as much of an
+    answer be read within `answer_seconds`; both count only while this side waits for the client."""
+
+    connections: int = 1_024
+    of_one_address: int = 512
+    header_seconds: float = 10.0
+    header_bytes: int = 64 * KIB
+    body_seconds: float = 30.0
+    answer_seconds: float = 60.0
+    step_bytes: int = 64 * KIB
+
+
+def raise_open_files() -> None:
+    """Let this process open as many files as it may, up to 16,384: the usual soft limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def within_descriptors(limits: Limits) -> Limits:
+    """These limits, with no more connections than leave descriptors for everything else of the process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits
+    most = min(limits.connections, max(16, (soft - _RESERVED) // 2))
+    return replace(limits, connections=most, of_one_address=min(most, limits.of_one_address))
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's, with the time by which the client must have done what this side waits for.
+
+    Over TLS the scope of each request has `gridmill.certificate`: the SHA-256 (hex) of the client's
+    certificate, or nothing where it showed none that the context trusts.
+    """
+
+    def __init__(self, acceptor: "Acceptor", address: str, config: Config, state: ServerState) -> None:
+        super().__init__(config, state, {})
+        self._acceptor, self._limits, self._address = acceptor, acceptor.limits, address
+        self._certificate = ""
+        self._in_headers, self._header_bytes, self._body_bytes = True, 0, 0
+        self._deadline: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
+        """Over TLS the handshake is over by now."""
+        super().connection_made(transport)
+        secure: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        certificate = secure.getpeercert(binary_form=True) if secure else None
+        self._certificate = hashlib.sha256(certificate).hexdigest() if certificate else ""
+        self._wait(self._limits.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Its place is free."""
+        super().connection_lost(exc)
+        self._acceptor.release(self, self._address)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the bytes of headers that are not complete."""
+        self._header_bytes += len(data)
+        super().data_received(data)
+        if self._in_headers and self._header_bytes > self._limits.header_bytes:
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """The first bytes of a request are here."""
+        super().on_message_begin()
+        scope: Any = self.scope
+        if self.scheme == "https":
+            scope[CERTIFICATE] = self._certificate
+        self._in_headers = True
+        self._wait(self._limits.header_seconds)
+
+    def on_headers_complete(self) -> None:
+        """The body follows."""
+        super().on_headers_complete()
+        self._in_headers, self._header_bytes, self._body_bytes = False, 0, 0
+        self._wait(self._limits.body_seconds)
+
+    def on_body(self, body: bytes) -> None:
+        """A step of it gives the client time for the next."""
+        super().on_body(body)
+        self._body_bytes += len(body)
+        if self._body_bytes >= self._limits.step_bytes:
+            self._body_bytes = 0
+            self._wait(self._limits.body_seconds)
+
+    def on_message_complete(self) -> None:
+        """From here on the client waits."""
+        super().on_message_complete()
+        self._header_bytes = 0
+        self._deadline = None
+
+    def pause_writing(self) -> None:
+        """The client does not read what it is sent."""
+        super().pause_writing()
+        self._wait(self._limits.answer_seconds)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._deadline = None
+
+    def end_if_late(self, now: float) -> None:
+        """Cut the connection where the client has not done in time what this side waits for."""
+        if self._deadline is None or now < self._deadline:
+            return
+        if self.flow is not None and self.flow.read_paused:  # it is this side that does not read
+            self._wait(self._limits.body_seconds)
+            return
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _wait(self, seconds: float) -> None:
+        self._deadline = self.loop.time() + seconds
+
+
+class Acceptor:
+    """Accepts what connects to a listener, in the server's loop, and keeps it within the limits."""
+
+    def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> None:
+        self.limits = limits
+        self._listener, self._tls = listener, tls
+        self._by_address: Counter[str] = Counter()
+        self._open: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused = 0
+
+    def start(self, server: Server) -> None:
+        """Accept from now on; call it in the loop of the server."""
+        self._loop = asyncio.get_running_loop()
+        self._make: Callable[[str], Connection] = lambda address: Connection(
+            self, address, server.config, server.server_state
+        )
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+        self._sweep()
+
+    def stop(self) -> None:
+        """Accept nothing more; what is open stays."""
+        self._loop.remove_reader(self._listener.fileno())
+        self._timer.cancel()
+
+    def release(self, connection: Connection, address: str) -> None:
+        """It has ended."""
+        if connection in self._open:
+            self._open.discard(connection)
+            self._forget(address)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                client, peer = self._listener.accept()
+            except OSError:  # nothing more, gone again, or no descriptor is left: the sweep closes some
+                return
+            address = _address_of(client.family, peer)
+            local = _is_local(address)
+            of_one = self.limits.connections if local else self.limits.of_one_address
+            if self._by_address.total() >= self.limits.connections or self._by_address[address] >= of_one:
+                self._refused += 1
+                client.close()
+                continue
+            self._by_address[address] += 1
+            task = self._loop.create_task(self._connect(client, address))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, client: socket.socket, address: str) -> None:
+        connection = self._make(address)
+        client.setblocking(False)
+        self._open.add(connection)
+        seconds = self.limits.header_seconds if self._tls else None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except (OSError, asyncio.CancelledError):  # no handshake in time, or none at all
+            self.release(connection, address)
+            with suppress(OSError):
+                client.close()
+
+    def _forget(self, address: str) -> None:
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for connection in tuple(self._open):
+            connection.end_if_late(now)
+        if self._refused:
+            _LOG.warning("refused %d connections: %d are open", self._refused, self._by_address.total())
+            self._refused = 0
+        self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+
+def _address_of(family: int, peer: Sequence[object]) -> str:
+    """What is counted as one client: an IPv4 address, the first 64 bits of an IPv6 one, any Unix socket."""
+    if family == socket.AF_INET6:
+        packed = socket.inet_pton(family, str(peer[0]).partition("%")[0])
+        mapped = packed[:12] == bytes(10) + b"\xff\xff"
+        return socket.inet_ntoa(packed[12:]) if mapped else packed[:8].hex()
+    return str(peer[0]) if family == socket.AF_INET else ""
+
+
+def _is_local(address: str) -> bool:
+    """Programs of this machine share its addresses: one limit holds for all of them."""
+    return not address or address.startswith("127.") or address == bytes(8).hex()
