@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from declared_nouns import declared_module
+from declared_nouns import declared_stub
 from reference_cli import cli_page, printed_help
 from reference_decisions import decisions_page
 from reference_errors import errors_page
@@ -31,7 +31,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/sizing.md": sizing_page,
     "docs/reference/states.md": states_page,
     "docs/reference/python.md": python_page,
-    "src/gridmill/sdk/declared.py": declared_module,
+    "src/gridmill/sdk/declared.pyi": declared_stub,
     "schema/pipeline.schema.json": schema_text,
     "src/gridmill/declarations/pipeline.schema.json": schema_text,
     "src/gridmill/cli/help/gridmill.txt": printed_help,
