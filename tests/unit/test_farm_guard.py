@@ -14,7 +14,7 @@ from gridmill.farm.certificates import Authority
 from gridmill.farm.farm import Farm
 from gridmill.farm.store import Records
 from gridmill.farm.tenant import Source, hash_of
-from gridmill.http.server import CERTIFICATE
+from gridmill.http.connections import CERTIFICATE
 from gridmill.settings import Settings
 
 
