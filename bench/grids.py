@@ -58,7 +58,7 @@ def clear(grid: Grid) -> None:
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
-    while (deployments := grid.deployments()) and time.monotonic() < deadline:
+    while (deployments := grid.deployments().items) and time.monotonic() < deadline:
         for deployment in deployments:
             try:
                 grid.release(deployment.id)
@@ -68,7 +68,7 @@ def clear(grid: Grid) -> None:
 
 
 def _active(grid: Grid) -> list[Run]:
-    return [run for run in grid.runs(limit=1000) if run.state not in FINISHED_RUNS]
+    return [run for run in grid.runs(limit=1000).items if run.state not in FINISHED_RUNS]
 
 
 def _wait_for(home: Path, process: subprocess.Popen[bytes]) -> None:

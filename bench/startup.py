@@ -89,7 +89,7 @@ def _run_jobs(home: Path) -> None:
     jobs = tuple(Job(name=f"j{number}", command=CommandSpec(run=("true",))) for number in range(20))
     with connect(home, embed=False) as client:
         client.run(Pipeline(name="jobs", jobs=jobs), check=True)
-        for deployment in client.grid.deployments():
+        for deployment in client.list_deployments():
             client.grid.release(deployment.id)
     time.sleep(SETTLE_SECONDS)
 

@@ -38,7 +38,7 @@ def _main(pipeline_file: Path, settings: dict[str, str], log: Path) -> None:
         os.dup2(file.fileno(), 2)
     embedded = embed(read_settings())
     grid = embedded.grid
-    runs = grid.runs()
+    runs = grid.runs().items
     run_id = runs[0].id if runs else grid.start_run(read_pipeline(pipeline_file)).run.id
     after = 0
     deadline = time.monotonic() + PATIENCE_SECONDS

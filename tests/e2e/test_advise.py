@@ -77,14 +77,14 @@ def test_advice_after_probes_and_after_runs(client: Client, file: Path) -> None:
     assert probed.bound == Bound.WAITING
     assert 0.5 * WORK_SECONDS < probed.work_seconds < 4 * WORK_SECONDS, "a busy machine takes longer"
     assert [one.share < 1 for one in probed.measured] == [True, probed.measured[1].share < 1]
-    assert not client.grid.artifacts(name="sleepy/rest")
+    assert not client.grid.artifacts(name="sleepy/rest").items
     assert client.status("sleepy").run.probe == ""
 
     for count, workers in enumerate((1, 4), 1):
         client.run(file, set={"workers": workers}, force=True, check=True)
         found = client.advise("sleepy/rest")
         assert sum(one.share == 1.0 and one.workers == workers for one in found.measured) >= 1
-        assert len(client.grid.artifacts(name="sleepy/rest")) == count
+        assert len(client.grid.artifacts(name="sleepy/rest").items) == count
     assert len({one.workers for one in found.measured}) == 3
     assert found.probes == ()
     four = found.forecast(4)

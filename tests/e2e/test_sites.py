@@ -146,11 +146,11 @@ def test_a_site_is_changed_and_removed_only_when_it_is_free(settings: Settings, 
         node.grid.remove_site("next")
     node.grid.release("default-command-next-1")
     until = time.monotonic() + PATIENCE_SECONDS
-    while any(one.site == "next" for one in node.grid.deployments()):
+    while any(one.site == "next" for one in node.grid.deployments().items):
         assert time.monotonic() < until
         time.sleep(0.02)
     node.grid.remove_site("next")
-    assert [one.name for one in node.grid.sites()] == ["local"]
+    assert [one.name for one in node.grid.sites().items] == ["local"]
     node.close()
 
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_added_is_said(
         node.grid.remove_site("local")
     with pytest.raises(NotFoundError, match="no site 'x'"):
         node.grid.remove_site("x")
-    assert len(node.grid.sites()) == 1
+    assert len(node.grid.sites().items) == 1
     node.close()
 
 
@@ -182,7 +182,7 @@ def test_a_job_at_a_site_nobody_added_is_refused(settings: Settings, tmp_path: P
     node = embed(settings)
     with pytest.raises(PipelineError, match="there is no site 'next'"):
         node.grid.start_run(read_pipeline(project(tmp_path)))
-    assert node.grid.runs() == ()
+    assert node.grid.runs().items == ()
     node.close()
 
 

@@ -99,12 +99,14 @@ class Lab:
 
     def close(self) -> None:
         """The end: nothing of it runs anywhere, and nothing waits."""
-        for run in self.node.grid.runs():
+        for run in self.node.grid.runs().items:
             self.node.grid.stop_run(run.id)
-        self.wait(lambda: all(r.state in FINISHED_RUNS for r in self.node.grid.runs()), "all runs have ended")
-        for deployment in self.node.grid.deployments():
+        self.wait(
+            lambda: all(r.state in FINISHED_RUNS for r in self.node.grid.runs().items), "all runs have ended"
+        )
+        for deployment in self.node.grid.deployments().items:
             self.node.grid.release(deployment.id)
-        self.wait(lambda: not self.node.grid.deployments(), "all is given back")
+        self.wait(lambda: not self.node.grid.deployments().items, "all is given back")
         self.node.close()
         assert eventually(lambda: not self.cluster.jobs())
         assert eventually(lambda: not processes_mentioning(str(self.settings.home)))
@@ -155,7 +157,7 @@ def test_a_command_runs_there_and_its_deployment_is_given_back_at_once(lab: Lab)
     run_id = lab.command("echo on $SLURM_JOB_NODELIST as $SLURM_PROCID of $SLURM_NTASKS")
     assert lab.ended(run_id).run.state == RunState.SUCCEEDED
     assert re.fullmatch(r"on n[12] as 0 of 1\n", lab.says(run_id))
-    lab.wait(lambda: not lab.node.grid.deployments(), "the deployment is given back")
+    lab.wait(lambda: not lab.node.grid.deployments().items, "the deployment is given back")
     lab.wait(lambda: not lab.cluster.jobs(), "its batch job is over")
     states = set(lab.cluster.run("squeue", "-h", "-t", "all", "-o", "%T").split())
     assert states & {"COMPLETED", "CANCELLED"}, "by itself or, where that takes seconds, by the site"

@@ -68,7 +68,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(
     with pytest.raises(InputError, match=why) as told:
         cases.alter_sink("p/sales", change)
     assert "'sales' has shop, price, tax" in told.value.hint
-    assert cases.alterations() == ()
+    assert cases.alterations().items == ()
 
 
 @pytest.mark.parametrize("change", RIGHT)

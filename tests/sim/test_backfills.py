@@ -194,7 +194,7 @@ def test_what_is_not_its_chunks_is_refused_and_nothing_is_kept():
     grid.node.control.alarms = None
     with pytest.raises(UnavailableError, match="stays up"):
         start(grid)
-    assert cases.backfills() == ()
+    assert cases.backfills().items == ()
     assert not list(grid.store.list(Chunk))
 
 

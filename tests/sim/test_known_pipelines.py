@@ -24,7 +24,7 @@ def pipeline(*jobs: str, **settings: object) -> Pipeline:
 
 def test_the_declaration_of_the_last_run_is_kept(grid: Simulation) -> None:
     finish(grid, service(grid).start_run(pipeline("load", "train"), only=("load",)).run)
-    (known,) = service(grid).pipelines()
+    (known,) = service(grid).pipelines().items
     assert [job.name for job in known.jobs] == ["load", "train"]
     assert not known.applied
     finish(grid, service(grid).start_run(pipeline("load")).run)
@@ -51,7 +51,7 @@ def test_a_run_starts_no_schedule_and_a_removed_pipeline_is_known_again_with_its
 ) -> None:
     spec = ScheduleSpec(every_seconds=60.0)
     finish(grid, service(grid).start_run(pipeline(schedule=spec)).run)
-    assert service(grid).schedules() == ()
+    assert service(grid).schedules().items == ()
     service(grid).remove_pipeline("w")
     with pytest.raises(NotFoundError):
         service(grid).pipeline("w")
@@ -70,8 +70,8 @@ def test_runs_in_some_states(grid: Simulation) -> None:
     runs = [service(grid).start_run(pipeline()).run.id for _ in range(3)]
     service(grid).stop_run(runs[1])
     assert grid.run_until(lambda: service(grid).run(runs[1]).run.state == RunState.STOPPED)
-    assert [run.id for run in service(grid).runs(states=(RunState.STOPPED,))] == [runs[1]]
-    others = service(grid).runs(states=(RunState.ACTIVE, RunState.SUCCEEDED), limit=1)
+    assert [run.id for run in service(grid).runs(states=(RunState.STOPPED,)).items] == [runs[1]]
+    others = service(grid).runs(states=(RunState.ACTIVE, RunState.SUCCEEDED), limit=1).items
     assert [run.id for run in others] == [runs[2]]
 
 

@@ -41,7 +41,7 @@ def test_a_copied_project_is_refused_and_names_both_folders_and_the_ways_out(gri
         assert "'w' belongs to the folder /a; this one is in /b" in caught.value.message
         assert "another name" in caught.value.hint
         assert "--adopt" in caught.value.hint
-    assert len(service(grid).runs()) == 1
+    assert len(service(grid).runs().items) == 1
     assert finish(grid, grid.submit(project("/a"))).state == RunState.SUCCEEDED
 
 
@@ -105,12 +105,12 @@ def test_a_schedule_of_the_old_folder_starts_nothing_and_says_why(grid: Simulati
     grid.apply(project("/a", schedule=ScheduleSpec(every_seconds=3600.0)))
     finish(grid, grid.submit(project("/b"), adopt=True))
     wait(grid, 4000.0)
-    (view,) = service(grid).schedules()
+    (view,) = service(grid).schedules().items
     assert view.schedule.runs == 0
     assert "belongs to the folder /b; this one is in /a" in view.schedule.message
     grid.apply(project("/b", schedule=ScheduleSpec(every_seconds=3600.0)))
     wait(grid, 4000.0)
-    assert service(grid).schedules()[0].schedule.runs
+    assert service(grid).schedules().items[0].schedule.runs
 
 
 def test_a_backfill_of_a_copied_project_is_refused_and_what_is_left_of_one_fails(grid: Simulation) -> None:

@@ -65,7 +65,7 @@ def test_an_applied_pipeline_replaces_one_that_was_only_run_and_never_the_other_
     ran, applied = Pipeline(name="w", jobs=(command("m"),)), Pipeline(name="w", jobs=(command("n"),))
     grids = {name: at(tmp_path / name) for name in ("ran", "applied", "third")}
     service(grids["ran"]).stop_run(service(grids["ran"]).start_run(ran).run.id)
-    assert grids["ran"].run_until(lambda: service(grids["ran"]).runs()[0].ended is not None)
+    assert grids["ran"].run_until(lambda: service(grids["ran"]).runs().items[0].ended is not None)
     service(grids["applied"]).apply(applied)
     for name in ("ran", "applied"):
         service(grids[name]).backup(("w",), str(tmp_path / f"{name}.zip"))
@@ -88,7 +88,7 @@ def test_what_is_restored_is_what_was_backed_up(
         keep(one, place / "one", model(number, 1.0, made_from=sources), contents)
     for number in removed & set(range(1, len(made) + 1)):
         service(one).remove_artifact(f"w/m@{number}", force=True)
-    there = service(one).artifacts()
+    there = service(one).artifacts().items
     if there:
         service(one).set_alias(alias("prod", there[0].number))
     written = service(one).backup(("w",), str(place / "p.zip"))
@@ -160,7 +160,7 @@ def test_files_that_a_crash_left_are_taken_over_others_are_a_conflict(tmp_path: 
     (folder / "model.json").write_bytes(b"not the same")
     with pytest.raises(ConflictError, match="is there already"):
         service(other).restore(str(archive))
-    assert service(other).artifacts() == ()
+    assert service(other).artifacts().items == ()
     (folder / "model.json").write_bytes(b"{}")
     assert service(other).restore(str(archive)).versions == ("w/m@1",)
 
@@ -195,7 +195,7 @@ def test_files_where_none_may_be_are_refused(tmp_path: Path, archive: Path, name
     other = at(tmp_path / "other")
     with pytest.raises(UnsafePathError):
         service(other).restore(str(changed(archive, smuggle(name))))
-    assert service(other).artifacts() == ()
+    assert service(other).artifacts().items == ()
     assert not list(tmp_path.rglob("evil"))
 
 
@@ -213,7 +213,7 @@ def test_damage_is_seen_before_anything_is_visible(tmp_path: Path, archive: Path
     changed(archive, lambda members: {**members, "files/models/w/m/1/more": b"x"})
     with pytest.raises(InputError, match="manifest"):
         other.restore(str(archive))
-    assert other.artifacts() == ()
+    assert other.artifacts().items == ()
     assert files(tmp_path / "other") == {}
 
 

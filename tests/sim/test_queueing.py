@@ -213,7 +213,7 @@ def test_projects_share_the_grid_keep_their_quota_and_what_they_used_is_kept():
     assert most == 1  # though its share is by far the largest
     grid.control_dies()
     grid.tick()
-    used = {view.name: view.used_seconds for view in ShareCases(grid.node).projects()}
+    used = {view.name: view.used_seconds for view in ShareCases(grid.node).projects().items}
     assert 1.5 < used["a"] / used["b"] < 2.8
     assert grid.run_until(lambda: over(grid), at_most_steps=40_000)
     assert {record.noun.state for record in grid.store.list(Run)} == {RunState.SUCCEEDED}

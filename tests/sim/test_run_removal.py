@@ -37,7 +37,7 @@ def test_records_and_logs_go_and_versions_stay() -> None:
     for kind in (JobRun, Attempt):
         assert not grid.store.list(kind, parent=first)
     assert not grid.store.events(run_id=first)
-    assert [run.id for run in service(grid).runs()] == ["w-3", second]
+    assert [run.id for run in service(grid).runs().items] == ["w-3", second]
     with pytest.raises(NotFoundError, match="w-1"):
         service(grid).run(first)
     with pytest.raises(NotFoundError):

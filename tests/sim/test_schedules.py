@@ -242,12 +242,12 @@ def test_a_jobs_schedule_runs_it_with_what_it_needs_and_nothing_after_it():
     assert {run.only for run in runs(grid)} == {("load",)}
     assert {run.state for run in runs(grid)} == {RunState.SUCCEEDED}
     cases = PipelineCases(grid.node)
-    assert [view.name for view in cases.schedules()] == ["p/load"]
+    assert [view.name for view in cases.schedules().items] == ["p/load"]
     cases.pause_schedule("p/load")
     pass_time(grid, 2 * HOUR)
     assert len(runs(grid)) == 2
     cases.remove_pipeline("p")
-    assert cases.schedules() == ()
+    assert cases.schedules().items == ()
 
 
 def test_a_pipelines_schedule_and_a_jobs_do_not_hold_each_other_up_and_the_jobs_runs_take_turns():

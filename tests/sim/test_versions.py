@@ -87,7 +87,7 @@ def test_best_goes_by_a_metric_that_there_is(cases: Service) -> None:
     with pytest.raises(InputError, match="no version of 'w/m' was measured by 'validation_acu'") as caught:
         cases.set_alias(alias("best", metric="max:validation_acu"))
     assert caught.value.hint == "Did you mean 'validation_auc'?"
-    assert cases.aliases() == ()
+    assert cases.aliases().items == ()
 
 
 def test_an_alias_moves_only_from_where_it_is_expected(cases: Service) -> None:
@@ -120,7 +120,7 @@ def test_what_an_alias_stands_for_is_not_removed_until_it_moves(cases: Service) 
     cases.remove_alias("w/m@prod")
     cases.remove_alias("w/m@prod")
     cases.remove_artifact("w/m@1")
-    assert [one.number for one in cases.artifacts(name="w/m")] == [3, 2]
+    assert [one.number for one in cases.artifacts(name="w/m").items] == [3, 2]
     with pytest.raises(NotFoundError, match="prod"):
         cases.artifact("w/m@prod")
 
@@ -173,7 +173,7 @@ def test_what_others_were_made_from_is_removed_by_force_only(grid: Simulation, c
         cases.remove_artifact("w/m@2")
     cases.set_alias(alias("prod", 2))
     assert cases.remove_artifact("w/m@2", force=True) == plan
-    assert cases.aliases() == ()
+    assert cases.aliases().items == ()
     assert [one.id for one in cases.version("w/end").lineage if one.removed] == ["w/m@2"]
     assert "models/w/m/2" in grid.storage.removed
 
@@ -181,7 +181,7 @@ def test_what_others_were_made_from_is_removed_by_force_only(grid: Simulation, c
 def test_a_name_alone_removes_all_its_versions_and_may_be_repeated(grid: Simulation, cases: Service) -> None:
     cases.set_alias(alias("best", metric="validation_auc"))
     cases.remove_artifact("w/m", force=True)
-    assert cases.artifacts(name="w/m") == ()
+    assert cases.artifacts(name="w/m").items == ()
     cases.remove_artifact("w/m")
     gone = [f"models/w/m/{number}" for number in (1, 2, 3)]
     gone += [f"manifests/w/m/{number}.json" for number in (1, 2, 3)]
@@ -219,7 +219,7 @@ def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) ->
     for _ in range(3):
         runs.append(grid.submit(Pipeline(name="p", jobs=(job,)), force=False))
         finish(grid, runs[-1])
-    folders = [tmp_path / "root" / one.output.uri for one in service(grid).artifacts(name="p/a")]
+    folders = [tmp_path / "root" / one.output.uri for one in service(grid).artifacts(name="p/a").items]
     for folder in (*folders, tmp_path / "root/files/p/a/other-1.a.1", tmp_path / "pods/x-1.0"):
         folder.mkdir(parents=True)
     (tmp_path / "pods/x-1.0/ended").touch()
@@ -269,7 +269,7 @@ def test_cleaning_retires_old_versions_of_a_sink_and_leaves_its_table(tmp_path: 
     grid.tick()
     told = service(grid).clean()
     assert [(one.name, one.size_bytes) for one in told if one.kind == "version"] == [("p/t@1", 0)]
-    assert [one.number for one in service(grid).artifacts(name="p/t")] == [3, 2], "p/d was made from 2"
+    assert [one.number for one in service(grid).artifacts(name="p/t").items] == [3, 2], "p/d was made from 2"
     assert grid.storage.removed == ["manifests/p/t/1.json"]
     with pytest.raises(ConflictError, match="one version of a table"):
         service(grid).remove_artifact("p/t@2")
@@ -306,7 +306,7 @@ def test_records_of_old_runs_go_but_not_those_that_a_version_tells_of(tmp_path: 
         for _ in range(RUNS_KEPT + 4):
             runs[name].append(grid.submit(Pipeline(name=name, jobs=(job,)), force=False))
             finish(grid, runs[name][-1])
-    made = {one.run_id: one.id for one in service(grid).artifacts() if one.name in ("p/a", "q/b")}
+    made = {one.run_id: one.id for one in service(grid).artifacts().items if one.name in ("p/a", "q/b")}
     for run_id in ("p-2", "p-3", "q-1", "q-2", "q-3", "q-4"):
         service(grid).remove_artifact(made[run_id])
     assert not _named(service(grid).clean(), "run")
@@ -436,5 +436,5 @@ def test_a_database_without_rows_is_read_to_no_place(grid: Simulation, cases: Se
     empty = {"files": 1, "sources": {"sales": {"files": 1, "rows": 0}}}
     made = model(1, 1.0, "s/rows", output=Output(kind=ArtifactKind.SINK, uri="t", rows=0, details=empty))
     grid.store.commit([Put(noun=made, expected=0)])
-    [task] = cases.load_tasks(name="s/rows")
+    [task] = cases.load_tasks(name="s/rows").items
     assert (task.source, task.rows, task.position) == ("sales", 0, "")

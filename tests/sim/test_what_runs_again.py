@@ -276,7 +276,7 @@ def test_a_table_does_not_go_back_where_that_would_lose_rows_of_a_file_that_is_g
         done = run(grid, SALES, ROWS)
         assert job_of(grid, done, "sales").artifacts == ("p/sales@2",), "its rows stay"
         assert states(grid, done)["rows"] == "restored"
-    assert len(service(grid).artifacts(name="p/sales")) == 2
+    assert len(service(grid).artifacts(name="p/sales").items) == 2
     assert len([e for e in grid.world.executions if e.order.job.name == "sales"]) == 3
 
 

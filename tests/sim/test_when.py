@@ -172,7 +172,7 @@ def test_a_schedule_does_not_start_for_them_alone() -> None:
     until = grid.clock.monotonic() + 8000.0
     while grid.clock.monotonic() < until:
         grid.advance()
-    (view,) = service(grid).schedules()
+    (view,) = service(grid).schedules().items
     assert (view.schedule.runs, view.schedule.message) == (
         0,
         "there was nothing new: no change of `load` since p/load@1, `train` since p/train@1, `publish` since "

@@ -119,7 +119,7 @@ def test_the_grid_in_memory_keeps_them() -> None:
     grid = FakeGrid()
     grid.apply(Pipeline(name="p", jobs=(Job(name="s", sink=SPEC),)))
     assert grid.alter_sink("p/s", change_of(ADD, OUTAGE)).changes == (change_of(ADD, OUTAGE),)
-    assert [one.name for one in grid.alterations()] == ["p/s"]
+    assert [one.name for one in grid.alterations().items] == ["p/s"]
     with pytest.raises(NotFoundError):
         grid.alter_sink("p/other", change_of(ADD, OUTAGE))
 

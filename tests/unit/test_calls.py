@@ -87,13 +87,13 @@ def test_a_client_that_goes_well_is_waited_for_to_no_purpose_only_where_others_a
     third = dial(tmp_path)  # it comes while the second waits for the end, and the control node stays
     last.join(30)
     assert not last.is_alive()
-    assert third.grid().runs() == ()
+    assert third.grid().runs().items == ()
     assert len(served.attendance.views()) == 1
 
 
 def test_whom_the_end_meets_asks_the_next_one(served: Served, tmp_path: Path) -> None:
     link = dial(tmp_path)
-    assert link.grid().runs() == ()
+    assert link.grid().runs().items == ()
     served.attendance.end()
     with pytest.raises(UnreachedError):
         link.grid().start_run(DEMO)
@@ -184,7 +184,7 @@ def test_what_is_no_client_is_turned_away(served: Served, tmp_path: Path, sent: 
             assert stranger.recv(1) == b""
     with pytest.raises(UnreachedError):
         connect_to(tmp_path / SOCKET, Hello(client="of another control node"), print)
-    assert dial(tmp_path).grid().runs() == ()
+    assert dial(tmp_path).grid().runs().items == ()
     assert (tmp_path / SOCKET).stat().st_mode & 0o777 == 0o600
 
 

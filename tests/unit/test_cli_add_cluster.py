@@ -56,7 +56,7 @@ def test_what_is_wrong_spends_no_join_line(running: Running, cli: Cli) -> None:
 def test_a_cluster_that_is_joined_anew_keeps_its_settings(running: Running, cli: Cli) -> None:
     assert cli("add", "cluster", "far", *line(running), "--set", "rate=1MiB") == 0, cli.err
     assert cli("add", "cluster", "far", "--controller", at(running)) == 0, cli.err
-    [site] = [one for one in cli.fake.sites() if one.name == "far"]
+    [site] = [one for one in cli.fake.sites().items if one.name == "far"]
     assert dict(site.settings) == {"rate": "1MiB"}
 
 

@@ -1,5 +1,6 @@
 """`list` with a part of what there is: states, how many, and of which pipeline."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_runs_that_are_left_out_are_mentioned(cli: Cli) -> None:
     assert cli("list", "runs", "-n", "2") == 0
     assert "demo-3" in cli.out
     assert "demo-2" not in cli.out
-    assert "these are the newest 2" in cli.err
+    assert "these are the newest 2 of 4 runs; `--all` shows all of them" in cli.err
     cli("list", "runs", "-n", "2", "--json")
     assert "these are the newest 2" in cli.err
 
@@ -46,7 +47,7 @@ def test_runs_that_are_left_out_are_mentioned(cli: Cli) -> None:
 def test_other_lists_have_a_length_too(cli: Cli) -> None:
     assert len(cli.json("list", "artifacts", "-n", "1")) == 1
     assert cli("list", "artifacts", "-n", "1") == 0
-    assert "1 of 4 artifacts" in cli.err
+    assert "these are the newest 1 of 4 artifacts" in cli.err
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,29 @@ def test_all_runs_are_counted(cli: Cli) -> None:
     for _ in range(50):
         cli.fake.start_run(cli.fake.pipeline("demo"))
     assert cli.json("list")["run"] == 54
+
+
+def test_tables_show_the_newest_50_and_json_has_all(cli: Cli) -> None:
+    for _ in range(50):
+        cli.fake.start_run(cli.fake.pipeline("demo"))
+    assert cli("list", "runs") == 0
+    assert "these are the newest 50 of 54 runs" in cli.err
+    assert "demo-5 " in cli.out
+    assert "demo-4 " not in cli.out
+    assert cli("list", "runs", "--all") == 0
+    assert cli.err == ""
+    assert "demo-4 " in cli.out
+    assert len(ids(cli)) == 54
+    assert len(ids(cli, "--limit", "51")) == 51
+    assert cli("list", "runs", "--all", "-n", "3") == 2
+    assert "--all and --limit exclude each other" in cli.err
+
+
+def test_a_json_list_has_more_than_one_page(cli: Cli) -> None:
+    kept = cli.fake.run("demo-4")
+    for number in range(5, 1205):
+        name = f"demo-{number}"
+        cli.fake._views[name] = replace(kept, run=replace(kept.run, id=name))
+    assert ids(cli) == [f"demo-{number}" for number in range(1204, 0, -1)]
+    assert cli("list", "runs") == 0
+    assert "these are the newest 50 of more than 1,050 runs" in cli.err

@@ -34,7 +34,7 @@ def test_json_and_force(cli: Cli) -> None:
 
 def test_a_name_of_a_pipeline_removes_no_run(cli: Cli) -> None:
     assert cli("remove", "run", "demo") == 4
-    assert len(cli.fake.runs()) == 1
+    assert len(cli.fake.runs().items) == 1
 
 
 def test_an_active_run_is_refused(cli: Cli) -> None:

@@ -383,7 +383,7 @@ def test_a_pipeline_whose_file_is_gone_is_run_as_last_time_with_a_warning(
 class Killed(FakeGrid):
     """A control node that ends while it is asked something: nobody knows whether it did what was asked."""
 
-    def projects(self) -> Any:
+    def projects(self, **asked: object) -> Any:
         raise UnavailableError("the control node ended before it answered")
 
     def remove_project(self, name: str) -> None:
@@ -400,7 +400,7 @@ def ending(tmp_path: Path, *, ended: bool) -> Client:
 def test_what_only_reads_is_asked_again_where_the_control_node_ended_before_it_answered(
     tmp_path: Path,
 ) -> None:
-    assert ending(tmp_path, ended=True).list_projects() == FakeGrid().projects()
+    assert ending(tmp_path, ended=True).list_projects() == FakeGrid().projects().items
 
 
 def test_what_changes_something_is_not_asked_again(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ def test_a_run_comes_back_whole(make: MakeGrid) -> None:
     assert view.run.parameters == {"rate": 0.5, "deep": True, "epochs": 3, "label": "t"}
     assert [job.job.state for job in view.jobs] == [JobState.SUCCEEDED] * 2
     assert grid.run("demo-1") == view
-    assert grid.runs() == (view.run,)
-    assert grid.runs(pipeline="other") == ()
-    assert grid.runs(states=(RunState.FAILED, RunState.SUCCEEDED)) == (view.run,)
-    assert grid.runs(states=(RunState.FAILED,)) == ()
+    assert grid.runs().items == (view.run,)
+    assert grid.runs(pipeline="other").items == ()
+    assert grid.runs(states=(RunState.FAILED, RunState.SUCCEEDED)).items == (view.run,)
+    assert grid.runs(states=(RunState.FAILED,)).items == ()
 
 
 def test_a_run_is_removed_with_a_dry_run_first(make: MakeGrid) -> None:
@@ -93,7 +93,7 @@ def test_a_run_is_removed_with_a_dry_run_first(make: MakeGrid) -> None:
     assert (plan.run, plan.jobs, plan.attempts) == ("demo-1", 2, 2)
     assert plan.versions == ("demo/first@1", "demo/second@1")
     assert grid.remove_run("demo-1") == plan
-    assert grid.runs() == ()
+    assert grid.runs().items == ()
     with pytest.raises(NotFoundError):
         grid.remove_run("demo-1")
 
@@ -141,20 +141,20 @@ def test_resources_pipelines_artifacts_bundles(make: MakeGrid) -> None:
     )
     configured, sizing = grid.configure_resource(resource)
     assert (configured, sizing.amounts.memory_bytes) == (resource, 2**31)
-    assert grid.resources() == (resource,)
+    assert grid.resources().items == (resource,)
     grid.remove_resource("big")
-    assert grid.resources() == ()
+    assert grid.resources().items == ()
     assert grid.apply(two_jobs()) == two_jobs()
-    assert grid.pipelines() == (grid.pipeline("demo"),)
+    assert grid.pipelines().items == (grid.pipeline("demo"),)
     grid.start_run(two_jobs())
-    assert [one.id for one in grid.artifacts()] == ["demo/second@1", "demo/first@1"]
-    assert grid.artifacts(kind=ArtifactKind.MODEL) == ()
+    assert [one.id for one in grid.artifacts().items] == ["demo/second@1", "demo/first@1"]
+    assert grid.artifacts(kind=ArtifactKind.MODEL).items == ()
     assert grid.artifact("demo/first@1") == grid.artifact("demo/first")
     assert grid.remove_artifact("demo/first@1", dry_run=True).versions == ("demo/first@1",)
     grid.remove_artifact("demo/first@1")
-    assert [one.id for one in grid.artifacts()] == ["demo/second@1"]
+    assert [one.id for one in grid.artifacts().items] == ["demo/second@1"]
     grid.remove_pipeline("demo")
-    assert grid.pipelines() == ()
+    assert grid.pipelines().items == ()
     digest = "ab" * 32
     assert not grid.has_bundle(digest)
     grid.put_bundle(digest, b"\x00\xff")
@@ -168,10 +168,10 @@ def test_aliases(make: MakeGrid) -> None:
     assert grid.set_alias(prod, expected=0).number == 1
     with pytest.raises(StaleVersionError):
         grid.set_alias(prod, expected=0)
-    assert [one.id for one in grid.aliases(name="demo/first")] == ["demo/first@prod"]
+    assert [one.id for one in grid.aliases(name="demo/first").items] == ["demo/first@prod"]
     assert grid.artifact("demo/first@prod").id == "demo/first@1"
     grid.remove_alias("demo/first@prod")
-    assert grid.aliases() == ()
+    assert grid.aliases().items == ()
     assert grid.version("demo/first").artifact.number == 1
     assert grid.preview("demo/first", rows=2).rows == ((0,), (1,))
     assert [one.part for one in grid.diff("demo/first", "demo/second", key=("a", "b")).differences] == []
@@ -197,8 +197,8 @@ def test_the_rest_answers(make: MakeGrid) -> None:
     grid = make(fake)
     grid.start_run(two_jobs())
     assert grid.control().active_runs == 0
-    assert grid.sites()[0].name == "local"
-    assert grid.deployments() == ()
+    assert grid.sites().items[0].name == "local"
+    assert grid.deployments().items == ()
     assert [job.wave for job in grid.plan_run(two_jobs()).jobs] == [1, 2]
     assert "demo-1" in grid.report("demo-1")
     grid.release("anything-1")
@@ -266,7 +266,7 @@ def test_a_backfill_comes_back_whole(make: MakeGrid) -> None:
     view = grid.start_backfill(kept, chunks)
     assert view.counts == {ChunkState.LEFT: 2}
     assert view.chunks[1].ends == "2013-01-10"
-    assert (grid.backfill("demo"), grid.backfills()) == (view, (view,))
+    assert (grid.backfill("demo"), grid.backfills().items) == (view, (view,))
     assert grid.stop_backfill("demo").backfill.stopped
     assert not grid.start_backfill(kept).backfill.stopped
     with pytest.raises(NotFoundError):

@@ -163,7 +163,7 @@ CALLS: list[tuple[Callable[[Client], Any], str]] = [
     (lambda c: c.status("nope"), "nope"),
     (lambda c: list(c.logs("nope")), "nope"),
     (lambda c: c.watch("p-1", every_seconds="fast"), "`every_seconds` is a number, got 'fast'"),
-    (lambda c: c.list_runs(limit="all"), "`limit` is a whole number, got 'all'"),
+    (lambda c: c.list_runs(limit="all"), "`limit` is a whole number or None, got 'all'"),
     (lambda c: c.show("thing"), "'thing'"),
     (lambda c: c.show(5, "x"), "show\\(\\): `noun` is"),
     (lambda c: c.configure_resource("r", "trainng"), "did you mean `training`"),

@@ -2,6 +2,7 @@
 
 from dataclasses import is_dataclass
 from inspect import signature
+from typing import get_origin
 
 import pytest
 
@@ -92,9 +93,11 @@ def test_lists_and_streams_have_one_form_each() -> None:
     streams = [row for row in USE_CASES.values() if row.form is Form.STREAM]
     assert [row.name for row in streams] == ["events"]
     assert all({"after", "limit", "wait_seconds"} <= set(row.queries) for row in streams)
-    lists = {row.name for row in USE_CASES.values() if row.form is Form.LIST}
-    assert {"runs", "artifacts", "pipelines", "load_tasks"} <= lists
-    assert not {"configure_resource", "events", "report"} & lists
+    lists = [row for row in USE_CASES.values() if row.form is Form.LIST]
+    assert {"runs", "jobs", "artifacts", "pipelines", "load_tasks"} <= {row.name for row in lists}
+    assert all({"limit", "cursor"} <= set(row.queries) & set(row.limits) for row in lists)
+    whole = [row.name for row in USE_CASES.values() if get_origin(row.gives) is tuple and row not in streams]
+    assert whole == ["configure_resource", "usage", "clean", "verify"], "a list has pages"
 
 
 def test_the_rows_that_start_a_run_answer_with_it() -> None:
@@ -109,7 +112,8 @@ def test_a_row_gives_the_parts_of_a_request() -> None:
     assert row.filled(("p/j@prod",)) == "/aliases/p/j@prod"
     assert row.queries == {"expected": "expected"}
     assert use_case("release").route == "/deployments/{name}"
-    assert use_case("runs").queries == {"limit": "limit", "pipeline": "pipeline", "states": "state"}
+    assert use_case("artifacts").queries == {one: one for one in ("kind", "name", "limit", "cursor")}
+    assert use_case("runs").queries["states"] == "state"
 
 
 def test_arguments_are_bound_as_the_method_binds_them() -> None:

@@ -38,6 +38,7 @@ SAMPLES: dict[str, Any] = {
     "bundle": "0123abcd" * 8,
     "change": Change(verb=AlterVerb.ADD, part=SinkPart.METRIC, key="n", text="count(*)"),
     "chunks": (Chunk(pipeline=PIPELINE, begins="2024-01-01", ends="2024-02-01"),),
+    "cursor": "W10",
     "data": bytes(range(256)),
     "days": 0.5,
     "deployment_id": "default-1",

@@ -26,7 +26,7 @@ from gridmill.domain.states import RunState
 from gridmill.ports.grid import Grid
 from gridmill.ports.store import Store
 from gridmill.sdk.discovery import dial_home, dial_url, home_settings
-from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, read_noun
+from gridmill.sdk.lookup import ARTIFACTS, Noun, list_nouns, read_noun
 from gridmill.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class OfGrid:
 
     def listed(self, noun: Noun) -> Iterable[Any]:
         """See Known."""
-        return LISTED[noun](self._grid)
+        return list_nouns(self._grid, noun, limit=_RECENT if noun == Noun.RUN else None)
 
     def jobs(self, run: str) -> Iterable[str]:
         """See Known."""

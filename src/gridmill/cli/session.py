@@ -101,7 +101,7 @@ def with_times(value: Any) -> Any:  # noqa: ANN401  any part of a noun
         return {name: _time(part) if name in times else with_times(part) for name, part in found}
     if isinstance(value, Mapping):
         return {key: with_times(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [with_times(part) for part in value]
     return value
 

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -34,10 +36,13 @@ from gridmill.domain.states import DeploymentState, RunState
 from gridmill.domain.views import RunView, ScheduleView
 from gridmill.errors import InputError
 from gridmill.ports.grid import Grid
+from gridmill.sdk.listing import Listing
 from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
 
 RECENT = 50
-"""Runs that are listed if no number is given."""
+"""Runs and versions that a table shows if no number is given."""
+_MOST_COUNTED = 1000
+"""How many of those that are left out are counted."""
 
 STATES: dict[Noun, type[StrEnum]] = {Noun.RUN: RunState, Noun.DEPLOYMENT: DeploymentState}
 """Kinds of records that have states, and their state enums."""
@@ -56,13 +61,9 @@ _MEANT = {
 """Terms of other tools for the states of runs."""
 
 
-_MOST_COUNTED = 10_000
-"""The most runs that one request lists."""
-
-
 def count(grid: Grid, noun: Noun) -> int:
-    """How many of a noun there are; of runs 10,000 at most are counted."""
-    return len(grid.runs(limit=_MOST_COUNTED) if noun == Noun.RUN else list_nouns(grid, noun))
+    """How many of a noun there are."""
+    return len(list_nouns(grid, noun))
 
 
 def read_states(noun: Noun | None, words: Sequence[str]) -> tuple[Any, ...]:
@@ -85,21 +86,24 @@ def _read(kind: type[StrEnum], word: str) -> StrEnum:
 
 
 def listed(
-    grid: Grid, noun: Noun, states: tuple[Any, ...], pipeline: str | None, number: int | None
+    grid: Grid, noun: Noun, states: tuple[Any, ...], pipeline: str | None, limit: int | None
 ) -> tuple[tuple[Any, ...], str]:
     """Those to show, and a line about those that are left out. Raises InputError."""
     if noun == Noun.RUN:
-        most = RECENT if number is None else number
-        found = grid.runs(limit=most + 1, pipeline=pipeline, states=states)
-        more = f"these are the newest {most}; `-n {4 * most}` shows more" if len(found) > most else ""
-        return found[:most], more
-    if pipeline is not None:
+        found = iter(Listing(partial(grid.runs, pipeline=pipeline, states=states)))
+    elif pipeline is not None:
         raise InputError("--pipeline is for runs")
-    found = list_nouns(grid, noun)
-    found = tuple(one for one in found if not states or one.state in states)
-    if number is None or len(found) <= number:
-        return found, ""
-    return found[:number], f"{number} of {len(found)} {plural(noun)}"
+    else:
+        found = (one for one in list_nouns(grid, noun) if not states or one.state in states)
+    shown = tuple(islice(found, limit))
+    more = sum(1 for _ in islice(found, _MOST_COUNTED + 1))
+    return shown, _left_out(noun, len(shown), more) if more else ""
+
+
+def _left_out(noun: Noun, shown: int, more: int) -> str:
+    total = f"more than {shown + _MOST_COUNTED:,}" if more > _MOST_COUNTED else f"{shown + more:,}"
+    which = "newest" if noun == Noun.RUN or noun in ARTIFACTS else "first"
+    return f"these are the {which} {shown:,} of {total} {plural(noun)}; `--all` shows all of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +122,7 @@ class Known:
 
 def last_run(grid: Grid, pipeline: str) -> Run | None:
     """The newest run of a pipeline."""
-    return next(iter(grid.runs(limit=1, pipeline=pipeline)), None)
+    return next(iter(grid.runs(limit=1, pipeline=pipeline).items), None)
 
 
 def pipeline_row(known: Known) -> tuple[object, ...]:
@@ -247,15 +251,23 @@ def list_all(
             metavar="NAME", help="Only the runs of this pipeline.", autocompletion=complete_pipelines
         ),
     ] = None,
-    number: Annotated[
-        int | None, typer.Option("-n", min=1, metavar="N", help="How many (of runs: 50 without it).")
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=1, metavar="N", help="How many to show."),
     ] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Show all, not only the newest 50 runs or versions.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """List a noun, runs and versions newest first; without one, show how many there are of each.
 
+    A table shows 50 runs or versions, --json has all of them.
+
     gridmill list runs --state failed -n 5
     """
+    if all and limit is not None:
+        raise InputError("--all and --limit exclude each other")
     states = read_states(None if noun is None else read_noun(noun), state or ())
     with session(context, reading=True) as client:
         if noun is None:
@@ -263,7 +275,9 @@ def list_all(
             emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))
             return
         kind = read_noun(noun)
-        found, left_out = listed(client.grid, kind, states, pipeline, number)
+        if limit is None and not (all or json) and (kind == Noun.RUN or kind in ARTIFACTS):
+            limit = RECENT
+        found, left_out = listed(client.grid, kind, states, pipeline, limit)
         if kind == Noun.PIPELINE:
             found = tuple(Known(pipeline=one, last=last_run(client.grid, one.name)) for one in found)
         names = {} if json or kind not in ARTIFACTS else _names(client.grid, found)
@@ -298,7 +312,7 @@ def _names(grid: Grid, versions: Sequence[Artifact]) -> Mapping[str, str]:
         one.id if counts[one.name] == 1 else grid.artifact(one.name).id
         for one in {one.name: one for one in versions}.values()
     )
-    return names_of(versions, grid.aliases(), latest)
+    return names_of(versions, list_nouns(grid, Noun.ALIAS), latest)
 
 
 def names_of(

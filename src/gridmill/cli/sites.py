@@ -166,7 +166,7 @@ def _joined(host: Host, settings: Settings, client: Client, site: Site, line: st
 def nodes(context: typer.Context, json: Json = False) -> None:
     """Show every provider node: what it has, what is claimed, what runs there, and what its owner uses."""
     with session(context) as client:
-        views = client.list_nodes()
+        views = tuple(client.list_nodes())
     if json:
         return emit(views)
     rows = [_node_row(view) for view in views]

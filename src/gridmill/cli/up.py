@@ -17,6 +17,7 @@ from gridmill.cli.sites import read_settings
 from gridmill.domain.amounts import show_count
 from gridmill.domain.naming import is_loopback
 from gridmill.domain.naming import read_address as read_host
+from gridmill.domain.states import FINISHED_RUNS, RunState
 from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.host import GRID_PORT, Gathered, Host
 from gridmill.settings import Settings
@@ -201,6 +202,7 @@ def read_address(listen: str) -> tuple[str, int] | None:
 
 
 _END_SECONDS = 90.0
+_UNFINISHED = [state for state in RunState if state not in FINISHED_RUNS]
 
 
 def down(
@@ -219,7 +221,7 @@ def down(
     """
     try:
         with session(context, embed=False) as client:
-            control, runs = client.control(), [run.id for run in client.list_runs() if run.ended is None]
+            control, runs = client.control(), [run.id for run in client.list_runs(states=_UNFINISHED)]
             client.grid.shutdown(all=all)
             ended = client.wait_for_end(_END_SECONDS)
     except UnavailableError as error:

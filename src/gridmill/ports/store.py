@@ -4,6 +4,7 @@ Every store uses the same key, parent and liveness of a record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from gridmill.domain.artifact import Alias, Artifact, Latest
@@ -70,6 +71,17 @@ class Delete:
 
 
 Change: TypeAlias = Put | Delete
+Mark: TypeAlias = int | str
+"""The place of a record in an order: its position or its key."""
+
+
+class Order(StrEnum):
+    """The order of a page of records: that in which they were first put, its reverse, or that of their keys
+    (by code point)."""
+
+    OLDEST_FIRST = "oldest-first"
+    NEWEST_FIRST = "newest-first"
+    BY_KEY = "by-key"
 
 
 class Store(Protocol):
@@ -83,7 +95,6 @@ class Store(Protocol):
         Raises StoreInUseError while another one owns it. A store that no other process can reach without
         the home's lock does nothing.
         """
-        ...
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """Apply all changes and keep all events, or none.
@@ -93,18 +104,15 @@ class Store(Protocol):
         Raises StaleVersionError when any expected version is wrong, StorageError when the store cannot
         be written, StoreLostError when its server is lost: then nobody knows whether it was committed.
         """
-        ...
 
     def get(self, noun: type[Any], key: str) -> Record | None:
         """One record by key (`keys.key_of`)."""
-        ...
 
     def live(self) -> Iterable[Record]:
         """Everything the control node keeps in memory: all sites, resources, schedules and backfills;
         chunks that are left; deployments that are not gone; runs that are not finished with all their
         JobRuns; attempts that are placed or running.
         In the order they were first put."""
-        ...
 
     def list(
         self,
@@ -115,27 +123,34 @@ class Store(Protocol):
         newest_first: bool = False,
     ) -> Sequence[Record]:
         """Records of a class in the order they were first put; `parent` filters (see `keys.parent_of`)."""
-        ...
+
+    def page(
+        self,
+        noun: type[Any],
+        *,
+        order: Order,
+        after: Mark | None = None,
+        limit: int,
+        parent: str | None = None,
+    ) -> Sequence[tuple[Mark, Record]]:
+        """The first `limit` records of a class that follow the mark `after` in that order, each with its
+        mark. The record with that mark may have been deleted."""
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
     ) -> Sequence[Event]:
         """Kept events with sequence > `after`, in order."""
-        ...
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """Forget the events of runs that ended long ago, all but the newest of the store: sequences go on
         growing. May be repeated."""
-        ...
 
     def counters(self) -> Mapping[str, int]:
         """The highest number used so far of each `name-N` id: runs per pipeline, deployments per resource,
         and `order` for Run.order. Used once, at start."""
-        ...
 
     def close(self) -> None:
         """Release files and connections; may be repeated."""
-        ...
 
 
 def key_of(noun: Noun) -> str:

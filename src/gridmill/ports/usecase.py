@@ -7,10 +7,11 @@ from enum import StrEnum
 from functools import cache
 from inspect import Signature, cleandoc, signature
 from types import NoneType
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from gridmill.domain.frozen import dataclass
 from gridmill.ports.grid import Grid
+from gridmill.ports.pages import Page
 
 Hint: TypeAlias = Any  # a type expression; typing has no type for them
 
@@ -103,13 +104,19 @@ class UseCase:
         return _hints(self.name)["return"]
 
     @property
+    def item(self) -> Hint | None:
+        """The type of the items of a list; None for what is no list."""
+        origin: object = get_origin(self.gives)
+        return get_args(self.gives)[0] if origin is Page else None
+
+    @property
     def form(self) -> Form:
-        """Whether the answer is one value, a list, a stream or nothing."""
+        """Whether the answer is one value (of a survey: a tuple), a page of a list, a stream or nothing."""
         if self.gives is NoneType:
             return Form.NOTHING
-        if Ellipsis in get_args(self.gives):
-            return Form.STREAM if "after" in self.takes else Form.LIST
-        return Form.ONE
+        if self.item is not None:
+            return Form.LIST
+        return Form.STREAM if Ellipsis in get_args(self.gives) and "after" in self.takes else Form.ONE
 
     @property
     def may_repeat(self) -> bool:

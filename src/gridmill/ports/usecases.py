@@ -4,21 +4,24 @@ The types of arguments and answers, default values and the line of help are thos
 `ports.grid`. The REST routes with their OpenAPI document (api/routes.py), the HTTP client (sdk/grid_http.py)
 and the calls over the Unix socket (rpc/) are derived from this table.
 
-Every list has one form: the whole list as a JSON array, in the order that the method documents. No list has
-pages; `runs` alone has a `limit`. Every stream has one form: a JSON array of items, each with a `sequence`,
-and an argument `after`, the sequence of the last item that the caller has.
+Every list has one form: pages of `items` in the order that the method documents, with a `next_cursor`, and
+the arguments `limit` and `cursor` (ports/pages.py). Every stream has one form: a JSON array of items, each
+with a `sequence`, and an argument `after`, the sequence of the last item that the caller has.
 """
 
 from collections.abc import Mapping
 
 from gridmill.errors import InputError
+from gridmill.ports.pages import MOST_ITEMS
 from gridmill.ports.usecase import Limits, Role, UseCase
 
 _NOTHING: Mapping[str, str] = {}
 _NO_LIMITS: Mapping[str, Limits] = {}
 _NAME = Limits(min_length=1, max_length=200)
 _HASH = Limits(pattern=r"^[0-9a-f]{8,128}$")
-_PAGE = Limits(ge=1, le=10_000)
+_PAGE = Limits(ge=1, le=MOST_ITEMS)
+_CURSOR = Limits(min_length=1, max_length=2000)
+_MANY = Limits(ge=1, le=10_000)
 _VIEWER, _OPERATOR, _ADMIN = Role
 
 
@@ -49,25 +52,23 @@ def _row(
     )
 
 
+def _list(name: str, request: str, tag: str, *, sent: Mapping[str, str] = _NOTHING) -> UseCase:
+    limits = {"limit": _PAGE, "cursor": _CURSOR}
+    return _row(name, request, tag, _VIEWER, f"list_{name}", sent=sent, limits=limits)
+
+
 _ROWS = (
     _row("control", "GET /control", "control", _VIEWER, "show_control"),
     _row("shutdown", "POST /control/shutdown", "control", _ADMIN),
-    _row("pipelines", "GET /pipelines", "pipelines", _VIEWER, "list_pipelines"),
+    _list("pipelines", "GET /pipelines", "pipelines"),
     _row("apply", "POST /pipelines", "pipelines", _OPERATOR, "apply_pipeline", body=("pipeline",)),
     _row("pipeline", "GET /pipelines/{name}", "pipelines", _VIEWER, "show_pipeline"),
     _row("remove_pipeline", "DELETE /pipelines/{name}", "pipelines", _OPERATOR),
     _row("plan_run", "POST /plans", "runs", _VIEWER, body=("pipeline",)),
     _row("start_run", "POST /runs", "runs", _OPERATOR, body=("pipeline",), starts_run=True),
-    _row(
-        "runs",
-        "GET /runs",
-        "runs",
-        _VIEWER,
-        "list_runs",
-        sent={"states": "state"},
-        limits={"limit": _PAGE},
-    ),
+    _list("runs", "GET /runs", "runs", sent={"states": "state"}),
     _row("run", "GET /runs/{run_id}", "runs", _VIEWER, "show_run"),
+    _list("jobs", "GET /runs/{run_id}/jobs", "runs"),
     _row("remove_run", "DELETE /runs/{run_id}", "runs", _OPERATOR),
     _row("resume", "POST /runs/{run_id}/resume", "runs", _OPERATOR, "resume_run", starts_run=True),
     _row("stop_run", "POST /runs/{run_id}/stop", "runs", _OPERATOR),
@@ -77,18 +78,18 @@ _ROWS = (
         "runs",
         _VIEWER,
         "follow_events",
-        limits={"after": Limits(ge=0, lt=2**63), "limit": _PAGE, "wait_seconds": Limits(ge=0, le=60)},
+        limits={"after": Limits(ge=0, lt=2**63), "limit": _MANY, "wait_seconds": Limits(ge=0, le=60)},
     ),
     _row("report", "GET /runs/{run_id}/report", "runs", _VIEWER, "show_report"),
-    _row("resources", "GET /resources", "resources", _VIEWER, "list_resources"),
+    _list("resources", "GET /resources", "resources"),
     _row("configure_resource", "PUT /resources/{resource.name}", "resources", _OPERATOR, body=("resource",)),
     _row("remove_resource", "DELETE /resources/{name}", "resources", _OPERATOR),
-    _row("sites", "GET /sites", "sites", _VIEWER, "list_sites"),
-    _row("nodes", "GET /nodes", "sites", _VIEWER, "list_nodes"),
-    _row("farms", "GET /farms", "sites", _VIEWER, "list_farms"),
+    _list("sites", "GET /sites", "sites"),
+    _list("nodes", "GET /nodes", "sites"),
+    _list("farms", "GET /farms", "sites"),
     _row("add_site", "PUT /sites/{site.name}", "sites", _ADMIN, body=("site",)),
     _row("remove_site", "DELETE /sites/{name}", "sites", _ADMIN),
-    _row("deployments", "GET /deployments", "deployments", _VIEWER, "list_deployments"),
+    _list("deployments", "GET /deployments", "deployments"),
     _row(
         "release",
         "DELETE /deployments/{deployment_id}",
@@ -100,11 +101,11 @@ _ROWS = (
     _row(
         "put_bundle", "PUT /bundles/{bundle}", "bundles", _OPERATOR, body=("data",), limits={"bundle": _HASH}
     ),
-    _row("artifacts", "GET /artifacts", "artifacts", _VIEWER, "list_artifacts"),
+    _list("artifacts", "GET /artifacts", "artifacts"),
     _row("artifact", "GET /artifacts/{artifact_id:path}", "artifacts", _VIEWER, "show_artifact"),
     _row("remove_artifact", "DELETE /artifacts/{artifact_id:path}", "artifacts", _OPERATOR),
     _row("version", "GET /versions/{artifact_id:path}", "artifacts", _VIEWER, "show_version"),
-    _row("preview", "GET /previews/{artifact_id:path}", "artifacts", _VIEWER, limits={"rows": _PAGE}),
+    _row("preview", "GET /previews/{artifact_id:path}", "artifacts", _VIEWER, limits={"rows": _MANY}),
     _row("diff", "GET /diffs", "artifacts", _VIEWER),
     _row("compare", "GET /comparisons/{name:path}", "artifacts", _VIEWER, sent={"versions": "version"}),
     _row(
@@ -119,7 +120,7 @@ _ROWS = (
     _row("usage", "GET /usage", "housekeeping", _VIEWER),
     _row("clean", "POST /clean", "housekeeping", _ADMIN, limits={"days": Limits(gt=0)}),
     _row("verify", "POST /verify", "artifacts", _VIEWER),
-    _row("aliases", "GET /aliases", "aliases", _VIEWER, "list_aliases"),
+    _list("aliases", "GET /aliases", "aliases"),
     _row(
         "set_alias",
         "PUT /aliases/{alias.id:path}",
@@ -130,7 +131,7 @@ _ROWS = (
         limits={"expected": Limits(ge=0)},
     ),
     _row("remove_alias", "DELETE /aliases/{alias_id:path}", "aliases", _OPERATOR),
-    _row("schedules", "GET /schedules", "schedules", _VIEWER, "list_schedules"),
+    _list("schedules", "GET /schedules", "schedules"),
     _row(
         "schedule",
         "GET /schedules/{name:path}",
@@ -145,7 +146,7 @@ _ROWS = (
     _row(
         "start_schedule", "POST /schedules/{name:path}/start", "schedules", _OPERATOR, limits={"name": _NAME}
     ),
-    _row("backfills", "GET /backfills", "backfills", _VIEWER, "list_backfills"),
+    _list("backfills", "GET /backfills", "backfills"),
     _row("backfill", "GET /backfills/{name}", "backfills", _VIEWER, "show_backfill"),
     _row("start_backfill", "POST /backfills", "backfills", _OPERATOR, body=("backfill", "chunks")),
     _row(
@@ -156,7 +157,7 @@ _ROWS = (
         body=("backfill", "values"),
     ),
     _row("stop_backfill", "POST /backfills/{name}/stop", "backfills", _OPERATOR),
-    _row("projects", "GET /projects", "projects", _VIEWER, "list_projects"),
+    _list("projects", "GET /projects", "projects"),
     _row("configure_project", "PUT /projects/{project.name}", "projects", _ADMIN, body=("project",)),
     _row("remove_project", "DELETE /projects/{name}", "projects", _ADMIN),
     _row("advise", "GET /advice/{name:path}", "advice", _VIEWER, limits={"name": _NAME}),
@@ -168,9 +169,9 @@ _ROWS = (
         limits={"name": _NAME, "workers": Limits(ge=1, le=1024), "share": Limits(gt=0, le=1)},
         starts_run=True,
     ),
-    _row("alterations", "GET /alterations", "sinks", _VIEWER, "list_alterations"),
+    _list("alterations", "GET /alterations", "sinks"),
     _row("alter_sink", "POST /alterations/{name:path}", "sinks", _OPERATOR, body=("change",)),
-    _row("load_tasks", "GET /tasks", "sinks", _VIEWER, "list_load_tasks"),
+    _list("load_tasks", "GET /tasks", "sinks"),
 )
 
 USE_CASES: Mapping[str, UseCase] = {row.name: row for row in _ROWS}

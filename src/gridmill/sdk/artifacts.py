@@ -1,5 +1,6 @@
 """Client methods for versions: sinks, datasets, models, predictions and files."""
 
+from functools import partial
 from pathlib import Path
 
 from gridmill.domain.archive import Moved
@@ -10,6 +11,7 @@ from gridmill.domain.usage import HISTORY_DAYS, Usage, Waste
 from gridmill.domain.views import Removal, VersionView
 from gridmill.errors import InputError, NotFoundError
 from gridmill.sdk.base import Connected
+from gridmill.sdk.listing import Listing
 from gridmill.sdk.loaded import Version
 
 
@@ -17,10 +19,11 @@ class VersionVerbs(Connected):
     """The verbs of versions: what jobs made."""
 
     def list_artifacts(
-        self, *, kind: ArtifactKind | str | None = None, name: str | None = None
-    ) -> tuple[Artifact, ...]:
+        self, *, kind: ArtifactKind | str | None = None, name: str | None = None, limit: int | None = None
+    ) -> Listing[Artifact]:
         """Versions of sinks, datasets, models, predictions and files, newest first."""
-        return self.grid.artifacts(kind=None if kind is None else read_artifact_kind(kind), name=name)
+        known = None if kind is None else read_artifact_kind(kind)
+        return Listing(partial(self.grid.artifacts, kind=known, name=name), limit=limit)
 
     def artifact(self, reference: str) -> Artifact:
         """A version: `weather/lstm@3`, `weather/lstm@prod`, or the newest of `weather/lstm`."""
@@ -105,9 +108,9 @@ class VersionVerbs(Connected):
         """Take away versions beyond what their jobs retain, leftovers, and history older than `days`."""
         return self.grid.clean(days=days, dry_run=dry_run)
 
-    def list_aliases(self, name: str | None = None) -> tuple[Alias, ...]:
-        """The aliases that were set."""
-        return self.grid.aliases(name=name)
+    def list_aliases(self, name: str | None = None, *, limit: int | None = None) -> Listing[Alias]:
+        """The aliases that were set, by name."""
+        return Listing(partial(self.grid.aliases, name=name), limit=limit)
 
     def remove_artifact(self, artifact: str, *, force: bool = False, dry_run: bool = False) -> Removal:
         """Delete the content of a version (`weather/lstm@3`) or of all (`weather/lstm`); what went.

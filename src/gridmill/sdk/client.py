@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,6 +34,7 @@ from gridmill.sdk.arguments import checked
 from gridmill.sdk.artifacts import VersionVerbs
 from gridmill.sdk.base import Connected
 from gridmill.sdk.discovery import Dialled, dial_home, dial_url, home_settings
+from gridmill.sdk.listing import Listing
 from gridmill.sdk.loaded import Version
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
 from gridmill.sdk.notebook import register
@@ -44,9 +46,9 @@ from gridmill.settings import Settings
 class ScheduleVerbs(Connected):
     """The verbs of schedules; `apply` makes them."""
 
-    def list_schedules(self) -> tuple[ScheduleView, ...]:
+    def list_schedules(self, *, limit: int | None = None) -> Listing[ScheduleView]:
         """Schedules of kept pipelines, by name."""
-        return self.grid.schedules()
+        return Listing(self.grid.schedules, limit=limit)
 
     def stop_schedule(self, name: str) -> ScheduleView:
         """Pause it: no further run starts until `start_schedule`. Runs that are active go on."""
@@ -78,9 +80,9 @@ class ShareVerbs(Connected):
             Project(name=name, share=share, cpus=cpus, memory_bytes=memory_bytes, gpus=gpus)
         )
 
-    def list_projects(self) -> tuple[ProjectView, ...]:
+    def list_projects(self, *, limit: int | None = None) -> Listing[ProjectView]:
         """Projects as they stand, by name."""
-        return self.grid.projects()
+        return Listing(self.grid.projects, limit=limit)
 
     def remove_project(self, name: str) -> None:
         """Remove a project, and what it used. Raises ConflictError while runs of it are active."""
@@ -113,17 +115,17 @@ class SiteVerbs(Connected):
             replace(known, address=address or known.address, settings=left), replace=True
         )
 
-    def list_sites(self) -> tuple[Site, ...]:
+    def list_sites(self, *, limit: int | None = None) -> Listing[Site]:
         """Sites and their nodes, by name."""
-        return self.grid.sites()
+        return Listing(self.grid.sites, limit=limit)
 
-    def list_nodes(self) -> tuple[NodeView, ...]:
+    def list_nodes(self, *, limit: int | None = None) -> Listing[NodeView]:
         """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
-        return self.grid.nodes()
+        return Listing(self.grid.nodes, limit=limit)
 
-    def list_farms(self) -> tuple[FarmView, ...]:
+    def list_farms(self, *, limit: int | None = None) -> Listing[FarmView]:
         """Farms, as they were some seconds ago: GPUs, line, disk, version; and how quick the way there is."""
-        return self.grid.farms()
+        return Listing(self.grid.farms, limit=limit)
 
     def remove_site(self, name: str) -> None:
         """Forget a site where nothing is up."""
@@ -133,13 +135,13 @@ class SiteVerbs(Connected):
 class SinkVerbs(Connected):
     """The verbs of sinks."""
 
-    def list_alterations(self, name: str | None = None) -> tuple[Alterations, ...]:
+    def list_alterations(self, name: str | None = None, *, limit: int | None = None) -> Listing[Alterations]:
         """What was altered of one sink (`pipeline/job`) or of all."""
-        return self.grid.alterations(name=name)
+        return Listing(partial(self.grid.alterations, name=name), limit=limit)
 
-    def list_load_tasks(self, name: str | None = None) -> tuple[LoadTask, ...]:
+    def list_load_tasks(self, name: str | None = None, *, limit: int | None = None) -> Listing[LoadTask]:
         """How each source of one sink (`pipeline/job`) or of all stands: rows, position, next look."""
-        return self.grid.load_tasks(name=name)
+        return Listing(partial(self.grid.load_tasks, name=name), limit=limit)
 
     def add_to_sink(self, name: str, part: Constraint | Outage | str, *, metric: str = "") -> Alterations:
         """Add a constraint, an outage, a source (its path), or with `metric` a metric (its SQL).
@@ -272,9 +274,9 @@ class BackfillVerbs(Connected):
         """Start no further chunk; runs that are active go on."""
         return self._ask(lambda grid: grid.stop_backfill(name))
 
-    def list_backfills(self) -> tuple[BackfillView, ...]:
+    def list_backfills(self, *, limit: int | None = None) -> Listing[BackfillView]:
         """Backfills, by name."""
-        return self.grid.backfills()
+        return Listing(self.grid.backfills, limit=limit)
 
 
 def _with_bounds(file: Path, values: Mapping[str, Any] | None) -> Pipeline:
@@ -333,13 +335,13 @@ class ResourceVerbs(Connected):
         """Remove a resource."""
         self.grid.remove_resource(name)
 
-    def list_resources(self) -> tuple[Resource, ...]:
+    def list_resources(self, *, limit: int | None = None) -> Listing[Resource]:
         """Resources, by name."""
-        return self.grid.resources()
+        return Listing(self.grid.resources, limit=limit)
 
-    def list_deployments(self) -> tuple[Deployment, ...]:
+    def list_deployments(self, *, limit: int | None = None) -> Listing[Deployment]:
         """Deployments that are not gone."""
-        return self.grid.deployments()
+        return Listing(self.grid.deployments, limit=limit)
 
 
 def make_resource(fields: Mapping[str, object]) -> Resource:
@@ -443,9 +445,9 @@ class Client(
         """One noun: `show("model", "weather/lstm")`, `show("job", "weather-1/train")`."""
         return find_noun(self.grid, read_noun(noun), name)
 
-    def list_pipelines(self) -> tuple[Pipeline, ...]:
+    def list_pipelines(self, *, limit: int | None = None) -> Listing[Pipeline]:
         """Pipelines, by name, as they were applied last, or else as they were run last."""
-        return self.grid.pipelines()
+        return Listing(self.grid.pipelines, limit=limit)
 
     def remove_pipeline(self, name: str) -> None:
         """Forget a pipeline; its runs and artifacts stay."""

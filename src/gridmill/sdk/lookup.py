@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from gridmill.domain.artifact import ArtifactKind
@@ -9,6 +10,7 @@ from gridmill.domain.run import Attempt
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.grid import Grid
+from gridmill.sdk.listing import Listing, Lists
 
 _LATEST = 20
 """How many of the newest runs of a pipeline are searched for one that is no probe."""
@@ -37,24 +39,24 @@ class Noun(StrEnum):
     CONTROL = "control"
 
 
-LISTED: Mapping[Noun, Callable[[Grid], tuple[Any, ...]]] = {
-    Noun.RUN: lambda grid: grid.runs(),
-    Noun.RESOURCE: lambda grid: grid.resources(),
-    Noun.PROJECT: lambda grid: grid.projects(),
-    Noun.SITE: lambda grid: grid.sites(),
-    Noun.DEPLOYMENT: lambda grid: grid.deployments(),
-    Noun.PIPELINE: lambda grid: grid.pipelines(),
-    Noun.SCHEDULE: lambda grid: grid.schedules(),
-    Noun.BACKFILL: lambda grid: grid.backfills(),
-    Noun.SINK: lambda grid: grid.artifacts(kind=ArtifactKind.SINK),
-    Noun.DATASET: lambda grid: grid.artifacts(kind=ArtifactKind.DATASET),
-    Noun.MODEL: lambda grid: grid.artifacts(kind=ArtifactKind.MODEL),
-    Noun.PREDICTION: lambda grid: grid.artifacts(kind=ArtifactKind.PREDICTION),
-    Noun.FILES: lambda grid: grid.artifacts(kind=ArtifactKind.FILES),
-    Noun.ARTIFACT: lambda grid: grid.artifacts(),
-    Noun.ALIAS: lambda grid: grid.aliases(),
+LISTED: Mapping[Noun, Callable[[Grid], Lists[Any]]] = {
+    Noun.RUN: lambda grid: grid.runs,
+    Noun.RESOURCE: lambda grid: grid.resources,
+    Noun.PROJECT: lambda grid: grid.projects,
+    Noun.SITE: lambda grid: grid.sites,
+    Noun.DEPLOYMENT: lambda grid: grid.deployments,
+    Noun.PIPELINE: lambda grid: grid.pipelines,
+    Noun.SCHEDULE: lambda grid: grid.schedules,
+    Noun.BACKFILL: lambda grid: grid.backfills,
+    Noun.SINK: lambda grid: partial(grid.artifacts, kind=ArtifactKind.SINK),
+    Noun.DATASET: lambda grid: partial(grid.artifacts, kind=ArtifactKind.DATASET),
+    Noun.MODEL: lambda grid: partial(grid.artifacts, kind=ArtifactKind.MODEL),
+    Noun.PREDICTION: lambda grid: partial(grid.artifacts, kind=ArtifactKind.PREDICTION),
+    Noun.FILES: lambda grid: partial(grid.artifacts, kind=ArtifactKind.FILES),
+    Noun.ARTIFACT: lambda grid: grid.artifacts,
+    Noun.ALIAS: lambda grid: grid.aliases,
 }
-"""The function that lists each kind of record."""
+"""The use case that lists each kind of record."""
 
 ARTIFACTS = frozenset({Noun.SINK, Noun.DATASET, Noun.MODEL, Noun.PREDICTION, Noun.FILES, Noun.ARTIFACT})
 """Kinds of records that are versions."""
@@ -88,13 +90,13 @@ def read_noun(word: str) -> Noun:
     raise InputError(f"{word!r} is nothing Gridmill knows", hint=f"There are: {', '.join(Noun)}.")
 
 
-def list_nouns(grid: Grid, noun: Noun) -> tuple[Any, ...]:
-    """All of that noun. Raises InputError for those that are parts of a run."""
+def list_nouns(grid: Grid, noun: Noun, *, limit: int | None = None) -> Listing[Any]:
+    """All of that noun, or the first `limit`. Raises InputError for those that are parts of a run."""
     if noun not in LISTED:
         raise InputError(
             f"{noun}s are not listed by themselves", hint="`gridmill show run RUN` shows its jobs."
         )
-    return LISTED[noun](grid)
+    return Listing(LISTED[noun](grid), limit=limit)
 
 
 def remove_noun(grid: Grid, noun: Noun, name: str) -> None:
@@ -133,7 +135,8 @@ def find_run(grid: Grid, name: str) -> RunView:
     try:
         return grid.run(name)
     except NotFoundError:
-        newest = next((run for run in grid.runs(limit=_LATEST, pipeline=name) if not run.probe), None)
+        runs = grid.runs(limit=_LATEST, pipeline=name).items
+        newest = next((run for run in runs if not run.probe), None)
         if newest is None:
             raise
     return grid.run(newest.id)
@@ -169,7 +172,7 @@ def find_attempt(grid: Grid, name: str) -> Attempt:
 
 
 def _listed(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as find_noun
-    known = {getattr(one, "id", None) or one.name: one for one in LISTED[noun](grid)}
+    known = {getattr(one, "id", None) or one.name: one for one in list_nouns(grid, noun)}
     if name not in known:
         hint = f"There are: {', '.join(sorted(known))}." if known else "There are none."
         raise NotFoundError(f"there is no {noun} {name!r}", hint=hint)

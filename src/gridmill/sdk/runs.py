@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ from gridmill.errors import (
 )
 from gridmill.ports.grid import Grid
 from gridmill.sdk.base import Connected
+from gridmill.sdk.listing import Listing
 from gridmill.sdk.lookup import find_run, job_of
 from gridmill.sdk.notebook import progress
 from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
@@ -299,10 +301,15 @@ class RunVerbs(Connected):
         return self.grid.remove_run(run, dry_run=dry_run)
 
     def list_runs(
-        self, *, limit: int = 50, pipeline: str | None = None, states: Sequence[RunState | str] = ()
-    ) -> tuple[Run, ...]:
+        self, *, limit: int | None = None, pipeline: str | None = None, states: Sequence[RunState | str] = ()
+    ) -> Listing[Run]:
         """Runs, newest first; with `states` (`["failed"]`), those in one of these. Raises InputError."""
-        return self.grid.runs(limit=limit, pipeline=pipeline, states=tuple(map(_state, states)))
+        chosen = tuple(map(_state, states))
+        return Listing(partial(self.grid.runs, pipeline=pipeline, states=chosen), limit=limit)
+
+    def list_jobs(self, run: str, *, limit: int | None = None) -> Listing[JobView]:
+        """The jobs of a run in declared order. `status` gives them all at once, with the run."""
+        return Listing(partial(self.grid.jobs, self.status(run).run.id), limit=limit)
 
 
 def _state(word: RunState | str) -> RunState:

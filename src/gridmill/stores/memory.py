@@ -5,12 +5,24 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import JobRun, Run
-from gridmill.ports.store import Change, Noun, Put, Record, Store, is_live, key_of, parent_of
+from gridmill.ports.store import (
+    Change,
+    Mark,
+    Noun,
+    Order,
+    Put,
+    Record,
+    Store,
+    is_live,
+    key_of,
+    parent_of,
+)
 from gridmill.stores.compare_and_set import Address, address_of, check_versions, numbers_used
 
 
@@ -91,6 +103,27 @@ class MemoryStore:
             ordered = reversed(found) if newest_first else iter(found)
             return [kept.record for kept in islice(ordered, limit)]
 
+    def page(
+        self,
+        noun: type[Any],
+        *,
+        order: Order,
+        after: Mark | None = None,
+        limit: int,
+        parent: str | None = None,
+    ) -> Sequence[tuple[Mark, Record]]:
+        """See Store."""
+        with self._lock:
+            found = [
+                (key if order == Order.BY_KEY else kept.position, kept.record)
+                for key, kept in self._records.get(noun, {}).items()
+                if parent in (None, kept.parent)
+            ]
+        newest_first = order == Order.NEWEST_FIRST
+        found.sort(key=itemgetter(0), reverse=newest_first)
+        left = (one for one in found if after is None or _follows(one[0], after, newest_first=newest_first))
+        return [*islice(left, limit)]
+
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
     ) -> Sequence[Event]:
@@ -150,6 +183,10 @@ class MemoryStore:
         self._events.append(kept)
         self._events_of_runs.setdefault(kept.run_id, []).append(kept)
         return kept.sequence
+
+
+def _follows(mark: Any, after: Any, *, newest_first: bool) -> bool:  # noqa: ANN401  both are of one type
+    return bool(mark < after if newest_first else mark > after)
 
 
 def make() -> Store:

@@ -84,4 +84,5 @@ def _open(driver: Any, address: SplitResult) -> Connection:  # noqa: ANN401  a m
 
 @cache
 def _spell(statement: str) -> str:
-    return re.sub(r":(\w+)", r"%(\1)s", statement)
+    by_code_point = statement.replace("COLLATE BINARY", 'COLLATE "C"')
+    return re.sub(r":(\w+)", r"%(\1)s", by_code_point)

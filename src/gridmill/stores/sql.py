@@ -15,7 +15,19 @@ from gridmill.codec import decode, encode
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import JobRun, Run
 from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
-from gridmill.ports.store import Change, Delete, Noun, Put, Record, Store, is_live, key_of, parent_of
+from gridmill.ports.store import (
+    Change,
+    Delete,
+    Mark,
+    Noun,
+    Order,
+    Put,
+    Record,
+    Store,
+    is_live,
+    key_of,
+    parent_of,
+)
 from gridmill.stores.compare_and_set import Address, check_versions, numbers_used, rounds
 from gridmill.stores.dialect import Connection, Connections, Cursor, Dialect, Rows, transaction, translated
 from gridmill.stores.postgresql import at
@@ -331,6 +343,12 @@ _NUMBERS_OF_POD = (  # `number > 0` says that the index on (pod_id, number) will
 )
 _DROP_EVENTS = "DELETE FROM event WHERE run_id = :run_id AND sequence < (SELECT max(sequence) FROM event)"
 _RECORD = "SELECT noun, version, body FROM record WHERE noun = :noun"
+_ORDERS: Mapping[Order, tuple[str, str, str]] = {
+    Order.OLDEST_FIRST: ("position", ">", "ASC"),
+    Order.NEWEST_FIRST: ("position", "<", "DESC"),
+    Order.BY_KEY: ("key COLLATE BINARY", ">", "ASC"),
+}
+"""For each order the column, the comparison with the mark, and the direction."""
 _LIVE = f"""
 SELECT noun, version, body, position FROM record WHERE live = TRUE
 UNION ALL
@@ -442,6 +460,24 @@ class SqlStore:
         query += ["ORDER BY position", "DESC" if newest_first else "ASC"]
         query += ["LIMIT :limit"] if limit is not None else []
         return to_records(self._rows(" ".join(query), noun=noun.__name__, parent=parent, limit=limit))
+
+    def page(
+        self,
+        noun: type[Any],
+        *,
+        order: Order,
+        after: Mark | None = None,
+        limit: int,
+        parent: str | None = None,
+    ) -> Sequence[tuple[Mark, Record]]:
+        """See Store."""
+        column, follows, direction = _ORDERS[order]
+        query = [f"SELECT noun, version, body, {column} FROM record WHERE noun = :noun"]
+        query += ["AND parent = :parent"] if parent is not None else []
+        query += [f"AND {column} {follows} :after"] if after is not None else []
+        query += [f"ORDER BY {column} {direction} LIMIT :limit"]
+        rows = self._rows(" ".join(query), noun=noun.__name__, parent=parent, after=after, limit=limit)
+        return [(row[3], record) for row, record in zip(rows, to_records(rows), strict=True)]
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

@@ -32,9 +32,17 @@ from gridmill.domain.states import (
 )
 from gridmill.domain.views import ControlView, DryRun, JobView, PlannedJob, RunRemoval, RunView
 from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.ports.pages import PAGE_ITEMS, Page, cut_page, page_by_names, page_request
 from gridmill.ports.usecase import Role, UseCase
 from gridmill.ports.usecases import USE_CASES
-from gridmill.testing.fake_nouns import FakeAdvising, FakeAlterations, FakeSharing, FakeSites, found
+from gridmill.testing.fake_nouns import (
+    FakeAdvising,
+    FakeAlterations,
+    FakeSharing,
+    FakeSites,
+    found,
+    page_of_newest,
+)
 
 C = TypeVar("C", bound=type)
 
@@ -229,11 +237,23 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         )
 
     def runs(
-        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
-    ) -> tuple[Run, ...]:
+        self,
+        *,
+        pipeline: str | None = None,
+        states: tuple[RunState, ...] = (),
+        limit: int = PAGE_ITEMS,
+        cursor: str | None = None,
+    ) -> Page[Run]:
         """See Grid."""
         runs = [view.run for view in reversed(self._views.values()) if not states or view.run.state in states]
-        return tuple(run for run in runs if pipeline in (None, run.pipeline))[:limit]
+        request = page_request(int, "runs", limit, cursor, pipeline, states)
+        return page_of_newest(request, [run for run in runs if pipeline in (None, run.pipeline)])
+
+    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobView]:
+        """See Grid."""
+        request = page_request(int, "jobs", limit, cursor, run_id)
+        numbered = enumerate(self.run(run_id).jobs)
+        return cut_page(request, (one for one in numbered if request.after is None or one[0] > request.after))
 
     def run(self, run_id: str) -> RunView:
         """See Grid."""
@@ -293,9 +313,11 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             self._changed.wait_for(there, timeout=wait_seconds)
             return there()
 
-    def pipelines(self) -> tuple[Pipeline, ...]:
+    def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
         """See Grid."""
-        return tuple(self._pipelines[name] for name in sorted(self._pipelines))
+        return page_by_names(
+            page_request(tuple, "pipelines", limit, cursor), self._pipelines.values(), lambda one: (one.name,)
+        )
 
     def pipeline(self, name: str) -> Pipeline:
         """See Grid."""

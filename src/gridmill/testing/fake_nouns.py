@@ -6,7 +6,7 @@ Projects use nothing.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import TypeVar
 
@@ -50,6 +50,16 @@ from gridmill.domain.site import Node, NodeView, Site, SiteKind
 from gridmill.domain.usage import HISTORY_DAYS, Parallel, Usage, Waste
 from gridmill.domain.views import FarmView, Removal, RunView, ScheduleView, VersionView
 from gridmill.errors import ConflictError, NotFoundError, StaleVersionError
+from gridmill.ports.pages import (
+    PAGE_ITEMS,
+    Page,
+    PageRequest,
+    cut_page,
+    names_of_deployment,
+    page_by_names,
+    page_of_views,
+    page_request,
+)
 from gridmill.scheduler.advice import Known, advise
 
 ADVISED = "weather/predict"
@@ -141,6 +151,12 @@ HERE = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
 with_changes = replace  # where an argument is called replace
 
 
+def page_of_newest(request: PageRequest[int], newest: Sequence[T]) -> Page[T]:
+    """A page of what is given newest first, and only grows: keys are numbers from the oldest one."""
+    keyed = zip(range(len(newest) - 1, -1, -1), newest, strict=True)
+    return cut_page(request, (one for one in keyed if request.after is None or one[0] < request.after))
+
+
 def found(table: Mapping[str, T], key: str, what: str) -> T:
     """The entry. Raises NotFoundError."""
     if key not in table:
@@ -163,28 +179,35 @@ class FakeSites:
         )
         return resource, Sizing(amounts=amounts, workers=resource.workers or 1, why=("as asked",))
 
-    def resources(self) -> tuple[Resource, ...]:
+    def resources(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Resource]:
         """See Grid."""
-        return tuple(self._resources[name] for name in sorted(self._resources))
+        return page_by_names(
+            page_request(tuple, "resources", limit, cursor), self._resources.values(), lambda one: (one.name,)
+        )
 
     def remove_resource(self, name: str) -> None:
         """See Grid."""
         found(self._resources, name, "resource")
         del self._resources[name]
 
-    def sites(self) -> tuple[Site, ...]:
+    def sites(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Site]:
         """See Grid."""
-        local = Site(name="local", kind=SiteKind.LOCAL, nodes=(HERE,))
-        return (local, *(self._sites[name] for name in sorted(self._sites)))
+        request = page_request(tuple, "sites", limit, cursor)
+        return page_by_names(request, self._all_sites(), lambda one: (one.name,))
 
-    def nodes(self) -> tuple[NodeView, ...]:
+    def _all_sites(self) -> tuple[Site, ...]:
+        return (Site(name="local", kind=SiteKind.LOCAL, nodes=(HERE,)), *self._sites.values())
+
+    def nodes(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[NodeView]:
         """See Grid."""
-        return tuple(NodeView(site=site.name, node=HERE, claimed=Amounts()) for site in self.sites())
+        nodes = (NodeView(site=site.name, node=HERE, claimed=Amounts()) for site in self._all_sites())
+        return page_by_names(page_request(tuple, "nodes", limit, cursor), nodes, lambda one: (one.site,))
 
-    def farms(self) -> tuple[FarmView, ...]:
+    def farms(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[FarmView]:
         """See Grid. None answers."""
-        clusters = (site for site in self.sites() if site.kind == SiteKind.CLUSTER)
-        return tuple(FarmView(site=site.name, problem="it does not answer") for site in clusters)
+        clusters = (site for site in self._all_sites() if site.kind == SiteKind.CLUSTER)
+        farms = (FarmView(site=site.name, problem="it does not answer") for site in clusters)
+        return page_by_names(page_request(tuple, "farms", limit, cursor), farms, lambda one: (one.site,))
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """See Grid. Every site has one node."""
@@ -200,9 +223,10 @@ class FakeSites:
         found(self._sites, name, "site")
         del self._sites[name]
 
-    def deployments(self) -> tuple[Deployment, ...]:
+    def deployments(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Deployment]:
         """See Grid."""
-        return tuple(self._deployments.values())
+        request = page_request(tuple, "deployments", limit, cursor)
+        return page_by_names(request, self._deployments.values(), names_of_deployment)
 
     def release(self, deployment_id: str) -> None:
         """See Grid."""
@@ -216,20 +240,24 @@ class FakeSchedules:
     _pipelines: dict[str, Pipeline] = field(default_factory=dict)
     _paused: set[str] = field(default_factory=set)
 
-    def schedules(self) -> tuple[ScheduleView, ...]:
+    def schedules(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ScheduleView]:
         """See Schedules."""
+        request = page_request(tuple, "schedules", limit, cursor)
+        return page_by_names(request, self._schedules(), lambda one: (one.name,))
+
+    def _schedules(self) -> tuple[ScheduleView, ...]:
         return tuple(
             ScheduleView(
                 schedule=Schedule(name=name, spec=spec, since=0.0, paused=name in self._paused),
                 why="paused" if name in self._paused else "",
             )
-            for pipeline in sorted(self._pipelines)
-            for name, spec in self._pipelines[pipeline].schedules.items()
+            for pipeline in self._pipelines.values()
+            for name, spec in pipeline.schedules.items()
         )
 
     def schedule(self, name: str) -> ScheduleView:
         """See Schedules."""
-        for view in self.schedules():
+        for view in self._schedules():
             if view.name == name:
                 return view
         raise NotFoundError(f"there is no schedule {name!r}")
@@ -251,9 +279,10 @@ class FakeBackfills(FakeSchedules):
 
     _backfills: dict[str, Backfill] = field(default_factory=dict)
 
-    def backfills(self) -> tuple[BackfillView, ...]:
+    def backfills(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[BackfillView]:
         """See Backfills."""
-        return tuple(self.backfill(name) for name in sorted(self._backfills))
+        request = page_request(tuple, "backfills", limit, cursor)
+        return page_of_views(request, self._backfills, lambda name: (name,), self.backfill)
 
     def backfill(self, name: str) -> BackfillView:
         """See Backfills."""
@@ -289,10 +318,22 @@ class FakeVersions(FakeBackfills):
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
     _aliases: dict[str, Alias] = field(default_factory=dict)
 
-    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+    def artifacts(
+        self,
+        *,
+        kind: ArtifactKind | None = None,
+        name: str | None = None,
+        limit: int = PAGE_ITEMS,
+        cursor: str | None = None,
+    ) -> Page[Artifact]:
         """See Versions."""
+        request = page_request(int, "artifacts", limit, cursor, kind, name)
+        return page_of_newest(request, self._versions(kind, name))
+
+    def _versions(self, kind: ArtifactKind | None = None, name: str | None = None) -> list[Artifact]:
+        """Newest first."""
         newest = reversed(self._artifacts.values())
-        return tuple(one for one in newest if kind in (None, one.kind) and name in (None, one.name))
+        return [one for one in newest if kind in (None, one.kind) and name in (None, one.name)]
 
     def artifact(self, artifact_id: str) -> Artifact:
         """See Versions."""
@@ -302,9 +343,9 @@ class FakeVersions(FakeBackfills):
         if alias is not None and alias.number is not None:
             found = self._artifacts.get(f"{name}@{alias.number}")
         elif alias is not None or version == BEST:
-            found = best_of(self.artifacts(name=name), alias.metric if alias else "")
+            found = best_of(self._versions(name=name), alias.metric if alias else "")
         elif version in ("", LATEST):
-            found = next(iter(self.artifacts(name=name)), None)
+            found = next(iter(self._versions(name=name)), None)
         else:
             found = self._artifacts.get(artifact_id)
         if found is None:
@@ -334,14 +375,14 @@ class FakeVersions(FakeBackfills):
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
         """See Versions. (Nobody knows how long they took.)"""
         asked = references_of(name, versions) if versions or "@" in name else ()
-        found = [self.artifact(one) for one in asked] or [*reversed(self.artifacts(name=name))]
+        found = [self.artifact(one) for one in asked] or [*reversed(self._versions(name=name))]
         views = [VersionView(artifact=one) for one in check_models(found, name)]
         return side_by_side(views, {})
 
     def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
         """See Versions. (Nothing stands against it.)"""
         name, version = split_reference(artifact_id)
-        wanted = [self.artifact(artifact_id)] if version else list(self.artifacts(name=name))
+        wanted = [self.artifact(artifact_id)] if version else list(self._versions(name=name))
         if not wanted:
             raise NotFoundError(f"there is no artifact {artifact_id!r}")
         for one in wanted if not dry_run else ():
@@ -350,7 +391,7 @@ class FakeVersions(FakeBackfills):
 
     def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
         """See Projects. (Nothing is written.)"""
-        found = tuple(one.id for one in self.artifacts() if one.name.partition("/")[0] in pipelines)
+        found = tuple(one.id for one in self._versions() if one.name.partition("/")[0] in pipelines)
         if not found:
             raise NotFoundError("there is nothing of it")
         return Moved(path=path, versions=found, size_bytes=0)
@@ -363,16 +404,21 @@ class FakeVersions(FakeBackfills):
         """See Housekeeping. (A byte for each version.)"""
         return tuple(
             Usage(kind=f"{one.kind}s", name=one.output.uri, size_bytes=1, job=one.name, version=one.id)
-            for one in self.artifacts()
+            for one in self._versions()
         )
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
         """See Housekeeping. (There is none.)"""
         return ()
 
-    def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
+    def aliases(
+        self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
+    ) -> Page[Alias]:
         """See Versions."""
-        return tuple(alias for alias in self._aliases.values() if name in (None, alias.name))
+        found = (alias for alias in self._aliases.values() if name in (None, alias.name))
+        return page_by_names(
+            page_request(tuple, "aliases", limit, cursor, name), found, lambda one: (one.id,)
+        )
 
     def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
         """See Versions."""
@@ -396,9 +442,14 @@ class FakeAlterations(FakeVersions):
     _pipelines: dict[str, Pipeline] = field(default_factory=dict)
     _alterations: dict[str, Alterations] = field(default_factory=dict)
 
-    def alterations(self, *, name: str | None = None) -> tuple[Alterations, ...]:
+    def alterations(
+        self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
+    ) -> Page[Alterations]:
         """See Altering."""
-        return tuple(one for one in self._alterations.values() if one.changes and name in (None, one.name))
+        found = (one for one in self._alterations.values() if one.changes and name in (None, one.name))
+        return page_by_names(
+            page_request(tuple, "alterations", limit, cursor, name), found, lambda one: (one.name,)
+        )
 
     def alter_sink(self, name: str, change: Change) -> Alterations:
         """See Altering."""
@@ -412,7 +463,9 @@ class FakeAlterations(FakeVersions):
         self._alterations[name] = after
         return after
 
-    def load_tasks(self, *, name: str | None = None) -> tuple[LoadTask, ...]:
+    def load_tasks(
+        self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
+    ) -> Page[LoadTask]:
         """See Altering: what is declared, as nothing is ever loaded here."""
         declared = {
             f"{one.name}/{job.name}": job.sink for one in self._pipelines.values() for job in one.jobs
@@ -420,7 +473,10 @@ class FakeAlterations(FakeVersions):
         sinks = {key: spec for key, spec in declared.items() if spec is not None and name in (None, key)}
         if name is not None and not sinks:
             raise NotFoundError(f"there is no sink {name!r}")
-        return tuple(LoadTask(sink=key, source=spec.source.name) for key, spec in sinks.items())
+        tasks = (LoadTask(sink=key, source=spec.source.name) for key, spec in sinks.items())
+        return page_by_names(
+            page_request(tuple, "load_tasks", limit, cursor, name), tasks, lambda one: (one.sink, one.source)
+        )
 
 
 class FakeSharing:
@@ -437,9 +493,11 @@ class FakeSharing:
         self._projects[project.name] = view
         return view
 
-    def projects(self) -> tuple[ProjectView, ...]:
+    def projects(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ProjectView]:
         """See Sharing."""
-        return tuple(self._projects[name] for name in sorted(self._projects))
+        return page_by_names(
+            page_request(tuple, "projects", limit, cursor), self._projects.values(), lambda one: (one.name,)
+        )
 
     def remove_project(self, name: str) -> None:
         """See Sharing."""

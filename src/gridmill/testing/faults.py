@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gridmill.domain.pod_protocol import Event
 from gridmill.errors import InputError, StorageError
-from gridmill.ports.store import Change, Record, Store
+from gridmill.ports.store import Change, Mark, Order, Record, Store
 
 
 class Fault(StrEnum):
@@ -134,6 +134,18 @@ class FaultyStore:
     ) -> Sequence[Record]:
         """See Store."""
         return self.store.list(noun, parent=parent, limit=limit, newest_first=newest_first)
+
+    def page(
+        self,
+        noun: type[Any],
+        *,
+        order: Order,
+        after: Mark | None = None,
+        limit: int,
+        parent: str | None = None,
+    ) -> Sequence[tuple[Mark, Record]]:
+        """See Store."""
+        return self.store.page(noun, order=order, after=after, limit=limit, parent=parent)
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

@@ -20,11 +20,11 @@ from gridmill.domain.deployment import Deployment
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.resource import Resource
-from gridmill.domain.run import Run
+from gridmill.domain.run import JobRun, Run
 from gridmill.domain.site import Site
 from gridmill.domain.states import AttemptState, DeploymentState, JobState, RunState
 from gridmill.errors import StaleVersionError, StoreInUseError
-from gridmill.ports.store import Change, Delete, Noun, Put, Record, Store, key_of, parent_of
+from gridmill.ports.store import Change, Delete, Mark, Noun, Order, Put, Record, Store, key_of, parent_of
 from gridmill.testing.store_model import (
     Model,
     check_events_of_many_stores_at_once,
@@ -262,6 +262,51 @@ def check_list_keeps_the_order_of_first_puts(open_store: Opener) -> None:
         assert ids(parent="") == ids(parent="nobody") == []
 
 
+def check_pages_have_what_exists_throughout_once_and_in_order(open_store: Opener) -> None:
+    """Pages of any size in any order, while records are put, changed and deleted between two pages."""
+    random = Random(7)
+    for order in Order:
+        for size in (1, 2, 3, 7, 50):
+            with closing(open_store()) as store:
+                _check_pages(store, random, order, size)
+
+
+def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
+    """The names have letters that collations order in other ways than code points do."""
+    letters = "aAbBzZ-_0é"
+    names = [f"{random.choice(letters)}{random.choice(letters)}{number}" for number in range(24)]
+    here = {record.noun.name: record.version for record in store.list(Resource)}  # of the checks before
+    store.commit([Delete(noun=Resource, key=name, expected=version) for name, version in here.items()])
+    put_new(store, *(a_resource(name) for name in names))
+    throughout, made = [*names], 0
+    found: list[str] = []
+    mark: Mark | None = None
+    while page := store.page(Resource, order=order, after=mark, limit=size):
+        assert len(page) <= size
+        found += [record.noun.name for _, record in page]
+        mark = page[-1][0]
+        gone = throughout.pop(random.randrange(len(throughout))) if len(throughout) > 4 else None
+        if gone is not None:
+            store.commit([Delete(noun=Resource, key=gone, expected=1)])
+        for _ in range(random.randint(0, 1) if made < 40 else 0):
+            made += 1
+            put_new(store, a_resource(f"{random.choice(letters)}new{made}"))
+    assert len(set(found)) == len(found), "something came twice"
+    there = [name for name in found if name in throughout]
+    in_order = sorted(throughout) if order == Order.BY_KEY else throughout
+    assert there == (in_order[::-1] if order == Order.NEWEST_FIRST else in_order)
+
+
+def check_pages_are_of_one_parent(open_store: Opener) -> None:
+    """`parent` selects records; each has the mark by which the next page begins."""
+    with closing(open_store()) as store:
+        put_new(store, *(a_job_run(f"weather-{n % 2}", name=f"j{n}") for n in range(6)))
+        first = store.page(JobRun, order=Order.NEWEST_FIRST, limit=2, parent="weather-1")
+        more = store.page(JobRun, order=Order.NEWEST_FIRST, limit=2, parent="weather-1", after=first[-1][0])
+        assert [record.noun.job.name for _, record in (*first, *more)] == ["j5", "j3", "j1"]
+        assert not store.page(JobRun, order=Order.BY_KEY, limit=2, parent="nobody")
+
+
 def check_every_class_is_listed_by_its_parent(open_store: Opener) -> None:
     """`keys.parent_of` is what `list(parent=...)` goes by."""
     with closing(open_store()) as store:
@@ -410,6 +455,8 @@ CHECKS: tuple[Check, ...] = (
     check_a_stale_change_in_the_middle_leaves_nothing,
     check_changes_of_one_record_apply_in_order,
     check_list_keeps_the_order_of_first_puts,
+    check_pages_have_what_exists_throughout_once_and_in_order,
+    check_pages_are_of_one_parent,
     check_every_class_is_listed_by_its_parent,
     check_live_is_what_the_control_node_keeps_in_memory,
     check_live_follows_changes,

@@ -6,7 +6,7 @@ from gridmill.control.garbage import check_removal, plan_removal, removed_uris
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.latest import note_set
 from gridmill.control.steps.lineage import code_of, names_of, version_view
-from gridmill.control.steps.references import aliases_of, best_by, find_alias, find_version, versions_of
+from gridmill.control.steps.references import best_by, find_alias, find_version, versions_of
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, check_alias, split_reference
 from gridmill.domain.comparison import (
@@ -28,15 +28,25 @@ from gridmill.domain.run import Attempt
 from gridmill.domain.views import Removal, VersionView
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
 from gridmill.plugins import find
+from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
 
 
 class VersionCases(Cases):
     """What may be asked about versions of sinks, datasets, models, predictions and files."""
 
-    def artifacts(self, *, kind: ArtifactKind | None = None, name: str | None = None) -> tuple[Artifact, ...]:
+    def artifacts(
+        self,
+        *,
+        kind: ArtifactKind | None = None,
+        name: str | None = None,
+        limit: int = PAGE_ITEMS,
+        cursor: str | None = None,
+    ) -> Page[Artifact]:
         """Versions that are not removed, newest first."""
-        found = self._list(Artifact, parent=name, newest_first=True)
-        return tuple(a for a in found if not a.removed and kind in (None, a.kind))
+        request = page_request(int, "artifacts", limit, cursor, kind, name)
+        return self._page_by_position(
+            Artifact, request, parent=name, selects=lambda one: not one.removed and kind in (None, one.kind)
+        )
 
     def artifact(self, artifact_id: str) -> Artifact:
         """A version by its number or an alias; a name alone is the newest."""
@@ -48,9 +58,12 @@ class VersionCases(Cases):
         with self._node.lock:
             return version_view(self._control, artifact_id)
 
-    def aliases(self, *, name: str | None = None) -> tuple[Alias, ...]:
+    def aliases(
+        self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
+    ) -> Page[Alias]:
         """The aliases that were set."""
-        return aliases_of(self._control, name)
+        request = page_request(tuple, "aliases", limit, cursor, name)
+        return self._page_by_key(Alias, request, parent=name)
 
     def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
         """Set or move an alias."""
@@ -127,9 +140,8 @@ class VersionCases(Cases):
         name, number = split_reference(reference)
         if number:
             return tuple(self._control.storage.verify([self._there(reference)]))
-        found = [
-            one for one in self.artifacts() if not name or name in (one.name, one.name.partition("/")[0])
-        ]
+        kept = (one for one in self._list(Artifact, newest_first=True) if not one.removed)
+        found = [one for one in kept if not name or name in (one.name, one.name.partition("/")[0])]
         if name and not found:
             raise NotFoundError(
                 f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is."

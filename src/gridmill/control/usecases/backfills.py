@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -28,16 +29,18 @@ from gridmill.errors import (
     NotFoundError,
     UnavailableError,
 )
+from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
 class BackfillCases(Cases):
     """What may be asked about backfills."""
 
-    def backfills(self) -> tuple[BackfillView, ...]:
+    def backfills(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[BackfillView]:
         """Backfills, by name."""
+        request = page_request(tuple, "backfills", limit, cursor)
         with self._node.lock:
-            known = sorted(self._ledger.snapshot.backfills.values(), key=lambda backfill: backfill.name)
-            return tuple(backfill_view(self._control, backfill) for backfill in known)
+            known, view = self._ledger.snapshot.backfills.values(), partial(backfill_view, self._control)
+            return page_of_views(request, known, lambda one: (one.name,), view)
 
     def backfill(self, name: str) -> BackfillView:
         """One backfill with its chunks."""

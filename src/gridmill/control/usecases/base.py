@@ -1,10 +1,15 @@
 """The base class of all use cases: the control node, and how records are read."""
 
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gridmill.control.node import ControlNode
+from gridmill.ports.pages import MOST_ITEMS, Names, Page, PageRequest, cut_page
+from gridmill.ports.store import Mark, Order
 
 N = TypeVar("N")
+_FIRST_READ = 16
+"""Records of the first read; each further read has twice as many. Some are large, and some are left out."""
 
 
 class Cases:
@@ -25,3 +30,44 @@ class Cases:
     ) -> tuple[N, ...]:
         records = self._ledger.store.list(kind, parent=parent, limit=limit, newest_first=newest_first)
         return tuple(record.noun for record in records if isinstance(record.noun, kind))
+
+    def _page_by_position(
+        self,
+        kind: type[N],
+        request: PageRequest[int],
+        *,
+        parent: str | None = None,
+        selects: Callable[[N], bool] = lambda noun: True,
+    ) -> Page[N]:
+        """A page of records, newest first."""
+        found = self._following(kind, Order.NEWEST_FIRST, request.after, parent)
+        return cut_page(
+            request, ((mark, noun) for mark, noun in found if isinstance(mark, int) and selects(noun))
+        )
+
+    def _page_by_key(
+        self,
+        kind: type[N],
+        request: PageRequest[Names],
+        *,
+        parent: str | None = None,
+        selects: Callable[[N], bool] = lambda noun: True,
+    ) -> Page[N]:
+        """A page of records by their keys."""
+        after = None if request.after is None else request.after[0]
+        found = self._following(kind, Order.BY_KEY, after, parent)
+        return cut_page(request, (((str(mark),), noun) for mark, noun in found if selects(noun)))
+
+    def _following(
+        self, kind: type[N], order: Order, after: Mark | None, parent: str | None
+    ) -> Iterator[tuple[Mark, N]]:
+        """Records with their marks, read as they are asked for."""
+        limit = _FIRST_READ
+        while True:
+            rows = self._ledger.store.page(kind, order=order, after=after, limit=limit, parent=parent)
+            for after, record in rows:
+                if isinstance(record.noun, kind):
+                    yield after, record.noun
+            if len(rows) < limit:
+                return
+            limit = min(2 * limit, MOST_ITEMS)

@@ -1,6 +1,7 @@
 """Use cases of stored pipeline declarations."""
 
 from difflib import get_close_matches
+from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.begin import check_names, declare_resources, resources_used
@@ -14,6 +15,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.views import ScheduleView
 from gridmill.errors import ConflictError, NotFoundError
+from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
 class PipelineCases(Cases):
@@ -47,9 +49,9 @@ class PipelineCases(Cases):
         known = self._ledger.snapshot.schedules.items()
         return {name: schedule for name, schedule in known if schedule.pipeline == pipeline}
 
-    def pipelines(self) -> tuple[Pipeline, ...]:
+    def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
         """Declarations that were applied, or run last, by name."""
-        return tuple(sorted(self._list(Pipeline), key=lambda pipeline: pipeline.name))
+        return self._page_by_key(Pipeline, page_request(tuple, "pipelines", limit, cursor))
 
     def pipeline(self, name: str) -> Pipeline:
         """One of them."""
@@ -74,11 +76,12 @@ class PipelineCases(Cases):
             for schedule in self._schedules_of(name):
                 transaction.delete(Schedule, schedule)
 
-    def schedules(self) -> tuple[ScheduleView, ...]:
+    def schedules(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ScheduleView]:
         """Schedules of kept pipelines and of their jobs, by name."""
+        request = page_request(tuple, "schedules", limit, cursor)
         with self._node.lock:
-            known = sorted(self._ledger.snapshot.schedules.values(), key=lambda schedule: schedule.name)
-            return tuple(schedule_view(self._control, schedule) for schedule in known)
+            known, view = self._ledger.snapshot.schedules.values(), partial(schedule_view, self._control)
+            return page_of_views(request, known, lambda one: (one.name,), view)
 
     def schedule(self, name: str) -> ScheduleView:
         """One schedule, with its next due times."""

@@ -5,6 +5,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.naming import check_name
 from gridmill.domain.project import Project, ProjectView
 from gridmill.errors import ConflictError, NotFoundError
+from gridmill.ports.pages import PAGE_ITEMS, Page, page_by_names, page_request
 from gridmill.scheduler.capacity_index import Tally
 from gridmill.scheduler.fair_share import used_now
 
@@ -20,10 +21,14 @@ class ShareCases(Cases):
             known = transaction.get(Project, project.name)
             used = (known.used_seconds, known.used_at) if known else (0.0, transaction.now)
             transaction.put(replace(project, used_seconds=used[0], used_at=used[1]))
-        return next(view for view in self.projects() if view.name == project.name)
+        return next(view for view in self._project_views() if view.name == project.name)
 
-    def projects(self) -> tuple[ProjectView, ...]:
+    def projects(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ProjectView]:
         """All projects as they stand, by name."""
+        request = page_request(tuple, "projects", limit, cursor)
+        return page_by_names(request, self._project_views(), lambda one: (one.name,))
+
+    def _project_views(self) -> tuple[ProjectView, ...]:
         with self._node.lock:
             snapshot, now = self._ledger.snapshot, self._control.now()
             known = sorted(snapshot.projects.values(), key=lambda project: project.name)

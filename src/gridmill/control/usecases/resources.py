@@ -10,6 +10,7 @@ from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.site import Site
 from gridmill.domain.states import DeploymentState
 from gridmill.errors import CapacityError, ConflictError, NotFoundError
+from gridmill.ports.pages import PAGE_ITEMS, Page, names_of_deployment, page_by_names, page_request
 from gridmill.ports.store import Noun
 from gridmill.scheduler.sizing import size_resource
 
@@ -35,10 +36,11 @@ class ResourceCases(Cases):
                 transaction.put(other)
         return resource, sizing
 
-    def resources(self) -> tuple[Resource, ...]:
+    def resources(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Resource]:
         """All resources, by name."""
+        request = page_request(tuple, "resources", limit, cursor)
         with self._node.lock:
-            return tuple(sorted(self._ledger.snapshot.resources.values(), key=lambda r: r.name))
+            return page_by_names(request, self._ledger.snapshot.resources.values(), lambda one: (one.name,))
 
     def remove_resource(self, name: str) -> None:
         """Remove a resource that nothing waits for."""
@@ -57,10 +59,11 @@ class ResourceCases(Cases):
                 if deployment.resource == name:
                     transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="removed"))
 
-    def deployments(self) -> tuple[Deployment, ...]:
+    def deployments(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Deployment]:
         """Deployments that are not gone."""
+        request = page_request(tuple, "deployments", limit, cursor)
         with self._node.lock:
-            return tuple(self._ledger.snapshot.deployments.values())
+            return page_by_names(request, self._ledger.snapshot.deployments.values(), names_of_deployment)
 
     def release(self, deployment_id: str) -> None:
         """Tear a deployment down once it is idle."""

@@ -28,7 +28,7 @@ from gridmill.control.usecases.preview import (
     with_preflight,
 )
 from gridmill.control.usecases.sinks import AlterationCases
-from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.control.usecases.views import attempts_of, job_views, run_view
 from gridmill.domain.due_times import check_times
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
@@ -39,8 +39,9 @@ from gridmill.domain.preflight import Finding, show_finding, written_late
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
 from gridmill.domain.states import RunState
-from gridmill.domain.views import DryRun, RunView
+from gridmill.domain.views import DryRun, JobView, RunView
 from gridmill.errors import NotFoundError, PipelineError
+from gridmill.ports.pages import PAGE_ITEMS, Page, cut_page, page_request
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
 
@@ -144,13 +145,25 @@ class RunCases(AlterationCases):
         return found.summary if found else ""
 
     def runs(
-        self, *, limit: int = 50, pipeline: str | None = None, states: tuple[RunState, ...] = ()
-    ) -> tuple[Run, ...]:
+        self,
+        *,
+        pipeline: str | None = None,
+        states: tuple[RunState, ...] = (),
+        limit: int = PAGE_ITEMS,
+        cursor: str | None = None,
+    ) -> Page[Run]:
         """Runs, newest first."""
-        if not states:
-            return self._list(Run, parent=pipeline, limit=limit, newest_first=True)
-        every = self._list(Run, parent=pipeline, newest_first=True)
-        return tuple(run for run in every if run.state in states)[:limit]
+        request = page_request(int, "runs", limit, cursor, pipeline, states)
+        return self._page_by_position(
+            Run, request, parent=pipeline, selects=lambda run: not states or run.state in states
+        )
+
+    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobView]:
+        """The jobs of a run."""
+        request = page_request(int, "jobs", limit, cursor, run_id)
+        attempts = attempts_of(self._ledger.store, run_id)
+        with self._node.lock:
+            return cut_page(request, job_views(self._control, run_id, attempts, request.after))
 
     def run(self, run_id: str) -> RunView:
         """A run with its jobs."""

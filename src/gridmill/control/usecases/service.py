@@ -20,6 +20,7 @@ from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Event
+from gridmill.domain.run import Run
 from gridmill.domain.views import ClientView, ControlView, RunView
 from gridmill.errors import ConflictError, GridmillError, explained
 
@@ -88,7 +89,7 @@ class Service(
             active_runs=len(self._node.active_runs()),
             waiting_jobs=waiting,
             running_jobs=running,
-            deployments=len(self.deployments()),
+            deployments=len(self._ledger.snapshot.deployments),
             troubles=troubles(self._control),
             clients=self.clients(),
         )
@@ -136,9 +137,12 @@ class Service(
         """The run's report: one self-contained HTML document."""
         view = self.run(run_id)
         events = events_to_show(view, lambda after, limit: self.events(run_id, after=after, limit=limit))
-        before = run_before(view.run, self.runs(limit=EARLIER_RUNS, pipeline=view.run.pipeline))
+        before = run_before(view.run, self._earlier(view.run.pipeline))
         earlier = self.run(before.id) if before is not None else None
         return self._render(view, events, self.advice_on_run(view), earlier)
+
+    def _earlier(self, pipeline: str) -> tuple[Run, ...]:
+        return self._list(Run, parent=pipeline, limit=EARLIER_RUNS, newest_first=True)
 
     def has_bundle(self, bundle: str) -> bool:
         """Whether the code bundle of that hash is here."""

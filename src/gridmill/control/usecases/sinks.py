@@ -4,7 +4,7 @@ Alterations are stored beside the declaration and applied when a run begins. Loa
 declarations, versions, runs and schedules.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gridmill.control.state import Control
@@ -25,6 +25,7 @@ from gridmill.domain.sink_status import LoadTask, lag_of, position_of, rejects_o
 from gridmill.domain.source import Source
 from gridmill.domain.states import JobState
 from gridmill.errors import NotFoundError
+from gridmill.ports.pages import PAGE_ITEMS, Names, Page, cut_page, page_request
 from gridmill.ports.store import key_of
 from gridmill.scheduler.explain import why_waiting
 
@@ -131,9 +132,14 @@ def _next_look(control: Control, schedule: Schedule) -> float | None:
 class AlterationCases(Cases):
     """What may be asked about alterations and load tasks."""
 
-    def alterations(self, *, name: str | None = None) -> tuple[Alterations, ...]:
+    def alterations(
+        self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
+    ) -> Page[Alterations]:
         """Of one sink or of all."""
-        return tuple(one for one in self._list(Alterations) if one.changes and name in (None, one.name))
+        request = page_request(tuple, "alterations", limit, cursor, name)
+        return self._page_by_key(
+            Alterations, request, selects=lambda one: bool(one.changes) and name in (None, one.name)
+        )
 
     def alter_sink(self, name: str, change: Change) -> Alterations:
         """Add or remove a part. Raises InputError for what cannot be, also for a column that is not there."""
@@ -177,19 +183,30 @@ class AlterationCases(Cases):
                     return record.noun
         return None
 
-    def load_tasks(self, *, name: str | None = None) -> tuple[LoadTask, ...]:
+    def load_tasks(
+        self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
+    ) -> Page[LoadTask]:
         """Of one sink or of all."""
+        request = page_request(tuple, "load_tasks", limit, cursor, name)
         with self._node.lock:
             kept = {pipeline.name: pipeline for pipeline in self._list(Pipeline)}
             declared = {f"{one.name}/{job.name}" for one in kept.values() for job in one.jobs if job.sink}
             loaded = {one.name for one in self._list(Artifact, parent=name) if one.kind == ArtifactKind.SINK}
             names = sorted(one for one in declared | loaded if name in (None, one))
-            found = tuple(task for one in names for task in self._tasks(one, kept))
-        if name is not None and not found:
-            raise NotFoundError(
-                f"there is no sink {name!r}", hint="`gridmill list sinks` shows those that were loaded."
-            )
-        return found
+            if name is not None and not any(task for one in names for task in self._tasks(one, kept)):
+                raise NotFoundError(
+                    f"there is no sink {name!r}", hint="`gridmill list sinks` shows those that were loaded."
+                )
+            return cut_page(request, self._tasks_after(names, kept, request.after))
+
+    def _tasks_after(
+        self, names: Sequence[str], kept: Mapping[str, Pipeline], after: Names | None
+    ) -> Iterator[tuple[Names, LoadTask]]:
+        """Those of sinks by name, of each by source, with their keys."""
+        for name in names:
+            if after is None or name >= after[0]:
+                by_key = {(name, task.source): task for task in self._tasks(name, kept)}
+                yield from ((key, by_key[key]) for key in sorted(by_key) if after is None or key > after)
 
     def _tasks(self, name: str, kept: Mapping[str, Pipeline]) -> Iterator[LoadTask]:
         pipeline, _, job = name.partition("/")

@@ -16,6 +16,7 @@ from gridmill.domain.site import LOCAL, Node, NodeLook, NodeView, Site, SiteKind
 from gridmill.domain.states import PodState
 from gridmill.domain.views import FarmView
 from gridmill.errors import AwayError, ConflictError, InputError, NotFoundError, UnavailableError
+from gridmill.ports.pages import PAGE_ITEMS, Page, page_by_names, page_of_views, page_request
 from gridmill.ports.site import Carries, SitePort
 
 _WHERE_NODES_ARE = {
@@ -30,27 +31,32 @@ LEAVE_SECONDS = 30.0
 class SiteCases(Cases):
     """What may be asked about sites (ports.sites.Sites)."""
 
-    def sites(self) -> tuple[Site, ...]:
+    def sites(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Site]:
         """See Sites."""
+        request = page_request(tuple, "sites", limit, cursor)
         with self._node.lock:
-            return tuple(sorted(self._ledger.snapshot.sites.values(), key=lambda site: site.name))
+            return page_by_names(request, self._ledger.snapshot.sites.values(), lambda one: (one.name,))
 
-    def nodes(self) -> tuple[NodeView, ...]:
+    def nodes(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[NodeView]:
         """See Sites. Sites are asked without the lock."""
+        request = page_request(tuple, "nodes", limit, cursor)
         with self._node.lock:
             views = [view for site in self._ledger.snapshot.sites.values() for view in self._views(site)]
             ports = dict(self._control.sites)
         looks = {name: _looks(port) for name, port in ports.items()}
         seen = (changed(view, look=looks.get(view.site, {}).get(view.node.name)) for view in views)
-        return tuple(sorted(seen, key=lambda view: (view.site, view.node.name)))
+        return page_by_names(request, seen, lambda view: (view.site, view.node.name))
 
-    def farms(self) -> tuple[FarmView, ...]:
+    def farms(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[FarmView]:
         """See Sites. They are asked without the lock."""
+        request = page_request(tuple, "farms", limit, cursor)
         with self._node.lock:
             sites = [one for one in self._ledger.snapshot.sites.values() if one.kind == SiteKind.CLUSTER]
             away, known = self._control.away, self._control.sites.items()
             ports = {name: port for name, port in known if name not in away}
-        return tuple(_farm(one, ports.get(one.name)) for one in sorted(sites, key=lambda site: site.name))
+        return page_of_views(
+            request, sites, lambda site: (site.name,), lambda site: _farm(site, ports.get(site.name))
+        )
 
     def _views(self, site: Site) -> Iterator[NodeView]:
         snapshot = self._ledger.snapshot
