@@ -275,7 +275,7 @@ def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
     """The names have letters that collations order in other ways than code points do."""
     letters = "aAbBzZ-_0é"
     names = [f"{random.choice(letters)}{random.choice(letters)}{number}" for number in range(24)]
-    here = {record.noun.name: record.version for record in store.list(Resource)}  # of the checks before
+    here = {key_of(record.noun): record.version for record in store.list(Resource)}  # of the checks before
     store.commit([Delete(noun=Resource, key=name, expected=version) for name, version in here.items()])
     put_new(store, *(a_resource(name) for name in names))
     throughout, made = [*names], 0
@@ -283,7 +283,7 @@ def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
     mark: Mark | None = None
     while page := store.page(Resource, order=order, after=mark, limit=size):
         assert len(page) <= size
-        found += [record.noun.name for _, record in page]
+        found += [key_of(record.noun) for _, record in page]
         mark = page[-1][0]
         gone = throughout.pop(random.randrange(len(throughout))) if len(throughout) > 4 else None
         if gone is not None:
@@ -303,7 +303,8 @@ def check_pages_are_of_one_parent(open_store: Opener) -> None:
         put_new(store, *(a_job_run(f"weather-{n % 2}", name=f"j{n}") for n in range(6)))
         first = store.page(JobRun, order=Order.NEWEST_FIRST, limit=2, parent="weather-1")
         more = store.page(JobRun, order=Order.NEWEST_FIRST, limit=2, parent="weather-1", after=first[-1][0])
-        assert [record.noun.job.name for _, record in (*first, *more)] == ["j5", "j3", "j1"]
+        found = [key_of(record.noun) for _, record in (*first, *more)]
+        assert found == ["weather-1/j5", "weather-1/j3", "weather-1/j1"]
         assert not store.page(JobRun, order=Order.BY_KEY, limit=2, parent="nobody")
 
 
