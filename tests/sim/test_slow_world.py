@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -276,3 +277,16 @@ def test_the_same_is_not_done_twice_at_once():
     beside.finish(PATIENCE_SECONDS)
     beside.settle()
     assert len(done) == 1
+
+
+def test_a_tick_writes_once_at_most(grid: Grid):
+    jobs = tuple(Job(name=f"j{number}", command=CommandSpec(run="true")) for number in range(20))
+    run = grid.simulation.submit(Pipeline(name="many", jobs=jobs))
+    written: list[int] = []
+
+    def over() -> bool:
+        written.append(grid.node.commits)
+        return grid.finished(run)
+
+    grid.until(over)
+    assert max(after - before for before, after in pairwise(written)) == 1

@@ -32,6 +32,10 @@ class Aside(Protocol):
         """Take in what was done meanwhile; whether there was anything. Under the lock."""
         ...
 
+    def has_more(self) -> bool:
+        """Whether anything was done since that a tick should know of."""
+        ...
+
     def finish(self, seconds: float) -> None:
         """Wait until all that was asked for is done, at most so long. Without the lock."""
         ...
@@ -56,6 +60,10 @@ class AtOnce:
         """Whether anything was done since last asked."""
         settled, self._settled = self._settled, False
         return settled
+
+    def has_more(self) -> bool:
+        """Whether anything was done since."""
+        return self.settle()
 
     def finish(self, seconds: float) -> None:
         """Nothing is ever left."""
@@ -100,6 +108,10 @@ class Beside:
                 self._keys.discard(key)
             take_in()
             settled = True
+
+    def has_more(self) -> bool:
+        """See Aside."""
+        return bool(self._arrived)
 
     def finish(self, seconds: float) -> None:
         """Wait until all that was asked for is done, at most so long."""

@@ -1,7 +1,9 @@
 """The ledger: the store and its copy in memory, changed together in one transaction per change."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any, TypeAlias, TypeVar, cast
 
 from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.backfill import Chunk
@@ -14,10 +16,12 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.sink_overrides import Alterations
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
 from gridmill.errors import NotFoundError
-from gridmill.ports.store import Delete, Noun, Put, Store, key_of
+from gridmill.ports.store import Delete, Noun, Put, Store, key_of, parent_of
 from gridmill.scheduler.snapshot import Snapshot
 
 N = TypeVar("N")
+Key: TypeAlias = tuple[type[Any], str]
+"""The class and the key of a record."""
 
 REMEMBERED = 4096
 """Records that were written last, of kinds that each job looks up: they are not read from the store again."""
@@ -31,8 +35,8 @@ class Transaction:
     def __init__(self, ledger: "Ledger | Transaction", now: float) -> None:
         self._ledger = ledger
         self.now = now
-        self.nouns: dict[tuple[type[Any], str], Noun] = {}
-        self.deletes: dict[tuple[type[Any], str], Delete] = {}
+        self.nouns: dict[Key, Noun] = {}
+        self.deletes: dict[Key, Delete] = {}
         self.events: list[Event] = []
         self.before: dict[Callable[[], None], None] = {}
         self.after: list[Callable[[], None]] = []
@@ -95,7 +99,12 @@ class Transaction:
 
 
 class Ledger:
-    """One writer per store: the versions it holds are the store's, or a commit fails and it loads again."""
+    """One writer per store: the versions it holds are the store's, or a commit fails and it loads again.
+
+    A tick stages the transactions of its steps: each is taken over in memory at once, so that the next step
+    decides on it, and all are written with one commit. Only then anything is done that depends on them. Where
+    that commit fails, the memory is as it was before. Who stages holds the node's lock until it has flushed.
+    """
 
     def __init__(self, store: Store, owner: str = "") -> None:
         """`owner` names the control node that will write; without one the store is only read."""
@@ -103,8 +112,11 @@ class Ledger:
         self.owner = owner
         self.snapshot = Snapshot()
         self.doubtful = True
-        self._versions: dict[tuple[type[Any], str], int] = {}
-        self._written: dict[tuple[type[Any], str], tuple[Noun, int]] = {}
+        self._versions: dict[Key, int] = {}
+        self._written: dict[Key, tuple[Noun, int]] = {}
+        self._staged: Transaction | None = None
+        self._before: dict[Key, tuple[object | None, int]] = {}
+        self._stager = 0
         self.listeners: list[Callable[[], None]] = []
 
     def load(self) -> None:
@@ -122,6 +134,8 @@ class Ledger:
             versions[(type(record.noun), key_of(record.noun))] = record.version
         self.snapshot, self._versions, self.doubtful = snapshot, versions, False
         self._written.clear()
+        self._staged = None
+        self._before.clear()
 
     def find(self, kind: type[N], key: str) -> N | None:
         """A live noun from memory."""
@@ -140,6 +154,8 @@ class Ledger:
 
     def look_up(self, kind: type[N], key: str) -> N | None:
         """A noun from the store, made ready to be changed; None where there is none."""
+        if (staged := self._own_staged().get((kind, key))) is not None:
+            return cast(N, staged)
         known = self._written.get((kind, key))
         if known is None:
             record = self.store.get(kind, key)
@@ -149,50 +165,126 @@ class Ledger:
         noun, self._versions[(kind, key)] = known
         return cast(N, noun)
 
+    def read(self, kind: type[N], key: str) -> N | None:
+        """A noun, live or not, as it is staged, or else as the store has it."""
+        if (staged := self._own_staged().get((kind, key))) is not None:
+            return cast(N, staged)
+        record = self.store.get(kind, key)
+        return record.noun if record is not None and isinstance(record.noun, kind) else None
+
+    def read_all(
+        self,
+        kind: type[N],
+        *,
+        parent: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> tuple[N, ...]:
+        """Nouns as the store has them; if some of them are staged, they are written first."""
+        staged = self._own_staged().values()
+        if any(isinstance(noun, kind) and parent in (None, parent_of(noun)) for noun in staged):
+            self.flush()
+        records = self.store.list(kind, parent=parent, limit=limit, newest_first=newest_first)
+        return tuple(record.noun for record in records if isinstance(record.noun, kind))
+
+    def _own_staged(self) -> Mapping[Key, Noun]:
+        """What is staged. Nothing for a thread that reads without the lock: it is told what is on disk."""
+        return self._staged.nouns if self._staged is not None and self._stager == get_ident() else {}
+
     def begin(self, now: float) -> Transaction:
         """An empty transaction."""
         return Transaction(self, now)
 
     def commit(self, transaction: Transaction) -> None:
         """Commit, take over in memory, then act. Raises what the store raises; then nothing was acted."""
-        nouns = transaction.nouns
-        if nouns or transaction.events or transaction.deletes:
-            self._write(transaction)
-            for key, noun in nouns.items():
-                self._take_over(key, noun)
-            for kind, name in transaction.deletes:
-                self._versions.pop((kind, name), None)
-                self._written.pop((kind, name), None)
-                self.snapshot.remove(kind, name)
-            for listener in self.listeners:
-                listener()
-        for act in transaction.after:
-            act()
+        self.stage(transaction)
+        self.flush()
 
-    def _write(self, transaction: Transaction) -> None:
-        puts = [Put(noun=n, expected=self._versions.get(k, 0)) for k, n in transaction.nouns.items()]
-        try:
-            for act in transaction.before:
+    def stage(self, transaction: Transaction) -> None:
+        """Take over in memory what the next `flush` writes."""
+        if transaction.deletes and self._staged is not None:
+            self.flush()  # they expect what is on disk
+        if self._staged is None:
+            self._staged, self._stager = Transaction(self, transaction.now), get_ident()
+        self._staged.join(transaction)
+        for key, noun in transaction.nouns.items():
+            self._take_over(key, noun)
+        for key in transaction.deletes:
+            self._note_before(key)
+            self._versions.pop(key, None)
+            self._written.pop(key, None)
+            self.snapshot.remove(*key)
+
+    def flush(self) -> None:
+        """Write what is staged in one commit, then act. Raises what the store raises; then nothing was acted,
+        and the memory is as it was."""
+        while self._staged is not None:
+            staged, self._staged = self._staged, None
+            if staged.nouns or staged.events or staged.deletes:
+                self._write(staged)
+            for act in staged.after:
                 act()
-            self.store.commit([*puts, *transaction.deletes.values()], transaction.events)
+
+    @contextmanager
+    def staging(self) -> Iterator[None]:
+        """Flush at the end, also where a step failed: those before it are whole."""
+        try:
+            yield
+        finally:
+            if not self.doubtful:
+                self.flush()
+
+    def _write(self, staged: Transaction) -> None:
+        before = self._before
+        puts = [Put(noun=noun, expected=before[key][1]) for key, noun in staged.nouns.items()]
+        try:
+            for act in staged.before:
+                act()
+            self.store.commit([*puts, *staged.deletes.values()], staged.events)
         except BaseException:
             self.doubtful = True
+            self._take_back()
             raise
+        self._before = {}
+        for (kind, _), noun in staged.nouns.items():
+            if kind is Measurement:
+                self.snapshot.put(noun)
+        for listener in self.listeners:
+            listener()
 
-    def _take_over(self, key: tuple[type[Any], str], noun: Noun) -> None:
-        self._versions[key] = self._versions.get(key, 0) + 1
+    def _take_back(self) -> None:
+        for key, (noun, version) in self._before.items():
+            if noun is not None:
+                self._versions[key] = version
+                self.snapshot.put(noun)
+            else:
+                self._versions.pop(key, None)
+                self.snapshot.remove(*key)
+        self._before = {}
+        self._written.clear()
+
+    def _note_before(self, key: Key) -> None:
+        if key not in self._before:
+            self._before[key] = (self.snapshot.find(*key), self._versions.get(key, 0))
+
+    def _take_over(self, key: Key, noun: Noun) -> None:
+        self._note_before(key)
+        self._versions[key] = self._before[key][1] + 1
         self._written.pop(key, None)
-        forget: Sequence[tuple[type[Any], str]] = ()
+        forget: Sequence[Key] = ()
         if isinstance(noun, Run) and noun.state in FINISHED_RUNS:
             forget = [key, *((JobRun, job.id) for job in self.snapshot.job_runs_of(noun.id))]
+            for old in forget:
+                self._note_before(old)
         elif _is_over(noun):
             forget = [key]
             self._remember(key, noun)
-        self.snapshot.put(noun)
+        if not isinstance(noun, Measurement):  # the history cannot be taken back
+            self.snapshot.put(noun)
         for old in forget:
             self._versions.pop(old, None)
 
-    def _remember(self, key: tuple[type[Any], str], noun: Noun) -> None:
+    def _remember(self, key: Key, noun: Noun) -> None:
         """What is looked up soon, when the job ends or runs next. What cleaning deletes beside the ledger is
         not among it."""
         if isinstance(noun, Latest) or (isinstance(noun, Provenance) and not noun.artifact):

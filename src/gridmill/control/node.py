@@ -61,15 +61,17 @@ class ControlNode:
                 return left
             if control.ledger.doubtful:
                 self._load()
-            control.aside.settle()
-            receive(control)
-            observe(control)
-            advance(control)
-            until_due = min(keep_schedules(control), keep_backfills(control), look_elsewhere(control))
-            wanted = dispatch(control)
+            with control.ledger.staging():  # one commit for all of these; what they cause comes after it
+                control.aside.settle()
+                receive(control)
+                observe(control)
+                advance(control)
+                until_due = min(keep_schedules(control), keep_backfills(control), look_elsewhere(control))
+                wanted = dispatch(control)
             until_due = min(until_due, reap(control))
             discard(control)
-            if control.aside.settle() or control.candidates or not wanted.complete:
+            control.ledger.flush()
+            if control.aside.has_more() or control.candidates or not wanted.complete:
                 return 0.0
             waits = [LONGEST_WAIT_SECONDS, until_due]
             if control.ledger.snapshot.deployments:
@@ -238,6 +240,7 @@ class ControlNode:
             control.aside.settle()
             self._release_idle()
             reap_now(control)
+            control.ledger.flush()
 
     def begin_release(self) -> None:
         """The same, beside the ticks: whoever has no more work need not wait for the pods to end. What the

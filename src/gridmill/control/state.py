@@ -246,7 +246,6 @@ class Control:
     def newest_artifact(self, name: str) -> Artifact | None:
         """The newest version of that name, removed or not."""
         if name not in self.newest:
-            found = self.ledger.store.list(Artifact, parent=name, limit=1, newest_first=True)
-            noun = found[0].noun if found else None
-            self.newest[name] = noun if isinstance(noun, Artifact) else None
+            newest = self.ledger.read_all(Artifact, parent=name, limit=1, newest_first=True)
+            self.newest[name] = newest[0] if newest else None
         return self.newest[name]

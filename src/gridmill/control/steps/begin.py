@@ -34,9 +34,7 @@ from gridmill.scheduler.sizing import size_job
 
 def alterations_of(control: Control, name: str) -> Alterations:
     """What was altered of a sink, maybe nothing."""
-    record = control.ledger.store.get(Alterations, name)
-    known = record.noun if record is not None and isinstance(record.noun, Alterations) else None
-    return known or Alterations(name=name)
+    return control.ledger.read(Alterations, name) or Alterations(name=name)
 
 
 def as_altered(control: Control, pipeline: Pipeline) -> Pipeline:
@@ -385,17 +383,15 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
         return  # it may have ended since it was looked at: there is nothing left to do, and that is well
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(control, transaction, run)
-    records = control.ledger.store.list(JobRun, parent=run_id)
-    jobs = [record.noun.job for record in records if isinstance(record.noun, JobRun)]
-    settled = {**settle_names(control, jobs), **run.settled}  # what was settled stays
+    known = control.ledger.read_all(JobRun, parent=run_id)
+    settled = {**settle_names(control, [one.job for one in known]), **run.settled}  # what was settled stays
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
     transaction.put(replace(active, attended=control.asked.attended))
-    known = [record.noun for record in records if isinstance(record.noun, JobRun)]
     again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
     for noun in known:
         job_run = control.ledger.fetch(JobRun, noun.id)
         transaction.put(_again(control, transaction, job_run) if job_run.id in again else job_run)
-    control.candidates.add(run_id, [r.noun.id for r in records if isinstance(r.noun, JobRun)])
+    control.candidates.add(run_id, [one.id for one in known])
 
 
 def _done_again(job_runs: Sequence[JobRun]) -> frozenset[str]:

@@ -116,8 +116,7 @@ def declared_sizes(
 
 def kept_versions(control: Control, job_run: JobRun) -> tuple[int, ...]:
     """The versions of a sink's table that an artifact refers to."""
-    records = control.ledger.store.list(Artifact, parent=job_run.name)
-    known = (record.noun for record in records if isinstance(record.noun, Artifact))
+    known = control.ledger.read_all(Artifact, parent=job_run.name)
     versions = {one.output.table_version for one in known if not one.removed}
     return tuple(sorted(version for version in versions if version is not None))
 

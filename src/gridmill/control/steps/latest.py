@@ -78,20 +78,18 @@ def note_latest(control: Control, transaction: Transaction, job_run: JobRun) -> 
 
 def find_latest(control: Control, name: str) -> Latest | None:
     """The record of a name, if any run has made one."""
-    record = control.ledger.store.get(Latest, name)
-    return record.noun if record is not None and isinstance(record.noun, Latest) else None
+    return control.ledger.read(Latest, name)
 
 
 def latest_of(control: Control, name: str) -> Artifact | None:
     """The latest version of a name that is not removed; where its record is missing, or its version was
     removed, the one that was created last. None where there is none."""
     known = find_latest(control, name)
-    record = control.ledger.store.get(Artifact, known.artifact) if known is not None else None
-    if record is not None and isinstance(record.noun, Artifact) and not record.noun.removed:
-        return record.noun
+    latest = control.ledger.read(Artifact, known.artifact) if known is not None else None
+    if latest is not None and not latest.removed:
+        return latest
     newest = control.newest_artifact(name)
     if newest is None or not newest.removed:
         return newest
-    records = control.ledger.store.list(Artifact, parent=name, newest_first=True)
-    versions = (one.noun for one in records if isinstance(one.noun, Artifact))
+    versions = control.ledger.read_all(Artifact, parent=name, newest_first=True)
     return next((one for one in versions if not one.removed), None)

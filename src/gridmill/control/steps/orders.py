@@ -73,7 +73,7 @@ def _shared(control: Control, order: Order, done: Future[None]) -> None:
         return
     transaction = control.begin()
     settle_attempt(control, transaction, attempt, outcome)
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
 
 
 def _failed(cause: Cause, error: GridmillError) -> Outcome:

@@ -169,10 +169,10 @@ def find_provenance(control: Control, name: str, whole: str) -> Provenance | Non
     key = f"{name}#{whole}"
     known = control.provenances.get(key)
     if known is None:
-        record = control.ledger.store.get(Provenance, key)
-        if record is None or not isinstance(record.noun, Provenance):
+        known = control.ledger.read(Provenance, key)
+        if known is None:
             return None
-        known = control.provenances[key] = record.noun
+        control.provenances[key] = known
     return known
 
 
@@ -180,10 +180,10 @@ def find_code(control: Control, whole: str) -> CodeList | None:
     """A list of code by its hash (empty: of no code); None where it is not known."""
     known = control.code_lists.get(whole)
     if known is None and whole:
-        record = control.ledger.store.get(CodeList, whole)
-        if record is None or not isinstance(record.noun, CodeList):
+        known = control.ledger.read(CodeList, whole)
+        if known is None:
             return None
-        known = control.code_lists[whole] = record.noun
+        control.code_lists[whole] = known
     return known or CodeList(hash="")
 
 
@@ -230,8 +230,7 @@ def _made_from_the_same(control: Control, now: Provenance) -> Artifact | None:
             return found
     elif known is None:
         return None
-    records = control.ledger.store.list(Artifact, parent=now.name, newest_first=True, limit=_SCANNED)
-    versions = (record.noun for record in records if isinstance(record.noun, Artifact))
+    versions = control.ledger.read_all(Artifact, parent=now.name, newest_first=True, limit=_SCANNED)
     return next((a for a in versions if a.fingerprint == now.fingerprint and not a.removed), None)
 
 

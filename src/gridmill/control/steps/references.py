@@ -14,19 +14,19 @@ def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
     known = control.versions.get(artifact_id)
     if known is not None:
         return known
-    record = control.ledger.store.get(Artifact, artifact_id)
-    if record is None or not isinstance(record.noun, Artifact):
+    version = control.ledger.read(Artifact, artifact_id)
+    if version is None:
         raise NotFoundError(f"there is no version {artifact_id!r}", hint=_what_there_is(control, artifact_id))
-    control.versions[artifact_id] = record.noun
-    return record.noun
+    control.versions[artifact_id] = version
+    return version
 
 
 def metrics_of(control: Control, version: Artifact) -> Mapping[str, float]:
     """The metrics of a version, with what the attempt that made it said, where its record is still there."""
     known = control.measured.get(version.id)
     if known is None:
-        record = control.ledger.store.get(Attempt, version.attempt_id) if version.attempt_id else None
-        said = record.noun.metrics if record is not None and isinstance(record.noun, Attempt) else {}
+        attempt = control.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None
+        said = attempt.metrics if attempt is not None else {}
         known = control.measured[version.id] = {**said, **version.output.metrics}
     return known
 
@@ -54,8 +54,7 @@ def _with_pipeline(control: Control, reference: str) -> str:
     job, version = split_reference(reference)
     if "/" in job or not job:
         return reference
-    records = control.ledger.store.list(Artifact)
-    names = {record.noun.name for record in records if isinstance(record.noun, Artifact)}
+    names = {version.name for version in control.ledger.read_all(Artifact)}
     found = sorted(name for name in names if name.endswith(f"/{job}"))
     if len(found) > 1:
         raise NotFoundError(f"several pipelines have a job {job!r}", hint=f"Write one of {', '.join(found)}.")
@@ -64,14 +63,12 @@ def _with_pipeline(control: Control, reference: str) -> str:
 
 def find_alias(control: Control, alias_id: str) -> Alias | None:
     """An alias that was set, by `pipeline/job@alias`."""
-    record = control.ledger.store.get(Alias, alias_id)
-    return record.noun if record is not None and isinstance(record.noun, Alias) else None
+    return control.ledger.read(Alias, alias_id)
 
 
 def aliases_of(control: Control, name: str | None) -> tuple[Alias, ...]:
     """The aliases that were set, of one name or of all."""
-    records = control.ledger.store.list(Alias, parent=name)
-    return tuple(record.noun for record in records if isinstance(record.noun, Alias))
+    return control.ledger.read_all(Alias, parent=name)
 
 
 def best_by(control: Control, name: str) -> str:
@@ -82,9 +79,8 @@ def best_by(control: Control, name: str) -> str:
 
 def versions_of(control: Control, name: str) -> tuple[Artifact, ...]:
     """All versions of that name that are not removed, newest first."""
-    records = control.ledger.store.list(Artifact, parent=name, newest_first=True)
-    found = (record.noun for record in records if isinstance(record.noun, Artifact))
-    return tuple(one for one in found if not one.removed)
+    every = control.ledger.read_all(Artifact, parent=name, newest_first=True)
+    return tuple(one for one in every if not one.removed)
 
 
 def _latest(control: Control, name: str) -> Artifact:

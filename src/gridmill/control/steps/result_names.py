@@ -62,8 +62,7 @@ def _place(job: Job, reference: str) -> str:
 
 def _near(control: Control, reference: str) -> str:
     name = split_reference(reference)[0]
-    records = control.ledger.store.list(Artifact)
-    known = {record.noun.name for record in records if isinstance(record.noun, Artifact)}
+    known = {version.name for version in control.ledger.read_all(Artifact)}
     close = get_close_matches(name, known, n=1)
     first = f"Run the pipeline {name.partition('/')[0]!r} first."
     return f"Did you mean {close[0]!r}? If not: {first}" if close else first

@@ -51,7 +51,7 @@ def advance(control: Control) -> None:
             _take(control, transaction, job_run, gather(control, transaction, run, job_run))
     for run_id in touched:
         _advance_run(control, transaction, run_id)
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
 
 
 def _whole(transaction: Transaction, job_run: JobRun | None) -> JobRun | None:

@@ -31,7 +31,7 @@ def _start_next(control: Control, backfill: Backfill) -> bool:
         return False
     transaction = control.begin()
     transaction.put(_dealt_with(control, transaction, backfill, chunk))
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
     return True
 
 

@@ -58,7 +58,7 @@ def dispatch(control: Control) -> Plan:
     for release in wanted.releases:
         _release(transaction, release)
     marked = mark_idle(control, transaction)
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
     more = marked or bool(needless(control.ledger.snapshot))  # of what it started nobody waits any more
     return replace(wanted, complete=wanted.complete and not more)
 

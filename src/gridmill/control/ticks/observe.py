@@ -132,7 +132,7 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
     for deployment in list(control.ledger.snapshot.deployments.values()):
         if deployment.site == name and _stands(deployment):
             _record(control, transaction, deployment, looked)
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
 
 
 def _record(control: Control, transaction: Transaction, deployment: Deployment, looked: Looked) -> None:

@@ -112,6 +112,6 @@ def _record_gone(control: Control, deployment: Deployment) -> None:
     transaction.put(replace(deployment, state=DeploymentState.GONE, pods=pods))
     for attempt in control.ledger.snapshot.attempts_on(deployment.id):  # a pod that hung had some
         settle_attempt(control, transaction, attempt, replace(LOST, message=deployment.message))
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
     control.brought_up.difference_update(pod.id for pod in pods)
     control.silent_since.pop(deployment.id, None)

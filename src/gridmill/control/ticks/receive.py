@@ -1,6 +1,7 @@
 """The tick that receives messages of pods: greetings, events, ends; one transaction for all of them."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
@@ -41,7 +42,7 @@ def receive(control: Control) -> None:
                 _hello(control, transaction, received.channel, hello)
             case Events(events=events):
                 _events(control, transaction, received.channel, events)
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
 
 
 def _closed(control: Control, channel: int) -> None:
@@ -56,8 +57,7 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     pod = _known_pod(deployment, hello)
     refusal = _refusal(control, deployment, pod, hello)
     if refusal or deployment is None or pod is None:
-        control.links.send(channel, [Goodbye(reason=refusal)])
-        control.links.drop(channel)
+        transaction.then(partial(_turn_away, control, channel, refusal))
         return
     control.channels[pod.id] = channel
     control.pods[channel] = pod.id
@@ -71,6 +71,11 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     # what it acknowledges may be part of this very transaction: a pod forgets what it is told is committed
     _send_after(control, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     _reconcile(control, transaction, channel, hello)
+
+
+def _turn_away(control: Control, channel: int, refusal: str) -> None:
+    control.links.send(channel, [Goodbye(reason=refusal)])
+    control.links.drop(channel)
 
 
 def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:

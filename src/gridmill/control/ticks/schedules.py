@@ -60,12 +60,11 @@ def _nothing_new(standing: Mapping[str, Artifact]) -> str:
 
 def scheduled_pipeline(control: Control, schedule: Schedule, due: float | None = None) -> Pipeline:
     """What is run of the kept declaration, at that due time. Raises PipelineError."""
-    record = control.ledger.store.get(Pipeline, schedule.pipeline)
-    if record is None or not isinstance(record.noun, Pipeline):
+    pipeline = control.ledger.read(Pipeline, schedule.pipeline)
+    if pipeline is None:
         raise PipelineError(
             f"pipeline {schedule.pipeline!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
         )
-    pipeline = record.noun
     if pipeline.awaits and due is not None:
         times = due_times(schedule.spec, schedule.since, due)
         pipeline = with_values(pipeline, {name: times[name] for name in pipeline.awaits})
@@ -146,7 +145,7 @@ def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: M
     if after is None:
         return False
     transaction.put(after)
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
     return True
 
 
@@ -201,7 +200,7 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
     if after is None:
         return inf
     transaction.put(after)
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
     return 0.0
 
 

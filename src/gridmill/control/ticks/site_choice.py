@@ -29,7 +29,7 @@ def look_elsewhere(control: Control) -> float:
     joining, transaction = joining_now(control), control.begin()
     for _ in range(min(LOOKS_PER_TICK, len(control.looking))):
         _look_at(control, joining, transaction, control.looking.pop())
-    control.ledger.commit(transaction)
+    control.ledger.stage(transaction)
     pause = PAUSE_SECONDS if control.looking else LOOK_AGAIN_SECONDS
     control.next_choice = now + pause
     return pause
