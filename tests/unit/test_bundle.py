@@ -1,5 +1,6 @@
 """Code bundles: what is in, the same content the same hash, and nothing that leaves its folder."""
 
+import gzip
 import hashlib
 import io
 import os
@@ -244,6 +245,18 @@ def test_unsafe_archives_leave_nothing(tmp_path: Path, members: list[tarfile.Tar
         unpack_bundle(tar, tmp_path / "in/out")
     assert os.listdir(tmp_path) == ["bad.tar.gz", "in"] or os.listdir(tmp_path / "in") == []
     assert not list(tmp_path.rglob("evil"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_huge_header_is_refused_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+    """It says 1.5 GiB, all of which tarfile would read into memory; so little of it is there that whoever
+    reads it finds a damaged archive."""
+    header = member("bomb", kind)
+    header.size = 3 * 2**29
+    with gzip.open(tmp_path / "bad.tar.gz", "wb") as file:
+        file.write(header.tobuf(tarfile.USTAR_FORMAT) + bytes(tarfile.RECORDSIZE))
+    with pytest.raises(InputError, match="a header of more than 1 MiB"):
+        unpack_bundle(tmp_path / "bad.tar.gz", tmp_path / "out")
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:

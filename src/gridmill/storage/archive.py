@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import IO
 from uuid import uuid4
 
 from gridmill.codec import decode, encode
-from gridmill.domain.amounts import show_bytes
+from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.domain.archive import Parcel
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import dataclass
@@ -60,7 +61,9 @@ def is_left(folder: Path) -> bool:
 
 _MANIFEST = "manifest.json"
 _FILES, _BUNDLES = FILES, "bundles"
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = MIB
+_MANIFEST_BYTES = 256 * MIB
+"""Largest manifest, all of which is in memory at once. 100,000 files take about 20 MiB."""
 _ENCRYPTED = 0x1  # in the flags of a zip's entry
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same project gives the same archive
 
@@ -254,9 +257,11 @@ def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
     Raises InputError for what is no whole archive, UnsafePathError, StorageError.
     """
     try:
+        _check_file(source)
         with zipfile.ZipFile(source) as archive, staging(root) as folder:
             _check_plain(archive, source)
             manifest = _manifest(archive, source)
+            _check_room(manifest, folder)
             for name, entry in manifest.files.items():
                 _unpack(archive, name, entry, folder)
             yield Unpacked(manifest=manifest, folder=folder, root=root)
@@ -266,6 +271,22 @@ def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
         raise NotFoundError(f"there is no archive {source}") from error
     except OSError as error:
         raise StorageError(f"the archive cannot be unpacked: {error.strerror}", place=str(source)) from error
+
+
+def _check_file(source: Path) -> None:
+    """A device or a pipe may have no end."""
+    if not stat.S_ISREG(source.stat().st_mode):
+        raise InputError("an archive is a file; this is not one", place=str(source))
+
+
+def _check_room(manifest: Manifest, folder: Path) -> None:
+    wanted, free = sum(one.size_bytes for one in manifest.files.values()), shutil.disk_usage(folder).free
+    if wanted > free:
+        raise StorageError(
+            f"the archive needs {show_bytes(wanted)}, and {show_bytes(free)} are free",
+            hint="Make room (`gridmill clean` shows what can go), and import it again.",
+            place=str(folder.parent),
+        )
 
 
 def _check_plain(archive: zipfile.ZipFile, source: Path) -> None:
@@ -281,6 +302,12 @@ def _manifest(archive: zipfile.ZipFile, source: Path) -> Manifest:
     names = archive.namelist()
     if _MANIFEST not in names:
         raise InputError("this is no archive of a Gridmill project", place=str(source))
+    size = archive.getinfo(_MANIFEST).file_size
+    if size > _MANIFEST_BYTES:
+        raise InputError(
+            f"its manifest has {show_bytes(size)}; at most {show_bytes(_MANIFEST_BYTES)} are read",
+            place=str(source),
+        )
     manifest = decode(archive.read(_MANIFEST), Manifest)
     if sorted(names) != sorted([_MANIFEST, *manifest.files]):
         raise InputError("what it holds is not what its manifest says", place=str(source))

@@ -20,6 +20,8 @@ from gridmill.errors import InputError, StorageError, UnsafePathError
 
 MAX_BYTES = 100 * MIB
 MAX_FILES = 20_000
+_HEADER_BYTES = MIB
+"""Largest header of a member. The longest path of Linux has 4 KiB."""
 LINK, FOLDER = "l", "d"
 FILE_MODES: Mapping[str, int] = MappingProxyType({"f": 0o644, "x": 0o755, "p": 0o600, "q": 0o700})
 """The permissions of a file by its letter; p and q are for the owner alone, as required for SSH keys."""
@@ -84,6 +86,18 @@ def hash_lines(lines: Iterable[str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose extended headers are bounded: tarfile reads these into memory as they are."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """tarfile's hook for subclasses, called with each header before what follows it is read."""
+        headers = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+        if self.type in (*headers, *tarfile.GNU_TYPES) and not 0 <= self.size <= _HEADER_BYTES:
+            raise InputError(f"the code bundle has a header of more than {show_bytes(_HEADER_BYTES)}")
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # not in its stubs
+        return member
+
+
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError)
 
 
@@ -91,7 +105,7 @@ _DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeErr
 def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
     """An archive being read; whatever is wrong with it leaves as InputError."""
     try:
-        with tarfile.open(fileobj=source, mode="r:gz") as archive:
+        with tarfile.open(fileobj=source, mode="r:gz", tarinfo=_Member) as archive:
             yield archive
     except _DAMAGED as error:
         raise InputError(f"the code bundle is damaged: {error}") from error
