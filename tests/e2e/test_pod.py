@@ -254,24 +254,36 @@ def test_no_process_is_left_behind(any_grid):
     assert not (any_grid.home / "attempts" / "p-1.j.1" / "work").exists()
 
 
-def spare_of(grid):
-    """The process that waits to become the next command; the one that tidies up may be there for a moment."""
+def spares_of(grid):
+    """The processes that wait to become the next command: one for any, one for simple ones, and the process
+    that forks the latter. The one that tidies up may be there for a moment."""
     waiting = []
 
-    def alone():
+    def complete():
         waiting[:] = [pid for pid in processes.children(pod_pid(grid)) if not is_gone(pid)]
-        return len(waiting) == 1
+        return len(waiting) == 3
 
-    grid.control.wait(alone)
-    return waiting[0]
+    grid.control.wait(complete)
+    return set(waiting)
 
 
-def test_a_command_becomes_the_process_that_was_forked_ahead(any_grid):
-    spare = spare_of(any_grid)
+def test_a_command_becomes_a_process_that_was_forked_ahead(any_grid):
+    spares = spares_of(any_grid)
     outcome = any_grid.control.run(any_grid.command("p-1.j.1", "echo $$"))
     assert outcome.state == AttemptState.SUCCEEDED
-    assert any_grid.control.log("p-1.j.1") == f"{spare}\n"
-    assert spare_of(any_grid) != spare
+    became = int(any_grid.control.log("p-1.j.1"))
+    assert became in spares
+    assert len(spares_of(any_grid) & spares) == 2
+    assert processes.stat(became) is None
+
+
+def test_a_simple_command_that_cannot_be_executed_says_why(any_grid):
+    for number, run in enumerate((("nowhere-to-be-found",), ("/",), ("a\0b",)), 1):
+        outcome = any_grid.control.run(any_grid.command(f"p-1.j.{number}", run))
+        assert (outcome.state, outcome.cause) == (AttemptState.FAILED, Cause.INPUT)
+        assert ("there is no command 'nowhere-to-be-found'", "cannot be executed", "cannot be executed")[
+            number - 1
+        ] in outcome.message
 
 
 def test_a_waiting_process_that_is_killed_is_missed_by_nobody(any_grid):
@@ -285,16 +297,16 @@ def test_a_waiting_process_that_is_killed_is_missed_by_nobody(any_grid):
         assert any_grid.control.log(f"p-1.j.{number}") == "my-job\n"
 
 
-def test_the_waiting_process_ends_with_its_pod(any_grid):
-    spare = spare_of(any_grid)
+def test_waiting_processes_end_with_their_pod(any_grid):
+    spares = spares_of(any_grid)
     any_grid.control.send(Goodbye(reason="enough"))
-    any_grid.control.wait(lambda: is_gone(spare))
+    any_grid.control.wait(lambda: all(map(is_gone, spares)))
 
 
-def test_the_waiting_process_ends_with_a_pod_that_is_killed(any_grid):
-    spare = spare_of(any_grid)
+def test_waiting_processes_end_with_a_pod_that_is_killed(any_grid):
+    spares = spares_of(any_grid)
     os.kill(pod_pid(any_grid), signal.SIGKILL)
-    any_grid.control.wait(lambda: is_gone(spare))
+    any_grid.control.wait(lambda: all(map(is_gone, spares)))
 
 
 def started_ahead(grid):

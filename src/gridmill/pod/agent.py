@@ -41,6 +41,7 @@ from gridmill.pod.launch import BLOCK_BYTES
 from gridmill.pod.limits import Limits, make_limits
 from gridmill.pod.network import own_address
 from gridmill.pod.prefork import Spares
+from gridmill.pod.small_spares import SmallSpares, can_fork_small
 from gridmill.pod.start import Starter, become_command
 from gridmill.pod.supervisor import Supervisor
 from gridmill.pod.zygote_client import Nursery
@@ -219,6 +220,8 @@ class Agent:
         self._janitor = Janitor(folder.trash, self._empties)
         self._nursery = self._make_nursery()
         self._spares = self._make_spares()
+        self._small = self._make_small()
+        self._starter = self._make_starter()
         self._supervisor = self._make_supervisor()
         if self._nursery is not None:
             self._nursery.bring_up(self._supervisor, now)
@@ -244,20 +247,27 @@ class Agent:
             return None
         return Spares(self._limits, lambda launch: become_command(launch, self._folder.home))
 
-    def _make_supervisor(self) -> Supervisor:
-        starter = Starter(
+    def _make_small(self) -> SmallSpares | None:
+        """The same for simple commands."""
+        return SmallSpares(self._limits) if self._spares is not None and can_fork_small() else None
+
+    def _make_starter(self) -> Starter:
+        return Starter(
             folder=self._folder,
             base=dict(os.environ),
             nursery=self._nursery,
             spares=self._spares,
+            small=self._small,
             grace_seconds=self._settings.grace_seconds,
         )
+
+    def _make_supervisor(self) -> Supervisor:
         return Supervisor(
             folder=self._folder,
             journal=self._journal,
             selector=self._selector,
             limits=self._limits,
-            starter=starter,
+            starter=self._starter,
             leftovers=Leftovers(self._is_ours, self._is_alone),
             janitor=self._janitor,
             empties=self._empties,
@@ -275,6 +285,8 @@ class Agent:
         )
 
     def _is_ours(self, pid: int) -> bool:
+        if self._small is not None and self._small.is_one(pid):
+            return True
         return self._supervisor.is_leader(pid) or pid in (self._zygote, self._janitor.pid, self._spare)
 
     @property
@@ -337,7 +349,9 @@ class Agent:
         if self._child_ended:
             self._child_ended = False
             self._reap()
-        for message in self._courier.turn(now):
+        messages = self._courier.turn(now)
+        self._starter.expect([message.order for message in messages if isinstance(message, Start)])
+        for message in messages:
             self._obey(message)
         if self._nursery is not None:
             self._nursery.tick(now)
@@ -352,6 +366,8 @@ class Agent:
         self._supervisor.tidy()
         if self._spares is not None and self._spares.wanted and self._ending is None:
             self._spares.refill()
+        if self._small is not None and self._ending is None:
+            self._small.refill()
 
     def _patience(self) -> float:
         if self._child_ended or self._signalled:
@@ -387,6 +403,8 @@ class Agent:
             self._janitor.ended()
         elif self._spares is not None and pid == self._spare:
             self._spares.died()
+        elif self._small is not None and pid == self._small.pid:
+            self._small.died()
         elif self._nursery is not None and pid == self._zygote:
             self._nursery.zygote_died(end.status or 0, time.monotonic())
         else:
@@ -452,6 +470,8 @@ class Agent:
             self._nursery.close()
         if self._spares is not None:
             self._spares.close()
+        if self._small is not None:
+            self._small.close()
         self._supervisor.close()
         self._journal.close()
         self._limits.close()

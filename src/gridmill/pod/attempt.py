@@ -21,6 +21,7 @@ from gridmill.pod.limits import Meter
 from gridmill.pod.outcome import was_told_to_end
 from gridmill.pod.outputs import Collection
 from gridmill.pod.prefork import Spare
+from gridmill.pod.small_spares import SmallSpare
 
 FLUSH_SECONDS = 0.02
 FLUSH_BYTES = 32 * KIB
@@ -212,7 +213,7 @@ class Attempt:
     ended: float = 0.0
     cut: bool = False
     deserted: bool = False
-    spare: Spare | None = None
+    spare: Spare | SmallSpare | None = None
     environment: Mapping[str, str] | None = None
     collection: Collection | None = None
 

@@ -170,28 +170,37 @@ def _spec(order: Order) -> CommandSpec:
 def execute(order: Order, home: Path, work: Path) -> NoReturn:
     """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
     check_order(order, order.root, print)
-    program = prepare(order, home, work)
-    Path(os.environ["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
-    hand_over(order, work)
-    if order.checkpoint_uri:
-        Path(os.environ["GRIDMILL_CHECKPOINTS"]).mkdir(parents=True, exist_ok=True)
+    program = make_ready(order, home, work, os.environ)
     os.chdir(program.cwd)
     try:
         os.execvpe(program.argv[0], program.argv, os.environ)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no command {program.argv[0]!r}", hint=_PATH_HINT) from error
     except OSError as error:
-        if _is_nowhere(program.argv[0]):
-            raise InputError(f"there is no command {program.argv[0]!r}", hint=_PATH_HINT) from error
-        raise InputError(f"{program.argv[0]!r} cannot be executed: {error.strerror}") from error
+        raise not_executed(program.argv[0], error, os.environ) from error
     except ValueError as error:
         raise InputError(f"the command cannot be executed: {error}") from error
 
 
-def _is_nowhere(name: str) -> bool:
+def make_ready(order: Order, home: Path, work: Path, environment: Mapping[str, str]) -> Program:
+    """All that the command finds on the disk, made now. Raises InputError, StorageError, OSError."""
+    program = prepare(order, home, work)
+    Path(environment["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
+    hand_over(order, work)
+    if order.checkpoint_uri:
+        Path(environment["GRIDMILL_CHECKPOINTS"]).mkdir(parents=True, exist_ok=True)
+    return program
+
+
+def not_executed(name: str, error: OSError, environment: Mapping[str, str]) -> InputError:
+    """Why the program of a command could not be executed."""
+    if isinstance(error, FileNotFoundError) or _is_nowhere(name, environment):
+        return InputError(f"there is no command {name!r}", hint=_PATH_HINT)
+    return InputError(f"{name!r} cannot be executed: {error.strerror}")
+
+
+def _is_nowhere(name: str, environment: Mapping[str, str]) -> bool:
     """Whether no folder of PATH that we may look into has it: one that is closed to us says "denied"."""
     return os.sep not in name and not any(
-        os.path.exists(os.path.join(folder, name)) for folder in os.get_exec_path()
+        os.path.exists(os.path.join(folder, name)) for folder in os.get_exec_path(environment)
     )
 
 

@@ -19,15 +19,19 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
-from gridmill.domain.amounts import show_count
+from gridmill.domain.amounts import KIB, show_count
 from gridmill.domain.environment_build import BEGUN, ENDED, ENVIRONMENT
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import GridmillError, InputError, InstallError, StorageError
 from gridmill.pod.launch import EVENTS_FD
 from gridmill.storage.unpack import unpack_bundle
 from gridmill.transfer.checkout import clone
+
+_FEW_ENTRIES, _LITTLE_BYTES = 16, 256 * KIB
+"""Code up to this size is copied by the pod itself."""
 
 
 @contextmanager
@@ -39,12 +43,35 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def bundle_folder(home: Path, bundle: str) -> Path:
+    """Where a bundle is unpacked."""
+    return home / "cache" / "bundles" / bundle
+
+
+def is_small_code(folder: Path) -> bool:
+    """Whether a copy is made in some milliseconds: few, small files and folders, and no links."""
+    few, size = islice(_entries(folder), _FEW_ENTRIES + 1), 0
+    for count, entry in enumerate(few):
+        size += entry.stat(follow_symlinks=False).st_size
+        if entry.is_symlink() or count >= _FEW_ENTRIES or size > _LITTLE_BYTES:
+            return False
+    return True
+
+
+def _entries(folder: Path | str) -> Iterator["os.DirEntry[str]"]:
+    with os.scandir(folder) as found:
+        for entry in found:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(entry.path)
+
+
 def unpacked(home: Path, bundle: str, archive: str = "") -> Path:
     """The folder with the bundle's content, unpacked now if it was not yet, from `archive` or the home's own.
 
     Raises StorageError when the bundle is not there, InputError when it is no safe archive.
     """
-    folder = home / "cache" / "bundles" / bundle
+    folder = bundle_folder(home, bundle)
     if not folder.is_dir():
         with locked(folder.with_name(f"{bundle}.lock")):
             if not folder.is_dir():

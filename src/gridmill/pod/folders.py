@@ -19,6 +19,7 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.context import CODE
 from gridmill.pod.empty_folders import ATTEMPT, INNER, OUTPUT, EmptyFolders
+from gridmill.pod.inputs import NO_FILES, input_folders
 
 FEW = 200
 _SMALL_BYTES = 2**20
@@ -61,11 +62,22 @@ def create_attempt_folder(folder: Path, order: Order, empties: EmptyFolders) -> 
     if order.job.kind == JobKind.COMMAND:
         empties.make(work / "tmp", INNER)
         empties.make(work / CODE, INNER)
+        _make_no_files(order, work, empties)
         with contextlib.suppress(OSError, GridmillError):  # its process tries again, and says what is wrong
             create_output(order, empties)
     descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(encode(order))
+
+
+def _make_no_files(order: Order, work: Path, empties: EmptyFolders) -> None:
+    """The empty folders of needed jobs that left nothing."""
+    place = work / NO_FILES
+    folders = [folder for folder in input_folders(order, work).values() if folder.parent == place]
+    if folders:
+        empties.make(place, INNER)
+        for folder in folders:
+            empties.make(folder, INNER)
 
 
 def create_output(order: Order, empties: EmptyFolders) -> None:

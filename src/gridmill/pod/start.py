@@ -3,14 +3,14 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from gridmill.codec import decode
 from gridmill.domain.gang import RANK_VARIABLES
 from gridmill.domain.job import JobKind
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import Order, Outcome
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.plugins import MODEL_PREIMPORTS
@@ -20,21 +20,28 @@ from gridmill.pod.commands import (
     devices,
     execute,
     foreign_environment,
+    make_ready,
     markers,
+    not_executed,
     prepare_foreign,
     rank_variables,
     runs_foreign_code,
 )
+from gridmill.pod.environments import bundle_folder, is_small_code
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.launch import Launch, Pipes, enter, fork
 from gridmill.pod.prefork import Spare, Spares
+from gridmill.pod.small_spares import Program, SmallSpare, SmallSpares, read_trouble
 from gridmill.pod.zygote_client import Nursery
 
 _OURS = "GRIDMILL_"
+TROUBLE = "not-executed"
+"""The file of an attempt that says that its command could not be executed."""
+_EXITED_WITH_1 = 1 << 8  # as wait() has it
 
 
 class Starter:
-    """`nursery` is None where every job is executed, `spares` where none is forked ahead."""
+    """`nursery` is None where every job is executed, `spares` and `small` where none is forked ahead."""
 
     def __init__(
         self,
@@ -43,15 +50,44 @@ class Starter:
         base: Mapping[str, str],
         nursery: Nursery | None,
         spares: Spares | None,
+        small: SmallSpares | None = None,
         grace_seconds: float,
     ) -> None:
         self.grace_seconds = grace_seconds
         self._folder, self._nursery, self._spares = folder, nursery, spares
+        self._small = small
         self._base = _without_ranks(base)
+        self._small_code: dict[str, bool] = {}
 
-    def spare(self, order: Order) -> Spare | None:
+    def expect(self, orders: Sequence[Order]) -> None:
+        """These are about to be started: have processes made for all that need them at once."""
+        if self._small is not None and orders:
+            self._small.expect(sum(map(self._is_simple, orders)))
+
+    def spare(self, order: Order) -> Spare | SmallSpare | None:
         """A process forked ahead for that order, which is the caller's."""
-        return self._spares.take() if self._spares and order.job.kind == JobKind.COMMAND else None
+        if order.job.kind != JobKind.COMMAND:
+            return None
+        small = self._small.take() if self._small is not None and self._is_simple(order) else None
+        return small or (self._spares.take() if self._spares else None)
+
+    def _is_simple(self, order: Order) -> bool:
+        """Whether a command needs nothing that takes long to make: its code is small, it reads no files."""
+        spec = order.job.command
+        if spec is None or spec.environment or order.gang is not None:
+            return False
+        if any(entry.artifact.output.uri for entry in order.inputs):
+            return False
+        return order.part is None and (order.bundle is None or self._is_small_code(order.bundle))
+
+    def _is_small_code(self, bundle: str) -> bool:
+        """Whether that code is unpacked and has few, small files and no links."""
+        if bundle not in self._small_code:
+            folder = bundle_folder(self._folder.home, bundle)
+            if not folder.is_dir():
+                return False
+            self._small_code[bundle] = is_small_code(folder)
+        return self._small_code[bundle]
 
     def start(
         self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...], *, warm: bool = True
@@ -79,9 +115,52 @@ class Starter:
         ):
             return None
         try:
-            return _wake(attempt.spare, launch, pipes) or self._fork(order, launch, pipes)
+            return self._wake(attempt, launch, pipes) or self._fork(order, launch, pipes)
         finally:
             pipes.close()
+
+    def _wake(self, attempt: Attempt, launch: Launch, pipes: Pipes) -> int:
+        """The pid of the spare that becomes the job; 0 where there is none, it has died meanwhile, or the job
+        has to be executed by a process that can say what is wrong with it."""
+        spare = attempt.spare
+        if isinstance(spare, SmallSpare):
+            try:
+                spare.launch(self._program(attempt.order, launch), pipes)
+            except (GridmillError, OSError, ValueError):
+                spare.discard()
+                return 0
+            return spare.pid
+        if spare is not None:
+            with contextlib.suppress(OSError):
+                spare.launch(launch, pipes)
+                return spare.pid
+        return 0
+
+    def _program(self, order: Order, launch: Launch) -> Program:
+        """A simple command with all that it needs on the disk. Raises GridmillError, OSError, ValueError."""
+        folder = Path(launch.folder)
+        ready = make_ready(order, self._folder.home, folder / "work", launch.environment)
+        if any("\0" in word for word in ready.argv):
+            raise ValueError("NUL in a command")
+        return Program(
+            argv=ready.argv,
+            folder=str(ready.cwd),
+            environment=launch.environment,
+            affinity=launch.affinity,
+            trouble=str(folder / TROUBLE),
+        )
+
+    def not_executed(self, attempt: Attempt) -> Outcome | None:
+        """The outcome of a simple command that could not be executed; None for any other."""
+        exited = attempt.exit is not None and attempt.exit.status == _EXITED_WITH_1
+        if not exited or not isinstance(attempt.spare, SmallSpare) or attempt.order.job.command is None:
+            return None
+        number = read_trouble(attempt.folder / TROUBLE)
+        if number is None:
+            return None
+        environment = self.environment(attempt.order, attempt.folder / "work", attempt.environment)
+        error = OSError(number, os.strerror(number))
+        return failed_outcome(not_executed(attempt.order.job.command.argv[0], error, environment))
 
     def _fork(self, order: Order, launch: Launch, pipes: Pipes) -> int:
         become = self._become(order, launch)
@@ -145,15 +224,6 @@ def become_command(launch: Launch, home: Path) -> NoReturn:
     except (GridmillError, OSError) as error:
         write_outcome(folder, failed_outcome(error))
         raise SystemExit(1) from error
-
-
-def _wake(spare: Spare | None, launch: Launch, pipes: Pipes) -> int:
-    """The pid of the spare that becomes the job; 0 where there is none, or it has died meanwhile."""
-    if spare is not None:
-        with contextlib.suppress(OSError):
-            spare.launch(launch, pipes)
-            return spare.pid
-    return 0
 
 
 def _imports(order: Order) -> tuple[str, ...]:

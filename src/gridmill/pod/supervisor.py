@@ -28,6 +28,7 @@ from gridmill.pod.network import is_free
 from gridmill.pod.outcome import Ending, judge, port_taken, was_told_to_end
 from gridmill.pod.outputs import Collection, left_by
 from gridmill.pod.prefork import Spare
+from gridmill.pod.small_spares import SmallSpare
 from gridmill.pod.start import Starter
 
 _LOOK_AGAIN_SECONDS = 0.005
@@ -124,7 +125,7 @@ class Supervisor:
             environment=environment,
         )
 
-    def _spare(self, order: Order) -> Spare | None:
+    def _spare(self, order: Order) -> Spare | SmallSpare | None:
         """A process forked ahead, held to what the order gives."""
         spare = self._starter.spare(order)
         if spare is not None and not self._limits.hold(spare.group, order.given):
@@ -326,7 +327,7 @@ class Supervisor:
             status=end.status,
             is_command=is_command,
             use=use,
-            own=own_outcome(attempt.folder),
+            own=own_outcome(attempt.folder) or self._starter.not_executed(attempt),
             shortage=attempt.meter.shortage,
             memory_limit=order.given.memory_bytes,
             timed_out=attempt.timed_out,
