@@ -117,6 +117,7 @@ class Ledger:
         self._staged: Transaction | None = None
         self._before: dict[Key, tuple[object | None, int]] = {}
         self._stager = 0
+        self._without_provenance: set[str] = set()
         self.listeners: list[Callable[[], None]] = []
 
     def load(self) -> None:
@@ -136,6 +137,15 @@ class Ledger:
         self._written.clear()
         self._staged = None
         self._before.clear()
+        self._without_provenance.clear()
+
+    def look_for_provenances(self, names: Sequence[str]) -> None:
+        """Find out with one query which of these names have none. Other names are not known any more."""
+        self._without_provenance = {*names} - self.store.parents(Provenance, names)
+
+    def has_no_provenance(self, name: str) -> bool:
+        """Whether it is known that the store has no Provenance of that name."""
+        return name in self._without_provenance
 
     def find(self, kind: type[N], key: str) -> N | None:
         """A live noun from memory."""
@@ -278,6 +288,8 @@ class Ledger:
                 self._note_before(old)
         elif _is_over(noun):
             forget = [key]
+            if isinstance(noun, Provenance):
+                self._without_provenance.discard(noun.name)
             self._remember(key, noun)
         if not isinstance(noun, Measurement):  # the history cannot be taken back
             self.snapshot.put(noun)

@@ -243,6 +243,14 @@ class Control:
         self.last_lines = {j: line for j, line in self.last_lines.items() if j in running}
         self.choosing = {job.id for job in snapshot.job_runs.values() if job.job.resources}
 
+    def look_up_names(self, names: Sequence[str]) -> None:
+        """Find out with two queries which of these names have no version and no provenance: each job that
+        never ran would cost two queries."""
+        unknown = [*({*names} - self.newest.keys())]
+        made = self.ledger.store.parents(Artifact, unknown)
+        self.newest |= {name: None for name in unknown if name not in made}
+        self.ledger.look_for_provenances(names)
+
     def newest_artifact(self, name: str) -> Artifact | None:
         """The newest version of that name, removed or not."""
         if name not in self.newest:

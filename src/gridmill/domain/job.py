@@ -4,7 +4,7 @@ It also defines when a job runs, given how the jobs that it needs have ended, an
 reads under the name of another pipeline's result.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from enum import StrEnum
 from operator import attrgetter
@@ -51,6 +51,7 @@ class JobKind(StrEnum):
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
 """The kind of a job by which of its specs are set: just one."""
+_PLACE_OF = {kind: place for place, kind in enumerate(JobKind)}
 
 
 Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | CommandSpec
@@ -140,6 +141,8 @@ class Job:
     def kind(self) -> JobKind:
         """The one kind that is set. Raises InputError for none or several."""
         sink, dataset, training, prediction, command = _SPECS(self)
+        if command is not None and sink is dataset is training is prediction is None:  # by far the most
+            return JobKind.COMMAND
         are_set = (
             sink is not None,
             dataset is not None,
@@ -159,10 +162,12 @@ class Job:
     @property
     def spec(self) -> Spec:
         """The declaration of the one kind that is set."""
-        kind = self.kind
-        spec: Spec | None = self.command if kind is JobKind.COMMAND else getattr(self, kind)
-        assert spec is not None
-        return spec
+        sink, dataset, training, prediction, command = specs = _SPECS(self)
+        if command is not None and sink is dataset is training is prediction is None:  # by far the most
+            one: Spec = command
+        else:
+            one = specs[_PLACE_OF[self.kind]]
+        return one
 
     @property
     def named_resources(self) -> tuple[str, ...]:
@@ -225,15 +230,15 @@ class Job:
 
         A name with a slash (`pipeline/job`) is that of another pipeline's result: see `external_names`.
         """
-        return tuple([name for name in self._names_read() if "/" not in name])
+        return tuple([name for name in named if "/" not in name]) if (named := self._names_read()) else ()
 
     @property
     def external_names(self) -> tuple[str, ...]:
         """Results of other pipelines that it reads, each once, in order: `pipeline/job` for its latest
         version, `pipeline/job@3`, `pipeline/job@prod`."""
-        return tuple([name for name in self._names_read() if "/" in name])
+        return tuple([name for name in named if "/" in name]) if (named := self._names_read()) else ()
 
-    def _names_read(self) -> Iterable[str]:
+    def _names_read(self) -> Collection[str]:
         found = (*self.needs, *self.spec.references())
         return dict.fromkeys(found) if found else ()
 

@@ -3,7 +3,7 @@
 Every store uses the same key, parent and liveness of a record.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
@@ -135,6 +135,10 @@ class Store(Protocol):
     ) -> Sequence[tuple[Mark, Record]]:
         """The first `limit` records of a class that follow the mark `after` in that order, each with its
         mark. The record with that mark may have been deleted."""
+
+    def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
+        """Those of `among` that are the parent of any record of that class (see `keys.parent_of`)."""
+        ...
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

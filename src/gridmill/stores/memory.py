@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
 from itertools import islice
 from operator import itemgetter
@@ -123,6 +123,11 @@ class MemoryStore:
         found.sort(key=itemgetter(0), reverse=newest_first)
         left = (one for one in found if after is None or _follows(one[0], after, newest_first=newest_first))
         return [*islice(left, limit)]
+
+    def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
+        """See Store."""
+        with self._lock:
+            return {parent for parent in among if self._children.get((noun, parent))}
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

@@ -6,7 +6,7 @@ database with a reason. One control node at a time owns a store, as long as its 
 
 import gc
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
@@ -227,20 +227,19 @@ def put_row(put: Put) -> Values:
     It is read back at once: what could not be (JSON has no NaN) must not get into the store.
     Raises InputError.
     """
-    noun, name, key = put.noun, type(put.noun).__name__, key_of(put.noun)
+    noun, expected = put.noun, put.expected
+    kind, key = type(noun), key_of(noun)
     try:
-        body = encode(noun).decode()
-        decode(body, type(noun))
+        body = encode(noun)
+        decode(body, kind)
     except (InputError, ValueError, TypeError) as error:
-        raise InputError(f"{name} {key!r} cannot be kept: {error}") from error
-    row = {
-        "version": put.expected + 1,
-        "parent": parent_of(noun),
-        "live": is_live(noun) and not isinstance(noun, JobRun),
-        "body": body,
-    }
-    whom = {"noun": name, "key": key}
-    return row | (_old(name, key, put.expected) if put.expected else whom)
+        raise InputError(f"{kind.__name__} {key!r} cannot be kept: {error}") from error
+    row: Values = _old(kind.__name__, key, expected) if expected else {"noun": kind.__name__, "key": key}
+    row["version"] = expected + 1
+    row["parent"] = parent_of(noun)
+    row["live"] = kind is not JobRun and is_live(noun)
+    row["body"] = body.decode()
+    return row
 
 
 def delete_row(delete: Delete) -> Values:
@@ -349,6 +348,12 @@ _ORDERS: Mapping[Order, tuple[str, str, str]] = {
     Order.BY_KEY: ("key COLLATE BINARY", ">", "ASC"),
 }
 """For each order the column, the comparison with the mark, and the direction."""
+
+_NAMES = 100
+_PARENTS = f"""
+WITH wanted (name) AS (VALUES {", ".join(f"(:name{number})" for number in range(_NAMES))})
+SELECT name FROM wanted WHERE EXISTS (SELECT 1 FROM record WHERE noun = :noun AND parent = wanted.name)
+"""
 _LIVE = f"""
 SELECT noun, version, body, position FROM record WHERE live = TRUE
 UNION ALL
@@ -479,6 +484,15 @@ class SqlStore:
         rows = self._rows(" ".join(query), noun=noun.__name__, parent=parent, after=after, limit=limit)
         return [(row[3], record) for row, record in zip(rows, to_records(rows), strict=True)]
 
+    def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
+        """See Store. All queries ask for the same number of names: it is one statement, kept ready."""
+        found: set[str] = set()
+        for start in range(0, len(among), _NAMES):
+            names = among[start : start + _NAMES]
+            values = {f"name{number}": names[min(number, len(names) - 1)] for number in range(_NAMES)}
+            found.update(name for (name,) in self._rows(_PARENTS, noun=noun.__name__, **values))
+        return found
+
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
     ) -> Sequence[Event]:
@@ -516,9 +530,14 @@ class SqlStore:
 
 def _batches(changes: Sequence[Change]) -> Iterator[_Batch]:
     """One statement for each sort of change; none of `changes` is to the same record."""
-    inserts = [put_row(put) for put in changes if isinstance(put, Put) and put.expected == 0]
-    updates = [put_row(put) for put in changes if isinstance(put, Put) and put.expected > 0]
-    deletes = [delete_row(change) for change in changes if isinstance(change, Delete)]
+    inserts: list[Values] = []
+    updates: list[Values] = []
+    deletes: list[Values] = []
+    for change in changes:
+        if isinstance(change, Delete):
+            deletes.append(delete_row(change))
+        else:
+            (updates if change.expected else inserts).append(put_row(change))
     for statement, rows in ((_INSERT, inserts), (_UPDATE, updates), (_DELETE, deletes)):
         if rows:
             yield statement, rows

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from random import Random
 from typing import Any, Protocol
@@ -146,6 +146,10 @@ class FaultyStore:
     ) -> Sequence[tuple[Mark, Record]]:
         """See Store."""
         return self.store.page(noun, order=order, after=after, limit=limit, parent=parent)
+
+    def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
+        """See Store."""
+        return self.store.parents(noun, among)
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

@@ -65,6 +65,19 @@ def check_events_come_back_in_order(open_store: Opener) -> None:
         assert [*store.events()] == kept
 
 
+def check_names_that_have_records_are_found_with_one_call(open_store: Opener) -> None:
+    """However many names are asked for, and each class by itself."""
+    with closing(open_store()) as store:
+        put_new(store, *one_of_each())
+        names = [f"nothing/{number}" for number in range(1001)]
+        for noun in one_of_each():
+            parent = parent_of(noun)
+            assert store.parents(type(noun), []) == set()
+            assert store.parents(type(noun), [parent]) == {parent}
+            assert store.parents(type(noun), [*names, parent, parent]) == {parent}
+            assert store.parents(type(noun), names) == set()
+
+
 def check_a_pods_event_is_kept_once(open_store: Opener) -> None:
     """By (pod_id, number): across commits and within one. The control node's own, numbered 0, always are."""
     with closing(open_store()) as store:
@@ -463,6 +476,7 @@ CHECKS: tuple[Check, ...] = (
     check_live_follows_changes,
     check_counters_never_go_back,
     check_events_come_back_in_order,
+    check_names_that_have_records_are_found_with_one_call,
     check_a_pods_event_is_kept_once,
     check_events_of_old_runs_go_and_sequences_go_on,
     check_events_are_read_by_run_job_and_after,

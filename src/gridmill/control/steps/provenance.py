@@ -166,6 +166,8 @@ def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
 
 def find_provenance(control: Control, name: str, whole: str) -> Provenance | None:
     """The record of what a fingerprint of that name is made of."""
+    if control.ledger.has_no_provenance(name):
+        return None
     key = f"{name}#{whole}"
     known = control.provenances.get(key)
     if known is None:

@@ -38,7 +38,10 @@ def advance(control: Control) -> None:
     transaction = control.begin()
     joining = joining_now(control)
     touched: set[str] = set()
-    for job_run_id in control.candidates.take(CANDIDATES_PER_TICK):
+    candidates = [*control.candidates.take(CANDIDATES_PER_TICK)]
+    jobs = (transaction.get(JobRun, job_run_id) for job_run_id in candidates)
+    control.look_up_names([job.name for job in jobs if job is not None and job.state is JobState.BLOCKED])
+    for job_run_id in candidates:
         job_run = _whole(transaction, transaction.get(JobRun, job_run_id))
         run = transaction.get(Run, job_run.run_id) if job_run else None
         if job_run is None or run is None:
