@@ -151,10 +151,10 @@ def lateness(grid: Grid) -> list[float]:
 
 def events(grid: Grid, run_id: str) -> Iterator[tuple[float, str]]:
     """The run's lines, with the time at which each was seen, until it has succeeded."""
-    after, deadline = 0, time.monotonic() + LIMIT_SECONDS
+    after, deadline = "", time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:
         for event in grid.events(run_id, after=after, wait_seconds=2):
-            after = event.sequence
+            after = event.id
             if event.type == EventType.LOG:
                 now = time.time()
                 yield from ((now, line) for line in event.body["text"].splitlines())

@@ -89,12 +89,12 @@ def first_line(grid: Grid) -> float:
     """Seconds from submit to the first line as a reader of the events sees it; the run ends before return."""
     begin = time.perf_counter()
     run_id = grid.start_run(ECHO).run.id
-    after = 0
+    after = ""
     while True:
         events = grid.events(run_id, after=after, wait_seconds=5)
         if any(event.type == EventType.LOG for event in events):
             break
-        after = events[-1].sequence if events else after
+        after = events[-1].id if events else after
     seconds = time.perf_counter() - begin
     _finish(grid, run_id)
     return seconds
@@ -131,23 +131,23 @@ def crowd(grid: Grid) -> float:
 def _until_waiting(grid: Grid, run_id: str, count: int) -> None:
     """Until that many jobs of the run said that they are waiting: ready, and without a place."""
     waiting: set[object] = set()
-    after, deadline = 0, time.monotonic() + LIMIT_SECONDS
+    after, deadline = "", time.monotonic() + LIMIT_SECONDS
     while len(waiting) < count:
         events = grid.events(run_id, after=after, limit=10_000, wait_seconds=2)
         waiting |= {event.body["id"] for event in events if event.body.get("state") == JobState.WAITING}
-        after = events[-1].sequence if events else after
+        after = events[-1].id if events else after
         if time.monotonic() > deadline:
             raise TimeoutError(f"only {len(waiting)} of {count} jobs of {run_id} wait")
 
 
 def _finish(grid: Grid, run_id: str) -> None:
     """Follow the run's events until one says that it has ended. Raises TimeoutError."""
-    after, deadline = 0, time.monotonic() + LIMIT_SECONDS
+    after, deadline = "", time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:
         events = grid.events(run_id, after=after, wait_seconds=2)
         if any(event.type == "state" and _ends(run_id, event.body) for event in events):
             return
-        after = events[-1].sequence if events else after
+        after = events[-1].id if events else after
     raise TimeoutError(f"{run_id} does not end")
 
 

@@ -95,7 +95,6 @@ def logs(job: str, *lines: str) -> list[Event]:
     """The log of the attempt of a job, an event per line."""
     return [
         Event(
-            sequence=number,
             time=BEGAN,
             type=EventType.LOG,
             run_id="p-2",
@@ -111,7 +110,6 @@ def curve(job: str, **series: list[float]) -> list[Event]:
     """Metrics by step, from 1."""
     return [
         Event(
-            sequence=step,
             time=BEGAN,
             type=EventType.METRIC,
             run_id="p-2",

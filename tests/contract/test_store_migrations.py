@@ -21,7 +21,7 @@ from sqlalchemy import MetaData
 from tests.lost_fields import lost
 
 from gridmill.codec import encode
-from gridmill.domain.pod_protocol import Event
+from gridmill.domain.pod_protocol import Event, sequence_of
 from gridmill.domain.run import Run
 from gridmill.errors import StorageError
 from gridmill.ports.store import key_of
@@ -96,7 +96,7 @@ def test_a_store_of_an_earlier_release_is_migrated_and_reads_back(database: Data
 
 def as_row(event: Event) -> tuple[Any, ...]:
     where = (event.run_id, event.job, event.attempt_id, event.pod_id)
-    return (event.sequence, event.time, str(event.type), *where, event.number, dict(event.body))
+    return (sequence_of(event.id), event.time, str(event.type), *where, event.number, dict(event.body))
 
 
 def test_each_release_was_kept_for_both_databases():

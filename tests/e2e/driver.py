@@ -40,9 +40,9 @@ def _main(pipeline_file: Path, settings: dict[str, str], log: Path) -> None:
     grid = embedded.grid
     runs = grid.runs().items
     run_id = runs[0].id if runs else grid.start_run(read_pipeline(pipeline_file)).run.id
-    after = 0
+    after = ""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while grid.run(run_id).run.state not in FINISHED_RUNS and time.monotonic() < deadline:
         events = grid.events(run_id, after=after, wait_seconds=0.5)
-        after = events[-1].sequence if events else after
+        after = events[-1].id if events else after
     embedded.close(tear_down=True)

@@ -62,7 +62,7 @@ def waited_for(node: EmbeddedNode, run_id: str) -> RunView:
     until = time.monotonic() + PATIENCE_SECONDS
     while (view := node.grid.run(run_id)).run.state not in FINISHED_RUNS:
         assert time.monotonic() < until, "the run does not end"
-        node.grid.events(run_id, after=10**9, wait_seconds=0.05)
+        node.grid.events(run_id, after="7" + 15 * "f", wait_seconds=0.05)
     return view
 
 

@@ -13,6 +13,7 @@ from test_races import command, service, simulation
 from gridmill.domain.artifact import Alias, Artifact
 from gridmill.domain.job import JobKind
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import Event, event_id
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
 from gridmill.domain.states import RunState
@@ -114,3 +115,21 @@ def test_lists_of_what_is_in_memory_have_pages_too() -> None:
     assert "d" in [one.name for one in rest.items]
     with pytest.raises(InputError, match="not between 1 and 1000"):
         cases.resources(limit=1001)
+
+
+def test_a_page_of_events_is_bounded_in_bytes_and_begins_after_an_id() -> None:
+    grid = simulation()
+    text = "x" * 300_000
+    events = [Event(time=1.0, type="log", run_id="w-1", job="a", body={"text": text}) for _ in range(7)]
+    large = Event(time=1.0, type="log", run_id="w-1", job="a", body={"text": 5 * text})
+    grid.store.commit([], [*events, large, *events])
+    found, after, counts = list[Event](), "", list[int]()
+    while page := service(grid).events("w-1", after=after):
+        found += page
+        counts.append(len(page))
+        after = page[-1].id
+    assert counts == [3, 3, 1, 1, 3, 3, 1]
+    assert [one.id for one in found] == [event_id(number) for number in range(1, 16)]
+    assert len(service(grid).events("w-1", limit=2)) == 2
+    with pytest.raises(InputError, match="'3' is not the id of an event"):
+        service(grid).events("w-1", after="3")

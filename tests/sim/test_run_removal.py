@@ -26,9 +26,7 @@ def ran(grid: Simulation) -> str:
 def test_records_and_logs_go_and_versions_stay() -> None:
     grid = simulation()
     first, second = ran(grid), ran(grid)
-    grid.store.commit(
-        (), [Event(sequence=0, time=1.0, type="log", run_id=first, job="a", body={"text": "x"})]
-    )
+    grid.store.commit((), [Event(time=1.0, type="log", run_id=first, job="a", body={"text": "x"})])
     ran(grid)
     plan = service(grid).remove_run(first, dry_run=True)
     assert (plan.jobs, plan.attempts, plan.versions) == (2, 2, ("w/b@1", "w/a@1"))

@@ -205,7 +205,7 @@ def test_a_long_poll_does_not_hold_up_others_nor_the_end(tmp_path: Path) -> None
     grid = FakeGrid()
     grid.start_run(PIPELINE)
     server = serve(make_app(grid), socket_path=tmp_path / "s")
-    last = grid.events("p-1")[-1].sequence
+    last = grid.events("p-1")[-1].id
     pollers = _poll(server, tmp_path / "s", last, count=60)
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(tmp_path / "s")), timeout=120) as client:
         assert client.get("http://localhost/v1/runs").status_code == 200
@@ -216,7 +216,7 @@ def test_a_long_poll_does_not_hold_up_others_nor_the_end(tmp_path: Path) -> None
         assert not poller.is_alive()
 
 
-def _poll(server: Server, path: Path, after: int, count: int) -> list:
+def _poll(server: Server, path: Path, after: str, count: int) -> list:
     import threading
 
     def poll() -> None:

@@ -316,7 +316,6 @@ def test_what_a_job_declares_is_shown_without_defaults_and_with_units():
 def test_the_time_that_an_environment_took_is_shown():
     def line(text, at):
         return Event(
-            sequence=1,
             time=BEGAN + at,
             type=EventType.LOG,
             run_id="p-2",

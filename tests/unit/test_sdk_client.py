@@ -135,8 +135,8 @@ def test_watching_gives_every_event_once_and_the_end(client: Client, fake: FakeG
         ticks.append(tick)
         if len(ticks) == 2:
             client.stop("demo-1")
-    seen = [event.sequence for tick in ticks for event in tick.events]
-    assert seen == [event.sequence for event in fake.events("demo-1")]
+    seen = [event.id for tick in ticks for event in tick.events]
+    assert seen == [event.id for event in fake.events("demo-1")]
     assert ticks[-1].finished
     assert not ticks[0].finished
 

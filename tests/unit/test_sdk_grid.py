@@ -125,12 +125,12 @@ def test_events_page_filter_and_wait(make: MakeGrid) -> None:
     grid.start_run(two_jobs())
     every = grid.events("demo-1")
     assert grid.events("demo-1", limit=2) == every[:2]
-    assert grid.events("demo-1", after=every[1].sequence) == every[2:]
+    assert grid.events("demo-1", after=every[1].id) == every[2:]
     assert {event.job for event in grid.events("demo-1", job="first")} == {"first"}
-    assert grid.events("demo-1", after=every[-1].sequence) == ()
+    assert grid.events("demo-1", after=every[-1].id) == ()
     said = threading.Timer(0.05, fake.emit, ("demo-1", "first", "log", {"stream": "out", "text": "x\n"}))
     said.start()
-    new = grid.events("demo-1", after=every[-1].sequence, wait_seconds=30)
+    new = grid.events("demo-1", after=every[-1].id, wait_seconds=30)
     assert [event.body["text"] for event in new] == ["x\n"]
 
 

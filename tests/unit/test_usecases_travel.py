@@ -28,7 +28,7 @@ from gridmill.testing.local_calls import Served
 PIPELINE = Pipeline(name="demo", jobs=(Job(name="a", command=CommandSpec(run="true")),))
 SAMPLES: dict[str, Any] = {
     "adopt": True,
-    "after": 2**40,
+    "after": f"{2**40:016x}",
     "alias": Alias(id="demo/a@prod", name="demo/a", alias="prod", number=3),
     "alias_id": "demo/a@prod",
     "all": True,

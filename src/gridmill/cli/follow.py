@@ -79,7 +79,7 @@ def follow(
     run_id: str,
     interrupts: Interrupts,
     *,
-    after: int = 0,
+    after: str = "",
     quiet: bool = False,
     on_tick: Callable[[], None] = lambda: None,
 ) -> RunView:

@@ -31,6 +31,9 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="The last lines only.")] = None,
+    after: Annotated[
+        str, typer.Option(metavar="ID", help="Only what follows the event of this id, which --json shows.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Print what the jobs of a run, or one of them, wrote. Of an unchanged job, print what the run wrote that
@@ -38,8 +41,9 @@ def logs(
     if job is None and "/" in run:
         run, _, job = run.partition("/")
     with session(context, reading=not follow) as client:
-        own = client.events(run, job, follow=follow)
-        events = (one for one in chain(own, _earlier(client, run, job)) if one.type == EventType.LOG)
+        own = client.events(run, job, follow=follow, after=after)
+        earlier = () if after else _earlier(client, run, job)
+        events = (one for one in chain(own, earlier) if one.type == EventType.LOG)
         if json:
             for event in _last(events, None if follow else tail):
                 emit(event)

@@ -259,7 +259,7 @@ def _run(
             want_one_that_stays(client)
             return _started(begin(client, wait=False), as_json)
         with Interrupts() as interrupts:
-            after = client.newest_event(client.status(again).run.id) if again else 0
+            after = client.newest_event(client.status(again).run.id) if again else ""
             view = begin(client, wait=True)  # what shows it is imported while the first pod comes up
             view = _to_the_end(client, view, interrupts, after)
             client.release()
@@ -275,7 +275,7 @@ def _started(view: RunView, as_json: bool) -> None:
     return say(f"started; follow it with: gridmill status {view.run.id} --watch")
 
 
-def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: int) -> RunView:
+def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: str) -> RunView:
     try:
         return follow(client, view.run.id, interrupts, after=after)
     except KeyboardInterrupt:

@@ -136,7 +136,7 @@ def _watch(client: Client, run: str, as_json: bool) -> None:
                 seen = tick.view
                 emit(seen)
         return
-    after = 0 if sys.stderr.isatty() else client.newest_event(client.status(run).run.id)
+    after = "" if sys.stderr.isatty() else client.newest_event(client.status(run).run.id)
     with display() as draw:
         for tick in client.watch(run, after=after):
             draw(tick)

@@ -95,7 +95,7 @@ class Transaction:
             ("run", noun.id, "") if isinstance(noun, Run) else ("job", noun.run_id, noun.job.name)
         )
         body = {"what": what, "id": noun.id, "state": noun.state.value, "message": noun.message}
-        self.events.append(Event(sequence=0, time=self.now, type="state", run_id=run_id, job=job, body=body))
+        self.events.append(Event(time=self.now, type="state", run_id=run_id, job=job, body=body))
 
 
 class Ledger:

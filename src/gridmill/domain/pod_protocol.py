@@ -11,6 +11,7 @@ deployment does not exist any more or whose protocol is unknown gets Goodbye and
 several machines.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
@@ -25,6 +26,7 @@ from gridmill.domain.resource import Use
 from gridmill.domain.route import Carriage, Staging
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.usage import Parallel
+from gridmill.errors import InputError
 
 
 class EventType(StrEnum):
@@ -54,13 +56,13 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A kept event. `sequence` grows over the whole store (0 until kept).
+    """A kept event. `id` is empty until it is kept. Of two events of a home the later one has the greater id,
+    compared as text; otherwise an id has no meaning.
 
     Events of attempts carry the pod's number: (pod_id, number) is kept once. The control node's own
     (state changes of runs and jobs) have type `state`, no attempt, and body {what, id, state, message}.
     """
 
-    sequence: int
     time: float
     type: str
     run_id: str
@@ -69,6 +71,24 @@ class Event:
     pod_id: str = ""
     number: int = 0
     body: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+
+
+def event_id(sequence: int) -> str:
+    """The id of the event that a store keeps under that number, which grows over the whole store."""
+    return f"{sequence:016x}"
+
+
+def sequence_of(id: str) -> int:
+    """The number of the event with that id; 0, which is before all events, of an empty one. Raises
+    InputError."""
+    if id and not re.fullmatch("[0-7][0-9a-f]{15}", id):
+        raise InputError(
+            f"{id!r} is not the id of an event",
+            place="after",
+            hint="Use the `id` of an event as it was answered, or nothing to begin with the first event.",
+        )
+    return int(id, 16) if id else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -367,13 +367,15 @@ class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advisi
         run_id: str,
         *,
         job: str | None = None,
-        after: int = 0,
+        after: str = "",
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
-        """List events of a run with a sequence above `after`; waits for one up to `wait_seconds`.
+        """List events of a run after the one with the id `after`; waits for one up to `wait_seconds`.
 
-        In order, at most `limit`. Returns as soon as there is any, or () at the end of `wait_seconds`.
+        In order, at most `limit`, and at most 1 MiB (one event may be larger). Without `after` from the first
+        event. Raises InputError for an id that is none. Returns as soon as there is any, or () at the end of
+        `wait_seconds`.
         """
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:

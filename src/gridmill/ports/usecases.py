@@ -6,7 +6,7 @@ and the calls over the Unix socket (rpc/) are derived from this table.
 
 Every list has one form: pages of `items` in the order that the method documents, with a `next_cursor`, and
 the arguments `limit` and `cursor` (ports/pages.py). Every stream has one form: a JSON array of items, each
-with a `sequence`, and an argument `after`, the sequence of the last item that the caller has.
+with an `id`, and an argument `after`, the id of the last item that the caller has.
 """
 
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ _ROWS = (
         "runs",
         _VIEWER,
         "follow_events",
-        limits={"after": Limits(ge=0, lt=2**63), "limit": _MANY, "wait_seconds": Limits(ge=0, le=60)},
+        limits={"after": Limits(max_length=100), "limit": _MANY, "wait_seconds": Limits(ge=0, le=60)},
     ),
     _row("report", "GET /runs/{run_id}/report", "runs", _VIEWER, "show_report"),
     _list("resources", "GET /resources", "resources"),

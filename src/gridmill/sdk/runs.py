@@ -224,8 +224,9 @@ class RunVerbs(Connected):
             raise run_error(view, lambda job: self.logs(view.run.id, job))
         return tick.view
 
-    def watch(self, run: str, *, after: int = 0, every_seconds: float = 0.5) -> Iterator[Tick]:
-        """Ticks, at least one each `every_seconds`, until the run has ended and all events were given.
+    def watch(self, run: str, *, after: str = "", every_seconds: float = 0.5) -> Iterator[Tick]:
+        """Ticks, at least one each `every_seconds`, until the run has ended and all events were given: those
+        after the event with the id `after`.
 
         When the control node ends meanwhile, the next one for the home (which may be started here) goes on.
         """
@@ -235,7 +236,7 @@ class RunVerbs(Connected):
             over = view.run.state in FINISHED_RUNS
             left = max(0.0, look_again - time.monotonic()) if held else every_seconds
             events = self._ask(_page(run_id, after, 0.0 if over else min(left, every_seconds)))
-            held, after = held + events, events[-1].sequence if events else after
+            held, after = held + events, events[-1].id if events else after
             now = time.monotonic()
             if over:
                 self._has_ended(run_id)
@@ -250,25 +251,30 @@ class RunVerbs(Connected):
             yield Tick(view=view, events=held)
             held = ()
 
-    def newest_event(self, run: str) -> int:
-        """The sequence of the run's newest event; `watch(after=...)` starts behind it."""
-        newest = 0
+    def newest_event(self, run: str) -> str:
+        """The id of the run's newest event; `watch(after=...)` starts behind it. Empty: there is none."""
+        newest = ""
         while page := self.grid.events(run, after=newest, limit=10 * _PAGE):
-            newest = page[-1].sequence
+            newest = page[-1].id
         return newest
 
-    def events(self, run: str, job: str | None = None, *, follow: bool = False) -> Iterator[Event]:
-        """Kept events of a run or one job, in order; with `follow` until the run ends."""
+    def events(
+        self, run: str, job: str | None = None, *, follow: bool = False, after: str = ""
+    ) -> Iterator[Event]:
+        """Kept events of a run or one job, in order; with `follow` until the run ends.
+
+        `after` is the id of an event: those that follow it are given. So a program that was interrupted goes
+        on after the last event that it has. Raises InputError for an id that is none.
+        """
         view = self.status(run)
         if job is not None:
             job_of(view, job)
-        after = 0
         while True:
             over = self._ask(lambda grid: grid.run(view.run.id)).run.state in FINISHED_RUNS or not follow
             wait = 0.0 if over else 5.0
             page = self._ask(_page(view.run.id, after, wait, job))
             yield from page
-            after = page[-1].sequence if page else after
+            after = page[-1].id if page else after
             if over and not page:
                 return
 
@@ -323,7 +329,7 @@ def _unsaid(line: str) -> None:
 
 
 def _page(
-    run_id: str, after: int, wait: float, job: str | None = None
+    run_id: str, after: str, wait: float, job: str | None = None
 ) -> Callable[[Grid], tuple[Event, ...]]:
     return lambda grid: grid.events(run_id, job=job, after=after, limit=_PAGE, wait_seconds=wait)
 

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import Event
+from gridmill.domain.pod_protocol import Event, event_id
 from gridmill.domain.run import JobRun, Run
 from gridmill.ports.store import (
     Change,
@@ -135,18 +135,18 @@ class MemoryStore:
         """See Store."""
         with self._lock:
             kept = self._events if run_id is None else self._events_of_runs.get(run_id, [])
-            start = bisect_right(kept, after, key=lambda event: event.sequence)
+            start = bisect_right(kept, event_id(after), key=lambda event: event.id)
             newer = islice(kept, start, None)
             return [*islice((event for event in newer if job in (None, event.job)), limit)]
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """See Store."""
         with self._lock:
-            newest = self._events[-1].sequence if self._events else 0
+            newest = self._events[-1].id if self._events else ""
             gone = {*run_ids}
-            self._events = [e for e in self._events if e.run_id not in gone or e.sequence == newest]
+            self._events = [e for e in self._events if e.run_id not in gone or e.id == newest]
             for run_id in gone:
-                kept = [event for event in self._events_of_runs.get(run_id, ()) if event.sequence == newest]
+                kept = [event for event in self._events_of_runs.get(run_id, ()) if event.id == newest]
                 self._events_of_runs[run_id] = kept
 
     def counters(self) -> Mapping[str, int]:
@@ -184,10 +184,10 @@ class MemoryStore:
                 return 0
             self._numbers.add((event.pod_id, event.number))
         self._sequence += 1
-        kept = replace(event, sequence=self._sequence)
+        kept = replace(event, id=event_id(self._sequence))
         self._events.append(kept)
         self._events_of_runs.setdefault(kept.run_id, []).append(kept)
-        return kept.sequence
+        return self._sequence
 
 
 def _follows(mark: Any, after: Any, *, newest_first: bool) -> bool:  # noqa: ANN401  both are of one type

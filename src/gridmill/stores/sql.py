@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from gridmill.codec import decode, encode
-from gridmill.domain.pod_protocol import Event
+from gridmill.domain.pod_protocol import Event, event_id
 from gridmill.domain.run import JobRun, Run
 from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
 from gridmill.ports.store import (
@@ -304,7 +304,7 @@ def to_event(row: Sequence[Any]) -> Event:
     """The event of a row of the event table."""
     sequence, time, kind, run_id, job, attempt_id, pod_id, number, body = row
     return Event(
-        sequence=sequence,
+        id=event_id(sequence),
         time=time,
         type=kind,
         run_id=run_id,

@@ -16,7 +16,7 @@ from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.pod_protocol import Event, EventType, event_id, sequence_of
 from gridmill.domain.project import ProjectView
 from gridmill.domain.resource import Resource, Sizing, Use
 from gridmill.domain.run import Attempt, JobRun, Run
@@ -298,15 +298,16 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         run_id: str,
         *,
         job: str | None = None,
-        after: int = 0,
+        after: str = "",
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
         """See Grid."""
         self.run(run_id)
+        sequence_of(after)
 
         def there() -> tuple[Event, ...]:
-            mine = (event for event in self._events if event.run_id == run_id and event.sequence > after)
+            mine = (event for event in self._events if event.run_id == run_id and event.id > after)
             return tuple(event for event in mine if job in (None, event.job))[:limit]
 
         with self._changed:
@@ -351,7 +352,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             self.now += 1
             self._events.append(
                 Event(
-                    sequence=len(self._events) + 1,
+                    id=event_id(len(self._events) + 1),
                     time=self.now,
                     type=type,
                     run_id=run_id,

@@ -13,7 +13,7 @@ from itertools import islice
 from random import Random
 from typing import Any, TypeAlias
 
-from gridmill.domain.pod_protocol import Event
+from gridmill.domain.pod_protocol import Event, event_id, sequence_of
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import AttemptState, DeploymentState, JobState, RunState
@@ -51,7 +51,7 @@ class Model:
         for event, sequence in zip(events, sequences, strict=True):
             assert (sequence == 0) == self._is_kept(event), f"{event} got sequence {sequence}"
             if sequence:
-                self.events.append(replace(event, sequence=sequence))
+                self.events.append(replace(event, id=event_id(sequence)))
 
     def _is_kept(self, event: Event) -> bool:
         same = ((e.pod_id, e.number) == (event.pod_id, event.number) for e in self.events)
@@ -189,7 +189,7 @@ def check_readers_see_whole_commits(open_store: Callable[[], Store]) -> None:
                 for event in store.events(after=last):
                     if event.number != number + 1:
                         problems.append(f"event {event.number} comes after {number}")
-                    last, number = event.sequence, event.number
+                    last, number = sequence_of(event.id), event.number
 
         readers = [threading.Thread(target=read) for _ in range(2)]
         for reader in readers:
@@ -211,7 +211,7 @@ def check_many_stores_race(open_store: Callable[[], Store]) -> None:
         for version in range(1, 11):
             winners = _race(Put(noun=a_resource(gpus=version), expected=version), stores)
             assert winners == 1
-        sequences = [event.sequence for event in stores[1].events()]
+        sequences = [sequence_of(event.id) for event in stores[1].events()]
         assert len(sequences) == len(set(sequences)) == 10
     finally:
         for store in stores:
@@ -231,8 +231,8 @@ def check_events_of_many_stores_at_once(open_store: Callable[[], Store]) -> None
             deadline = time.monotonic() + _PATIENCE_SECONDS
             seen: list[int] = []
             while len(seen) < wanted and time.monotonic() < deadline:
-                seen += [event.sequence for event in stores[0].events(after=seen[-1] if seen else 0)]
-            assert seen == [event.sequence for event in stores[0].events()], "a reader missed an event"
+                seen += [sequence_of(event.id) for event in stores[0].events(after=seen[-1] if seen else 0)]
+            assert seen == [sequence_of(event.id) for event in stores[0].events()], "a reader missed an event"
 
         wanted = 2 * _BATCHES * len(stores)
         _at_once(lambda index: keep(index) if index < len(stores) else read(wanted), len(stores) + 1)

@@ -214,7 +214,6 @@ def one_of_each() -> tuple[Noun, ...]:
 def an_event(number: int = 0, *, run_id: str = "weather-1", job: str = "work", text: str = "x\n") -> Event:
     """A line of log from pod `trainers-1.0`, or with `number` 0 an event of the control node."""
     return Event(
-        sequence=0,
         time=1e9 + 0.25,
         type="log" if number else "state",
         run_id=run_id,

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Event
+from gridmill.domain.pod_protocol import Event, event_id, sequence_of
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.site import Site
@@ -61,7 +61,7 @@ def check_events_come_back_in_order(open_store: Opener) -> None:
         assert [len(batch) for batch in given] == [2, 1, 0]
         assert all(b > a > 0 for a, b in pairwise(sequences))
         events = [event for batch in batches for event in batch]
-        kept = [replace(e, sequence=s) for e, s in zip(events, sequences, strict=True)]
+        kept = [replace(e, id=event_id(s)) for e, s in zip(events, sequences, strict=True)]
         assert [*store.events()] == kept
 
 
@@ -88,7 +88,7 @@ def check_a_pods_event_is_kept_once(open_store: Opener) -> None:
         other_pod = replace(an_event(1), pod_id="trainers-2.0")
         own = store.commit([], [an_event(), other_pod, an_event()])
         assert again[3] < own[0] < own[1] < own[2]
-        assert [e.sequence for e in store.events()] == [first, again[0], again[3], *own]
+        assert [sequence_of(e.id) for e in store.events()] == [first, again[0], again[3], *own]
         assert store.events(limit=1)[0].body["text"] == "first\n"
 
 
@@ -98,7 +98,7 @@ def check_events_are_read_by_run_job_and_after(open_store: Opener) -> None:
         runs, jobs = ("weather-1", "weather-2"), ("", "a", "b")
         events = [an_event(run_id=run, job=job) for _ in range(4) for run in runs for job in jobs]
         sequences = store.commit([], events)
-        kept = [replace(e, sequence=s) for e, s in zip(events, sequences, strict=True)]
+        kept = [replace(e, id=event_id(s)) for e, s in zip(events, sequences, strict=True)]
         for run in (None, *runs, "nobody"):
             for job in (None, *jobs, "nobody"):
                 wanted = [e for e in kept if run in (None, e.run_id) and job in (None, e.job)]
@@ -109,9 +109,9 @@ def check_events_are_read_by_run_job_and_after(open_store: Opener) -> None:
 
 def _paged(store: Store, run: str | None, job: str | None) -> list[Event]:
     found: list[Event] = []
-    while page := store.events(run_id=run, job=job, after=found[-1].sequence if found else 0, limit=3):
+    while page := store.events(run_id=run, job=job, after=sequence_of(found[-1].id) if found else 0, limit=3):
         assert len(page) <= 3
-        assert not found or page[0].sequence > found[-1].sequence
+        assert not found or page[0].id > found[-1].id
         found += page
     return found
 

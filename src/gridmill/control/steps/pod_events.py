@@ -74,7 +74,6 @@ def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> N
 
 def _kept(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent) -> Event:
     return Event(
-        sequence=0,
         time=event.time,
         type=event.type.value,
         run_id=attempt.run_id,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gridmill.codec import encode
 from gridmill.control.ledger import Transaction
 from gridmill.control.steps.begin import (
     all_resources_used,
@@ -34,16 +35,19 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline, with_lines
-from gridmill.domain.pod_protocol import Event
+from gridmill.domain.pod_protocol import Event, sequence_of
 from gridmill.domain.preflight import Finding, show_finding, written_late
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
 from gridmill.domain.states import RunState
 from gridmill.domain.views import DryRun, JobView, RunView
 from gridmill.errors import NotFoundError, PipelineError
-from gridmill.ports.pages import PAGE_ITEMS, Page, cut_page, page_request
+from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, cut_page, page_request
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
+
+_FIRST_EVENTS = 100
+"""Events of the first read; each further read has twice as many."""
 
 
 class RunCases(AlterationCases):
@@ -194,18 +198,34 @@ class RunCases(AlterationCases):
         run_id: str,
         *,
         job: str | None = None,
-        after: int = 0,
+        after: str = "",
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
-        """Kept events after a sequence; waits for some."""
+        """Kept events after an event; waits for some."""
+        begin = sequence_of(after)
         deadline = self._control.clock.monotonic() + wait_seconds
         while True:
             seen = self._node.commits
-            found = tuple(self._ledger.store.events(run_id=run_id, job=job, after=after, limit=limit))
+            found = self._events(run_id, job, begin, limit)
             left = deadline - self._control.clock.monotonic()
             if self._node.taken_over is not None:
                 raise self._node.taken_over
             if found or left <= 0 or self._node.ending:
                 return found
             self._node.wait_for_commit(seen, left)
+
+    def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:
+        """As many as there are, at most `limit`, and at most as many bytes as a page of a list has."""
+        found, size, wanted = list[Event](), 0, _FIRST_EVENTS
+        while True:
+            wanted = min(wanted, limit - len(found))
+            rows = self._ledger.store.events(run_id=run_id, job=job, after=after, limit=wanted)
+            for event in rows:
+                size += len(encode(event))
+                if found and size > PAGE_BYTES:
+                    return tuple(found)
+                found.append(event)
+            if len(rows) < wanted or len(found) == limit:
+                return tuple(found)
+            after, wanted = sequence_of(rows[-1].id), 2 * wanted

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.problems import troubles
@@ -136,7 +137,8 @@ class Service(
     def report(self, run_id: str) -> str:
         """The run's report: one self-contained HTML document."""
         view = self.run(run_id)
-        events = events_to_show(view, lambda after, limit: self.events(run_id, after=after, limit=limit))
+        read = partial(self._ledger.store.events, run_id=run_id)
+        events = events_to_show(view, lambda after, limit: read(after=after, limit=limit))
         before = run_before(view.run, self._earlier(view.run.pipeline))
         earlier = self.run(before.id) if before is not None else None
         return self._render(view, events, self.advice_on_run(view), earlier)

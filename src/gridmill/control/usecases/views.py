@@ -17,7 +17,7 @@ from gridmill.domain.deployment import Deployment
 from gridmill.domain.environment_build import BEGUN, ENDED
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import critical_path
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.run_failures import at_fault, failed_jobs
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
@@ -267,7 +267,7 @@ def _all(read: Read) -> Iterator[Event]:
     after = 0
     while page := read(after, PAGE):
         yield from page
-        after = page[-1].sequence
+        after = sequence_of(page[-1].id)
 
 
 def _is_of_building(event: Event) -> bool:
