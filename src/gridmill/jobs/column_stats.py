@@ -4,16 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from datetime import date, datetime
 from functools import reduce
-from math import isfinite, sqrt
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gridmill.domain.frozen import dataclass
+from gridmill.jobs.column_moments import Moments
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.duckdb_engine import fetch_rows, literal, open_engine, quoted
 
@@ -66,48 +65,6 @@ def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema)
                 found = Moments(row["count"], row["mean"], row["squares"])
                 moments[row["file"], row["name"]] = found
         return _told(engine, [f"part{number}.{COUNTED}" for number in range(len(notes))], plain, moments)
-
-
-@dataclass(slots=True)
-class Moments:
-    """How many finite numbers there were, their mean, and the sum of their squares about it.
-
-    Put together by Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-    Variances" (1979).
-    """
-
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-
-    def see(self, column: pa.Array) -> None:
-        """Count a column's finite numbers."""
-        known = column.drop_null() if column.null_count else column
-        values = pc.cast(known, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # what overflows is no finite number, and not shown
-            if not isfinite(values.sum()):
-                values = values[np.isfinite(values)]
-            if len(values):
-                mean = float(values.mean())
-                away = values - mean
-                self.add(Moments(len(values), mean, float(away @ away)))
-
-    def add(self, other: "Moments") -> None:
-        """Count what the other one counted."""
-        count = self.count + other.count
-        if not other.count:
-            return
-        apart, share = other.mean - self.mean, other.count / count
-        self.squares += other.squares + apart * apart * self.count * share
-        self.mean += apart * share
-        self.count = count
-
-    def told(self) -> Mapping[str, float | None]:
-        """Mean and standard deviation (of a sample)."""
-        std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
-        return {"mean": json_value(self.mean) if self.count else None, "std": json_value(std)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +133,7 @@ def _told(
             number, _, fact = key.partition(" ")
             told[plain[int(number)]][fact] = json_value(value)
     for name, found in _by_column(moments).items():
-        told[name] |= found.told()
+        told[name] |= found.facts()
     return told
 
 

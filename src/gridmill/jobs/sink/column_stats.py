@@ -5,7 +5,6 @@ Minima and maxima of written files come from the footers, since Parquet's writer
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gridmill.domain.frozen import dataclass
+from gridmill.jobs.column_moments import Moments
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -26,31 +26,19 @@ class Tally:
     """
 
     nulls: dict[str, int] = field(default_factory=dict)
-    _numbers: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+    _moments: dict[str, Moments] = field(default_factory=dict)
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Count some rows."""
         for item, column in zip(batch.schema, batch.columns, strict=True):
             self.nulls[item.name] = self.nulls.get(item.name, 0) + column.null_count
             if pa.types.is_integer(item.type) or pa.types.is_floating(item.type):
-                self._see(item.name, column.cast(pa.float64(), safe=False))
-
-    def _see(self, name: str, numbers: pa.Array) -> None:
-        count, told = _told(numbers)
-        before, known = self._numbers.get(name, (0, {}))
-        self._numbers[name] = (before + count, _moments(known, before, told, count))
+                self._moments.setdefault(item.name, Moments()).see(column)
 
     def of(self, name: str) -> Mapping[str, Any]:
         """The facts of a column."""
-        return {"nulls": self.nulls.get(name, 0), **self._numbers.get(name, (0, {}))[1]}
-
-
-def _told(numbers: pa.Array) -> tuple[int, Mapping[str, Any]]:
-    mean = pc.mean(numbers).as_py()
-    if mean is not None and not isfinite(mean):
-        numbers = numbers.filter(pc.is_finite(numbers))
-        mean = pc.mean(numbers).as_py()
-    return len(numbers) - numbers.null_count, {"mean": mean, "std": pc.stddev(numbers, ddof=1).as_py()}
+        moments = self._moments.get(name)
+        return {"nulls": self.nulls.get(name, 0), **(moments.facts() if moments else {})}
 
 
 def merged(before: Facts, before_rows: int, added: Facts, added_rows: int) -> dict[str, dict[str, Any]]:
@@ -76,22 +64,10 @@ def _merged_column(
         if fact in a or fact in b:
             merged_facts[fact] = choose(there) if there else None
     if "mean" in a or "mean" in b:
-        merged_facts |= _moments(a, a_rows - a["nulls"], b, b_rows - b["nulls"])
+        moments = Moments.known(a, a_rows - a["nulls"])
+        moments.add(Moments.known(b, b_rows - b["nulls"]))
+        merged_facts |= moments.facts()
     return merged_facts
-
-
-def _moments(a: Mapping[str, Any], n: int, b: Mapping[str, Any], m: int) -> dict[str, Any]:
-    """Mean and standard deviation of two samples together (Chan, Golub and LeVeque, 1979)."""
-    if not n or a.get("mean") is None:
-        return {"mean": b.get("mean"), "std": b.get("std")}
-    if not m or b.get("mean") is None:
-        return {"mean": a.get("mean"), "std": a.get("std")}
-    difference = b["mean"] - a["mean"]
-    mean = a["mean"] + difference * m / (n + m)
-    stds = ((one.get("std") or 0.0, count) for one, count in ((a, n), (b, m)))
-    # Products, no powers: where these raise OverflowError, those are infinite.
-    squares = sum(std * std * (count - 1) for std, count in stds) + difference * difference * n * m / (n + m)
-    return {"mean": mean, "std": sqrt(squares / (n + m - 1)) if n + m > 1 else None}
 
 
 Extremes: TypeAlias = Mapping[str, tuple[Any, Any]]
