@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -28,8 +28,6 @@ from tests.ports import free_port
 pytestmark = pytest.mark.e2e
 
 CSV = "day,city,note\n" + "".join(f'2024-01-{1 + n % 28:02d},a{n},"one\nor two"\n' for n in range(500))
-LONG = "day,city,note\n" + "".join(f'2024-01-{1 + n % 28:02d},a{n},"one\nor {n}"\n' for n in range(400_000))
-"""Some times as much as is fetched; a row ends where a quoted text does."""
 MOST_SENT = MOST_BYTES + 12 * 2**20
 """What is under way when enough has come: buffers of both ends."""
 MOST_SECONDS = 20.0
@@ -43,6 +41,18 @@ jobs:
       columns: {COLUMNS}
   d: {dataset: {tables: [far], sql: "select city, note from far"}}
 """
+
+
+@cache
+def long_text() -> str:
+    """Some times as much as is fetched; a row ends where a quoted text does."""
+    rows = (f'2024-01-{1 + n % 28:02d},a{n},"one\nor {n}"\n' for n in range(400_000))
+    return "day,city,note\n" + "".join(rows)
+
+
+@pytest.fixture(params=["short", "long"])
+def text(request: pytest.FixtureRequest) -> str:
+    return CSV if request.param == "short" else long_text()
 
 
 @dataclass
@@ -140,7 +150,6 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("columns", "words"), WRONG)
-@pytest.mark.parametrize("text", [CSV, LONG], ids=["short", "long"])
 def test_what_is_wrong_with_a_file_by_http_is_found(
     server: Server, text: str, columns: str, words: list[str], tmp_path: Path
 ) -> None:
@@ -191,7 +200,7 @@ def test_later_files_may_show_more(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_slow_server_is_not_waited_for(server: Server, begins: bool, tmp_path: Path) -> None:
     """It does not answer at all, or stops in the middle of the file."""
-    server.files["a.csv"], server.holds, server.begins = LONG.encode(), threading.Event(), begins
+    server.files["a.csv"], server.holds, server.begins = long_text().encode(), threading.Event(), begins
     errors, found = planned_in_time(tmp_path, server.url("a.csv"))
     assert (errors, why(found)) == ([], "its source did not answer within 2 s")
 
@@ -227,7 +236,6 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
 
 
 @pytest.mark.parametrize(("columns", "words"), WRONG)
-@pytest.mark.parametrize("text", [CSV, LONG], ids=["short", "long"])
 def test_what_is_wrong_with_an_object_is_found(
     bucket: S3Store, endpoint: str, text: str, columns: str, words: list[str], tmp_path: Path
 ) -> None:

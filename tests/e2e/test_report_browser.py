@@ -78,13 +78,19 @@ def pages() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def shown() -> dict[str, str]:
+    return pages()
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Page]:
     with open_browser() as page:
         yield page
 
 
-@pytest.mark.parametrize(("name", "text"), pages().items())
-def test_a_report_fits_every_screen_in_light_and_dark(browser, tmp_path, name, text):
+@pytest.mark.parametrize("name", ["failed", "models", "hostile", "empty", "large"])
+def test_a_report_fits_every_screen_in_light_and_dark(browser, shown, tmp_path, name):
+    text = shown[name]
     file = tmp_path / f"{name}.html"
     file.write_text(text)
     for width in WIDTHS:
