@@ -179,7 +179,16 @@ class _Draw:
         if self.certain and self.maybe(0.2):
             spec = replace(spec, required=self.some(sorted(self.certain), 2))
         spec = replace(spec, encoders=tuple(self.many(self.draw_encoder, 0.5)))
+        self.lose_clocks()
         return Drawn(tables=self.rows_of, spec=spec, expressions=self.expressions)
+
+    def lose_clocks(self) -> None:
+        """Some rows of some bases are never known. Drawn last, so that all else is as it was without it."""
+        if self.maybe(0.7):
+            return
+        never = {row["id"] for row in self.rows_of["obs"] if self.maybe(0.15)}
+        for row in self.rows_of["obs"]:
+            row["k"] = None if row["id"] in never else row["k"]
 
     def many(self, draw: Callable[[int], Any], mean: float) -> list[Any]:
         count = sum(self.maybe(mean / 3) for _ in range(3))
