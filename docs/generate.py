@@ -14,6 +14,7 @@ from reference_decisions import decisions_page
 from reference_errors import errors_page
 from reference_pipeline import pipeline_page
 from reference_python import python_page
+from reference_requests import requests_page
 from reference_settings import settings_page
 from reference_sizing import sizing_page
 from reference_states import states_page
@@ -31,6 +32,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/sizing.md": sizing_page,
     "docs/reference/states.md": states_page,
     "docs/reference/python.md": python_page,
+    "tests/golden/openapi.txt": requests_page,
     "src/gridmill/sdk/declared.pyi": declared_stub,
     "schema/pipeline.schema.json": schema_text,
     "src/gridmill/declarations/pipeline.schema.json": schema_text,

@@ -1,9 +1,7 @@
 """The REST API by itself: docs, errors, limits, the socket, and whatever schemathesis thinks of."""
 
-import json
 import re
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,33 +53,6 @@ def test_nothing_that_comes_in_is_a_server_error(case: schemathesis.Case) -> Non
     if "wait_seconds" in (case.query or {}):
         case.query["wait_seconds"] = 0
     case.call_and_validate(checks=[schemathesis.checks.not_a_server_error])
-
-
-def test_requests_are_those_that_clients_know() -> None:
-    golden = Path("tests/golden/openapi.txt")
-    lines = [line for path, calls in TRIED.openapi()["paths"].items() for line in _requests(path, calls)]
-    assert golden.read_text().splitlines() == sorted(lines)
-
-
-def _requests(path: str, calls: dict[str, dict]) -> Iterator[str]:
-    """A line for each: method and path, arguments with their types, body, answer."""
-    for method, call in calls.items():
-        request = f"{method.upper()} {path}"
-        yield f"{request} {call['operationId']} {' '.join(call['tags'])}"
-        for one in call.get("parameters", ()):
-            needed = "needed" if one["required"] else "optional"
-            yield f"{request} {one['in']} {one['name']} {needed} {_words(one['schema'])}"
-        for media, body in call.get("requestBody", {}).get("content", {}).items():
-            yield f"{request} body {media} {_words(body['schema'])}"
-        status, answer = next(iter(call["responses"].items()))
-        media, body = next(iter(answer.get("content", {"nothing": {}}).items()))
-        yield f"{request} answer {status} {media} {_words(body.get('schema', {}))}".rstrip()
-
-
-def _words(schema: dict) -> str:
-    """The schema in one line, without titles and descriptions."""
-    said = {key: value for key, value in schema.items() if key not in ("title", "description")}
-    return json.dumps(said, sort_keys=True) if said else ""
 
 
 def test_docs_list_every_call_and_fetch_nothing(served: httpx.Client) -> None:

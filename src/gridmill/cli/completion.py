@@ -6,24 +6,18 @@ created, and no error is shown.
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import typer
 
 from gridmill.cli.invocation import Invocation
-from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
-from gridmill.domain.backfill import Backfill
-from gridmill.domain.deployment import Deployment
-from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.project import Project
-from gridmill.domain.resource import Resource
-from gridmill.domain.run import JobRun, Run
-from gridmill.domain.schedule import Schedule
-from gridmill.domain.site import Site
+from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.run import JobRun
 from gridmill.domain.states import RunState
 from gridmill.ports.grid import Grid
+from gridmill.ports.store import Noun as Stored
 from gridmill.ports.store import Store
 from gridmill.sdk.discovery import dial_home, dial_url, home_settings
 from gridmill.sdk.lookup import ARTIFACTS, Noun, list_nouns, read_noun
@@ -70,7 +64,7 @@ class OfStore:
 
     def listed(self, noun: Noun) -> Iterable[Any]:
         """See Known."""
-        kind = Artifact if noun in ARTIFACTS else _CLASSES[noun]
+        kind = Artifact if noun in ARTIFACTS else _CLASSES[noun.value]
         limit = _RECENT if noun == Noun.RUN else None
         for record in self._store.list(kind, limit=limit, newest_first=noun == Noun.RUN):
             if not isinstance(record.noun, Artifact) or _is_of(record.noun, noun):
@@ -83,17 +77,8 @@ class OfStore:
                 yield record.noun.job.name
 
 
-_CLASSES: dict[Noun, type[Any]] = {
-    Noun.RUN: Run,
-    Noun.PIPELINE: Pipeline,
-    Noun.RESOURCE: Resource,
-    Noun.PROJECT: Project,
-    Noun.SITE: Site,
-    Noun.DEPLOYMENT: Deployment,
-    Noun.SCHEDULE: Schedule,
-    Noun.BACKFILL: Backfill,
-    Noun.ALIAS: Alias,
-}
+_CLASSES: Mapping[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Stored)}
+"""The class of the records of each noun that is no version."""
 
 
 def _is_of(version: Artifact, noun: Noun) -> bool:

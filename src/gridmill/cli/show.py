@@ -296,8 +296,11 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
     if kind in _TABLES:
         head, row = _TABLES[kind]
         show_text(list_table(head, [row(one) for one in found]))
-    else:
+    elif kind in ARTIFACTS:
         show_text(list_table(_ARTIFACTS, [_artifact_row(one, names) for one in found]))
+    else:
+        head = tuple(to_builtins(found[0]))
+        show_text(list_table(head, [tuple(getattr(one, name) for name in head) for one in found]))
 
 
 def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:

@@ -304,7 +304,17 @@ class Versions(Altering, Protocol):
         """
 
 
-class Grid(Versions, Housekeeping, Projects, Schedules, Backfills, Sites, Advising, Sharing, Protocol):
+class Grid(
+    Versions,
+    Housekeeping,
+    Projects,
+    Schedules,
+    Backfills,
+    Sites,
+    Advising,
+    Sharing,
+    Protocol,
+):
     """Everything a face can ask of a grid. SDK and command line work on any implementation.
 
     Takes and returns nouns; raises GridmillError and nothing else. Safe to call from several threads.

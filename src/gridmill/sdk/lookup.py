@@ -124,10 +124,10 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
             return grid.schedule(name)
         case Noun.BACKFILL:
             return grid.backfill(name)
-        case Noun.RESOURCE | Noun.PROJECT | Noun.SITE | Noun.DEPLOYMENT | Noun.ALIAS:
-            return _listed(grid, noun, name)
-        case _:
+        case _ if noun in ARTIFACTS:
             return _artifact(grid, noun, name)
+        case _:
+            return _listed(grid, noun, name)
 
 
 def find_run(grid: Grid, name: str) -> RunView:
