@@ -1,5 +1,6 @@
 """Runs the control node of `gridmill up` on the home's Unix socket and a loopback port until it stops."""
 
+import asyncio
 import json
 import os
 import secrets
@@ -10,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from gridmill.api.app import Guard, make_app
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from gridmill.bootstrap.clients import RETURN_SECONDS, attend
 from gridmill.bootstrap.home import lock_home
 from gridmill.bootstrap.node import EmbeddedNode, embed, warn
@@ -68,18 +70,53 @@ def serve_node(
         with asking(settings.home):  # until we have announced ourselves: who asks next is to see that
             node = _own(settings, take_over, say)
             ending.callback(node.close, tear_down=False)
-            app = make_app(node.grid)  # takes a second: whoever is answered before may also end us before
             ending.enter_context(_with_clients(node, settings))
-            ending.callback(serve(app, socket_path=settings.home / "control.sock").stop)
             token, url = secrets.token_urlsafe(32), ""
+            apps = _Apps(node.grid, token)
+            ending.callback(serve(apps.for_owner, socket_path=settings.home / "control.sock").stop)
             if address is not None:
-                server = serve(Guard(app, token=token), host=address[0], listener=listener)
+                server = serve(apps.for_everybody, host=address[0], listener=listener)
                 ending.callback(server.stop)
                 url = server.address
             control = node.grid.control()
             told = {"pid": os.getpid(), "version": control.version, "url": url, "token": token}
             _announce(settings.home, told)
         yield _Served(node=node, control=control, url=url)
+
+
+class _Apps:
+    """The HTTP application, made when the first request comes.
+
+    Commands of this machine do not use HTTP, and FastAPI and the routes take half of an idle node's memory.
+    """
+
+    def __init__(self, grid: Grid, token: str) -> None:
+        self._grid, self._token = grid, token
+        self._lock = threading.Lock()
+        self._made: tuple[ASGIApp, ASGIApp] | None = None
+
+    async def for_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request on the Unix socket."""
+        app, _ = await self._apps()
+        await app(scope, receive, send)
+
+    async def for_everybody(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request on the port, which needs the token."""
+        _, guarded = await self._apps()
+        await guarded(scope, receive, send)
+
+    async def _apps(self) -> tuple[ASGIApp, ASGIApp]:
+        made = self._made
+        return await asyncio.to_thread(self._make) if made is None else made
+
+    def _make(self) -> tuple[ASGIApp, ASGIApp]:
+        from gridmill.api.app import Guard, make_app
+
+        with self._lock:
+            if self._made is None:
+                app = make_app(self._grid)
+                self._made = app, Guard(app, token=self._token)
+            return self._made
 
 
 @contextmanager
