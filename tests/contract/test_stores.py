@@ -18,7 +18,7 @@ from gridmill.domain.pod_protocol import sequence_of
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.errors import InputError, StaleVersionError, StorageError
-from gridmill.ports.store import Record, key_of
+from gridmill.ports.store import Order, Record, key_of
 from gridmill.stores import memory, sql
 from gridmill.testing.faults import Fault, FaultScript, FaultySchedule, FaultyStore, KillAt, with_faults
 from gridmill.testing.store_model import Model, random_changes, random_events
@@ -114,11 +114,14 @@ def test_live_and_events_are_read_by_index(tmp_path: Path):
         store.live()
         store.list(JobRun, parent="weather-1")
         store.list(Run, newest_first=True, limit=5)
+        store.page(Run, order=Order.NEWEST_FIRST, after=7, limit=5)
+        store.page(JobRun, order=Order.OLDEST_FIRST, after=7, limit=5, parent="weather-1")
+        store.page(Resource, order=Order.BY_KEY, after="a", limit=5)
         store.events(run_id="weather-1", after=5)
         store.events(run_id="weather-1", job="work", after=5)
         store.commit([], [an_event(1)])
         selects = [text for text in statements if text.lstrip().startswith("SELECT")]
-        assert len(selects) == 7
+        assert len(selects) == 10
         with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
             for text in selects:
                 plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}")]

@@ -17,7 +17,7 @@ from gridmill.domain.pod_protocol import Event, event_id
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
 from gridmill.domain.states import RunState
-from gridmill.errors import InputError
+from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.pages import Page
 from gridmill.ports.store import Delete, Put, Store, key_of
 from gridmill.stores import memory, sql
@@ -92,15 +92,19 @@ def test_the_jobs_of_a_run_have_pages_while_it_is_active_and_after_it() -> None:
         while not pages or cursor is not None:
             pages.append(cases.jobs(view.run.id, limit=3, cursor=cursor))
             cursor = pages[-1].next_cursor
-        assert [[one.job.job.name for one in page.items] for page in pages] == [
+        assert [[one.job.name for one in page.items] for page in pages] == [
             names[:3],
             names[3:6],
             names[6:],
         ]
-        assert tuple(one for page in pages for one in page.items) == cases.run(view.run.id).jobs
+        assert tuple(one for page in pages for one in page.items) == tuple(
+            one.job for one in cases.run(view.run.id).jobs
+        )
         assert grid.run_until(lambda: cases.run(view.run.id).run.ended is not None)
     with pytest.raises(InputError, match="not a cursor"):
         cases.runs(cursor=pages[0].next_cursor)
+    with pytest.raises(NotFoundError, match="no run 'w-2'"):
+        cases.jobs("w-2")
 
 
 def test_lists_of_what_is_in_memory_have_pages_too() -> None:

@@ -20,7 +20,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
-from gridmill.domain.run import Run
+from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import Alterations, Change
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import NodeView, Site
@@ -30,7 +30,6 @@ from gridmill.domain.views import (
     ControlView,
     DryRun,
     FarmView,
-    JobView,
     Removal,
     RunRemoval,
     RunView,
@@ -357,8 +356,11 @@ class Grid(
     def run(self, run_id: str) -> RunView:
         """Show a run with its jobs in declared order: states, progress, and reasons for waiting."""
 
-    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobView]:
-        """List the jobs of a run in declared order: states, progress, and reasons for waiting."""
+    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobRun]:
+        """List the jobs of a run in declared order: states, times, versions, and why each was executed.
+
+        `run` also has their attempts, their progress and why they wait. Raises NotFoundError.
+        """
 
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run; jobs that succeeded are not run again.

@@ -15,7 +15,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.resource import Resource
-from gridmill.domain.run import Run
+from gridmill.domain.run import JobRun, Run
 from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason, telling
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_RUNS, Cause, RunState
@@ -313,8 +313,9 @@ class RunVerbs(Connected):
         chosen = tuple(map(_state, states))
         return Listing(partial(self.grid.runs, pipeline=pipeline, states=chosen), limit=limit)
 
-    def list_jobs(self, run: str, *, limit: int | None = None) -> Listing[JobView]:
-        """The jobs of a run in declared order. `status` gives them all at once, with the run."""
+    def list_jobs(self, run: str, *, limit: int | None = None) -> Listing[JobRun]:
+        """The jobs of a run in declared order. `status` also has their attempts, their progress and why they
+        wait."""
         return Listing(partial(self.grid.jobs, self.status(run).run.id), limit=limit)
 
 

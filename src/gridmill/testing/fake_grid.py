@@ -257,10 +257,10 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         request = page_request(int, "runs", limit, cursor, pipeline, states)
         return page_of_newest(request, [run for run in runs if pipeline in (None, run.pipeline)])
 
-    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobView]:
+    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobRun]:
         """See Grid."""
         request = page_request(int, "jobs", limit, cursor, run_id)
-        numbered = enumerate(self.run(run_id).jobs)
+        numbered = enumerate(view.job for view in self.run(run_id).jobs)
         return cut_page(request, (one for one in numbered if request.after is None or one[0] > request.after))
 
     def run(self, run_id: str) -> RunView:

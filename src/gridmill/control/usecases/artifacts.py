@@ -29,6 +29,7 @@ from gridmill.domain.views import Removal, VersionView
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
 from gridmill.plugins import find
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
+from gridmill.ports.store import Order
 
 
 class VersionCases(Cases):
@@ -45,7 +46,11 @@ class VersionCases(Cases):
         """Versions that are not removed, newest first."""
         request = page_request(int, "artifacts", limit, cursor, kind, name)
         return self._page_by_position(
-            Artifact, request, parent=name, selects=lambda one: not one.removed and kind in (None, one.kind)
+            Artifact,
+            request,
+            Order.NEWEST_FIRST,
+            parent=name,
+            selects=lambda one: not one.removed and kind in (None, one.kind),
         )
 
     def artifact(self, artifact_id: str) -> Artifact:

@@ -35,12 +35,13 @@ class Cases:
         self,
         kind: type[N],
         request: PageRequest[int],
+        order: Order,
         *,
         parent: str | None = None,
         selects: Callable[[N], bool] = lambda noun: True,
     ) -> Page[N]:
-        """A page of records, newest first."""
-        found = self._following(kind, Order.NEWEST_FIRST, request.after, parent)
+        """A page of records in the order in which they were created, or its reverse."""
+        found = self._following(kind, order, request.after, parent)
         return cut_page(
             request, ((mark, noun) for mark, noun in found if isinstance(mark, int) and selects(noun))
         )

@@ -29,7 +29,7 @@ from gridmill.control.usecases.preview import (
     with_preflight,
 )
 from gridmill.control.usecases.sinks import AlterationCases
-from gridmill.control.usecases.views import attempts_of, job_views, run_view
+from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.due_times import check_times
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
@@ -38,11 +38,12 @@ from gridmill.domain.pipeline import Pipeline, with_lines
 from gridmill.domain.pod_protocol import Event, sequence_of
 from gridmill.domain.preflight import Finding, show_finding, written_late
 from gridmill.domain.resource import Resource
-from gridmill.domain.run import Run
+from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import RunState
-from gridmill.domain.views import DryRun, JobView, RunView
+from gridmill.domain.views import DryRun, RunView
 from gridmill.errors import NotFoundError, PipelineError
-from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, cut_page, page_request
+from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, page_request
+from gridmill.ports.store import Order
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
 
@@ -159,15 +160,21 @@ class RunCases(AlterationCases):
         """Runs, newest first."""
         request = page_request(int, "runs", limit, cursor, pipeline, states)
         return self._page_by_position(
-            Run, request, parent=pipeline, selects=lambda run: not states or run.state in states
+            Run,
+            request,
+            Order.NEWEST_FIRST,
+            parent=pipeline,
+            selects=lambda run: not states or run.state in states,
         )
 
-    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobView]:
-        """The jobs of a run."""
+    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobRun]:
+        """The jobs of a run, without the parts that some are done in."""
         request = page_request(int, "jobs", limit, cursor, run_id)
-        attempts = attempts_of(self._ledger.store, run_id)
-        with self._node.lock:
-            return cut_page(request, job_views(self._control, run_id, attempts, request.after))
+        if self._ledger.store.get(Run, run_id) is None:
+            raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+        return self._page_by_position(
+            JobRun, request, Order.OLDEST_FIRST, parent=run_id, selects=lambda job: job.part is None
+        )
 
     def run(self, run_id: str) -> RunView:
         """A run with its jobs."""

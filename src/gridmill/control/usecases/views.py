@@ -15,7 +15,7 @@ from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.environment_build import BEGUN, ENDED
-from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.frozen import replace
 from gridmill.domain.graph import critical_path
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run
@@ -23,7 +23,6 @@ from gridmill.domain.run_failures import at_fault, failed_jobs
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
 from gridmill.errors import NotFoundError
-from gridmill.ports.pages import MOST_ITEMS
 from gridmill.ports.site import Carries
 from gridmill.ports.store import Store
 from gridmill.scheduler.explain import why_waiting
@@ -48,35 +47,6 @@ def attempts_of(store: Store, run_id: str) -> Attempts:
 
 def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
     """A run with its jobs; `attempts` may have been read a moment before. Raises NotFoundError."""
-    seen = _seen(control, run_id, attempts)
-    return RunView(
-        run=seen.run,
-        jobs=tuple(_job_views(control, seen, seen.jobs)),
-        critical=critical_path(seen.jobs, control.now()),
-    )
-
-
-def job_views(
-    control: Control, run_id: str, attempts: Attempts, after: int | None
-) -> Iterator[tuple[int, JobView]]:
-    """The jobs of a run in declared order, with their numbers from 0: those after the number `after`. Raises
-    NotFoundError."""
-    seen = _seen(control, run_id, attempts)
-    first = 0 if after is None else max(0, after + 1)
-    return enumerate(_job_views(control, seen, seen.jobs[first : first + MOST_ITEMS + 1]), first)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """The records of a run: its jobs in declared order, the parts that each is done in now, the attempts."""
-
-    run: Run
-    jobs: Sequence[JobRun]
-    parts: Mapping[str, Sequence[JobRun]]
-    attempts: Attempts
-
-
-def _seen(control: Control, run_id: str, attempts: Attempts) -> _Seen:
     ledger = control.ledger
     run = ledger.snapshot.runs.get(run_id)
     if run is not None:
@@ -88,15 +58,17 @@ def _seen(control: Control, run_id: str, attempts: Attempts) -> _Seen:
     every = [*ordered, *chain.from_iterable(parts.values())]
     if any(_is_behind(job, attempts.get(job.id, ())) for job in every):
         attempts = attempts_of(ledger.store, run_id)
-    return _Seen(run=run, jobs=ordered, parts=parts, attempts=attempts)
-
-
-def _job_views(control: Control, seen: _Seen, jobs: Sequence[JobRun]) -> Iterator[JobView]:
-    """Of these jobs of it."""
-    whys = _whys(control, islice(filter(_waits, jobs), WHYS_PER_VIEW))
-    for job in jobs:
-        view = _job_view(control, job, seen.attempts.get(job.id, ()), whys.get(job.id, ""))
-        yield _with_parts(control, view, seen.parts.get(job.id, ()), seen.attempts)
+    whys = _whys(control, islice(filter(_waits, ordered), WHYS_PER_VIEW))
+    jobs = tuple(
+        _with_parts(
+            control,
+            _job_view(control, job, attempts.get(job.id, ()), whys.get(job.id, "")),
+            parts.get(job.id, ()),
+            attempts,
+        )
+        for job in ordered
+    )
+    return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.now()))
 
 
 def _whys(control: Control, job_runs: Iterable[JobRun]) -> Mapping[str, str]:
