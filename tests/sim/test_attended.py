@@ -40,12 +40,12 @@ def test_environments_go_with_their_runs_and_are_not_those_of_one_that_stays():
     grid = simulation()
     runs = attended(grid)
     first = runs.begin(lambda: service(grid).start_run(TWO), HERE, Asked()).run
-    assert grid.node.control.environments == {first.id: HERE}
+    assert grid.node.control.clients.environments == {first.id: HERE}
     finish(grid, first)
     second = runs.begin(lambda: service(grid).start_run(TWO), {}, Asked()).run
-    assert grid.node.control.environments == {second.id: {}}
+    assert grid.node.control.clients.environments == {second.id: {}}
     attended(grid, own_environment=True).begin(lambda: service(grid).start_run(TWO), HERE, WAITS)
-    assert list(grid.node.control.environments) == [second.id]
+    assert list(grid.node.control.clients.environments) == [second.id]
 
 
 def test_after_another_control_node_runs_stand_still_until_their_clients_are_back():

@@ -95,7 +95,7 @@ def test_one_that_waits_at_a_site_that_is_cut_off_goes_elsewhere_and_one_that_ru
     job = waiting(one, run.id)
     assert job is not None
     assert job.resource == "there"
-    control.away.add("farm")
+    control.sites_seen.away.add("farm")
     run = finish(one, run)
     job = job_of(one, run, "j")
     assert (run.state, job.resource, job.moves) == (RunState.SUCCEEDED, "here", 1)
@@ -112,7 +112,7 @@ def test_what_was_to_come_up_for_one_that_went_elsewhere_is_called_off() -> None
     [coming] = control.ledger.snapshot.deployments.values()
     assert coming.resource == "there"
     one.world.dial_seconds = 0.1
-    control.away.add("farm")
+    control.sites_seen.away.add("farm")
     assert job_of(one, finish(one, run), "j").resource == "here"
     gone = one.store.get(Deployment, coming.id).noun
     assert gone.state in (DeploymentState.RELEASING, DeploymentState.GONE)
@@ -130,7 +130,7 @@ def test_a_restart_goes_on_looking() -> None:
     run = one.submit(pipeline())
     assert one.run_until(lambda: waiting(one, run.id) is not None, at_most_steps=100)
     one.control_dies()
-    one.node.control.away.add("farm")
+    one.node.control.sites_seen.away.add("farm")
     run = finish(one, run)
     assert job_of(one, run, "j").resource == "here"
 
@@ -186,7 +186,7 @@ def test_one_that_cannot_run_where_it_stands_any_more_goes_where_it_can() -> Non
     small = Node(name="sim", capacity=Amounts(cpus=8, memory_bytes=GIB // 2))
     transaction.put(replace(FARM, nodes=(small,)))
     one.node.control.ledger.commit(transaction)
-    one.node.control.next_choice = one.clock.monotonic() + 3600.0  # nobody looks in between
+    one.node.control.choices.next_at = one.clock.monotonic() + 3600.0  # nobody looks in between
     run = finish(one, run)
     job = job_of(one, run, "j")
     assert (run.state, job.resource, job.moves) == (RunState.SUCCEEDED, "here", 1)
@@ -194,8 +194,8 @@ def test_one_that_cannot_run_where_it_stands_any_more_goes_where_it_can() -> Non
 
 def test_one_whose_resource_does_not_come_up_goes_where_another_does() -> None:
     one = grid(100.0, 10.0)
-    one.node.control.failed_bring_ups["there"] = BRING_UPS
-    one.node.control.next_choice = one.clock.monotonic() + 3600.0
+    one.node.control.bring_ups.failed["there"] = BRING_UPS
+    one.node.control.choices.next_at = one.clock.monotonic() + 3600.0
     run = finish(one, one.submit(pipeline()))
     job = job_of(one, run, "j")
     assert (run.state, job.resource, job.moves) == (RunState.SUCCEEDED, "here", 1)
@@ -218,7 +218,7 @@ def test_one_that_is_refused_does_not_go_where_it_would_be_refused_as_well() -> 
         transaction.put(replace(site, nodes=(replace(FARM.nodes[0], capacity=Amounts(cpus=8)),)))
     transaction.put(*(replace(measured(HERE, 1.0), attempt_id=f"m{n}") for n in range(5)))
     one.node.control.ledger.commit(transaction)
-    one.node.control.next_choice = one.clock.monotonic() + 3600.0
+    one.node.control.choices.next_at = one.clock.monotonic() + 3600.0
     run = finish(one, run)
     job = job_of(one, run, "j")
     assert (job.state, job.resource, job.moves) == (JobState.FAILED, "there", 0)
@@ -227,7 +227,7 @@ def test_one_that_is_refused_does_not_go_where_it_would_be_refused_as_well() -> 
 def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     one = grid(100.0, 10.0)
     told: list[str] = []
-    one.node.control.warn = told.append
+    one.node.control.problems.warn = told.append
     run = stands_there(one)
 
     def broken(*args: object) -> None:
@@ -235,7 +235,7 @@ def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytes
 
     monkeypatch.setattr("gridmill.control.steps.site_choice.made_before", broken)
     for _ in range(3):
-        one.node.control.next_choice = 0.0
+        one.node.control.choices.next_at = 0.0
         one.node.tick()
     assert [f"a defect of Gridmill at {run.id}/j" in line for line in told] == [True]
     assert waiting(one, run.id) is not None
@@ -252,7 +252,7 @@ def test_a_moved_one_is_done_in_parts_where_there_are_more_nodes() -> None:
     transaction.put(replace(FARM, nodes=nodes), replace(FARM, name="near"), near)
     transaction.put(replace(near, name="far", site="farm"))
     control.ledger.commit(transaction)
-    control.away.add("farm")
+    control.sites_seen.away.add("farm")
     swarm = replace(swarm_of(24).job("swarm"), resources=("near", "far"))
     run = made.submit(Pipeline(name="p", jobs=(command("rows"), command("model"), swarm)))
 
@@ -261,7 +261,7 @@ def test_a_moved_one_is_done_in_parts_where_there_are_more_nodes() -> None:
 
     assert made.run_until(lambda: looked_at().state is JobState.WAITING, at_most_steps=100)
     assert looked_at().resource == "near"
-    control.away.symmetric_difference_update(("farm", "near"))
+    control.sites_seen.away.symmetric_difference_update(("farm", "near"))
     assert made.run_until(lambda: looked_at().resource == "far", at_most_steps=100)
     assert (looked_at().state, looked_at().parts) == (JobState.RUNNING, 3)
 
@@ -291,7 +291,7 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
     del control.sites["farm"]
     jobs = tuple(command(f"j{n}", resources=("here", "there")) for n in range(5))
     run = one.submit(Pipeline(name="p", jobs=jobs))
-    assert one.run_until(lambda: len(control.choosing) == len(jobs), at_most_steps=100)
+    assert one.run_until(lambda: len(control.choices.choosing) == len(jobs), at_most_steps=100)
     looked: list[str] = []
 
     def look(control: object, joining: object, transaction: object, job_run: JobRun) -> bool:
@@ -300,9 +300,9 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
 
     monkeypatch.setattr(site_choice, "move", look)
     monkeypatch.setattr(site_choice, "LOOKS_PER_TICK", 2)
-    control.looking, pauses = [], []
+    control.choices.looking, pauses = [], []
     for _ in range(3):
-        control.next_choice = 0.0
+        control.choices.next_at = 0.0
         pauses.append(site_choice.look_elsewhere(control))
     assert looked == ["j4", "j3", "j2", "j1", "j0"]
     assert pauses == [site_choice.PAUSE_SECONDS] * 2 + [site_choice.LOOK_AGAIN_SECONDS]
@@ -310,7 +310,7 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
     assert len(looked) == len(jobs)  # not yet again
     one.node.control.sites["farm"] = one.world
     finish(one, run)
-    control.next_choice = 0.0
+    control.choices.next_at = 0.0
     site_choice.look_elsewhere(control)
     assert site_choice.look_elsewhere(control) == float("inf")  # nobody is left
 

@@ -226,8 +226,16 @@ def nothing_is_left(simulation: Simulation) -> None:
     snapshot = control.ledger.snapshot
     assert not snapshot.attempts
     assert not snapshot.job_runs
-    assert not any((control.channels, control.pods, control.open, control.brought_up, control.silent_since))
-    assert not any((control.progress, control.metrics, bool(control.candidates)))
+    assert not any(
+        (
+            control.channels.by_pod,
+            control.channels.by_channel,
+            control.channels.open,
+            control.bring_ups.brought_up,
+            control.bring_ups.silent_since,
+        )
+    )
+    assert not any((control.reported.progress, control.reported.metrics, bool(control.candidates)))
 
 
 def stopped_means_stopped(simulation: Simulation, stopped: dict[str, float]) -> None:

@@ -124,7 +124,7 @@ def test_advice_is_on_the_resource_to_which_a_job_goes():
     transaction = control.begin()
     transaction.put(far, first, second)
     control.ledger.commit(transaction)
-    control.away.add("far")
+    control.sites_seen.away.add("far")
     *others, predicts = swarm().jobs
     job = replace(predicts, resources=("first", "second"))
     on_first, on_second = (advice_with(control, job, "p", one) for one in (first, second))

@@ -61,7 +61,7 @@ def check(simulation: Simulation) -> None:
     assert {one.attempt_id for one in versions} <= done
     assert not any(".p" in one.attempt_id for one in versions)
     nothing_is_left(simulation)
-    assert not simulation.node.control.last_lines
+    assert not simulation.node.control.reported.last_lines
 
 
 def never_twice_at_once(simulation: Simulation) -> None:

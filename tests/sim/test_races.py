@@ -131,7 +131,7 @@ def test_pods_of_a_site_that_was_cut_off_are_not_silent():
     assert grid.run_until(lambda: bool(grid.world.executions))
     cut_seconds = 2 * grid.limits.greeting_seconds
     grid.world.cut_link("default-command-1.0", cut_seconds + 10.0)
-    assert grid.run_until(lambda: bool(grid.node.control.silent_since))
+    assert grid.run_until(lambda: bool(grid.node.control.bring_ups.silent_since))
     grid.world.away(cut_seconds)
     assert finish(grid, run).state == RunState.SUCCEEDED
     assert job_of(grid, run, "a").attempts == 1
@@ -175,7 +175,7 @@ def test_a_greeting_that_came_with_what_cannot_be_settled_now_is_not_lost():
     assert grid.run_until(lambda: len(grid.world.executions) == 2)
     grid.tick()
     grid.world.cut_link("r-1.0", 1.1)
-    grid.node.control.newest.clear()
+    grid.node.control.catalog.newest.clear()
     grid.clock.advance(1.05)
     grid.world.step()
     grid.clock.advance(0.1)
@@ -202,7 +202,7 @@ def test_a_store_that_cannot_be_read_for_a_moment_fails_no_job():
     grid = simulation(store=store)
     finish(grid, grid.submit(Pipeline(name="data", jobs=(TABLE,))))
     run = grid.submit(reader())
-    grid.node.control.newest.clear()
+    grid.node.control.catalog.newest.clear()
     store.broken = 1
     assert finish(grid, run).state == RunState.SUCCEEDED
 

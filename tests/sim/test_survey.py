@@ -108,11 +108,11 @@ def test_a_site_where_nobody_answers_is_changed_all_the_same(grid: Grid):
     changed = grid.cases.add_site(replace(LAB, settings={"rate": "1MiB"}), replace=True)
     assert (changed.nodes, changed.settings) == ((SMALL, LARGE), {"rate": "1MiB"})
     assert grid.site == changed
-    assert grid.control.away == {"lab"}
+    assert grid.control.sites_seen.away == {"lab"}
     assert [grid.control.sites["lab"]] == grid.living
     grid.answer = lambda: (SMALL,)
     grid.surveyor._guarded(grid.site)
-    assert (grid.site.nodes, grid.control.away) == ((SMALL,), set())
+    assert (grid.site.nodes, grid.control.sites_seen.away) == ((SMALL,), set())
 
 
 def test_but_not_added_nor_changed_to_what_is_seen_to_be_wrong(grid: Grid):
@@ -250,11 +250,11 @@ def test_a_site_that_did_not_answer_or_broke_and_is_removed_is_not_away_when_it_
         grid.answer = answer
         before = grid.site
         grid.surveyor._guarded(before)
-        assert grid.control.away == {"lab"}
+        assert grid.control.sites_seen.away == {"lab"}
         grid.cases.remove_site("lab")
-        assert grid.control.away == set()
+        assert grid.control.sites_seen.away == set()
         grid.surveyor._guarded(before)  # a look that was under way
-        assert grid.control.away == set()
+        assert grid.control.sites_seen.away == set()
 
 
 class Far(Port):
@@ -348,12 +348,12 @@ def test_what_a_farm_said_is_forgotten_with_it(grid: Grid) -> None:
     grid.control.open_site = lambda site: far
     grid.cases.add_site(LAB)
     grid.surveyor.survey(grid.site)
-    assert set(grid.control.farms) == {"lab"}
+    assert set(grid.control.sites_seen.farms) == {"lab"}
     before = grid.site
     grid.cases.remove_site("lab")
-    assert grid.control.farms == {}
+    assert grid.control.sites_seen.farms == {}
     grid.surveyor.survey(before)  # a look that was under way
-    assert grid.control.farms == {}
+    assert grid.control.sites_seen.farms == {}
 
 
 def test_a_farm_that_did_not_know_probes_is_probed_again_now_and_then(grid: Grid) -> None:

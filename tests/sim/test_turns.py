@@ -227,7 +227,7 @@ def test_a_defect_at_an_attempts_start_or_end_fails_that_attempt_and_no_other():
     broke = []
     for good in range(5):
         grid = simulation()
-        grid.node.control.newest = memory = BrokenMemory(good)
+        grid.node.control.catalog.newest = memory = BrokenMemory(good)
         broken = grid.submit(Pipeline(name="p", jobs=(sink("load", "bad.csv"),)))
         other = grid.submit(Pipeline(name="q", jobs=(command("a"), command("b", needs=("a",)))))
         assert finish(grid, other).state == RunState.SUCCEEDED

@@ -58,13 +58,13 @@ def test_nodes_that_have_left_but_are_still_listed_fail_no_job():
 def test_a_node_that_refused_is_tried_again_where_there_is_no_other():
     grid, _ = run_with("a")
     grid.world.unfit.clear()
-    [name] = grid.node.control.unwilling
-    assert grid.node.control.unwilling == {name: {"a"}}
+    [name] = grid.node.control.bring_ups.unwilling
+    assert grid.node.control.bring_ups.unwilling == {name: {"a"}}
     jobs = tuple(command(name, memory_bytes=6 * 2**30) for name in "xyz")
     run = finish(grid, grid.submit(Pipeline(name="q", jobs=jobs)))
     assert run.state == RunState.SUCCEEDED
     assert "a" in [node_of(grid, one) for one in grid.world.executions]
-    assert grid.node.control.unwilling == {name: set()}
+    assert grid.node.control.bring_ups.unwilling == {name: set()}
 
 
 def test_nodes_that_lie_are_left_aside_and_an_honest_one_is_waited_for():
@@ -72,8 +72,8 @@ def test_nodes_that_lie_are_left_aside_and_an_honest_one_is_waited_for():
     grid = lacking("a", "b")
     long = grid.submit(Pipeline(name="long", jobs=(command("long", cpus=2.0, memory_bytes=7 * 2**30),)))
     assert grid.run_until(lambda: bool(grid.world.executions), at_most_steps=5000)
-    [name] = grid.node.control.unfit
-    grid.node.control.failed_bring_ups[name] = 2  # one more counted failure, and all would fail
+    [name] = grid.node.control.bring_ups.unfit
+    grid.node.control.bring_ups.failed[name] = 2  # one more counted failure, and all would fail
     run = grid.submit(Pipeline(name="p", jobs=(command("j", cpus=2.0, memory_bytes=7 * 2**30),)))
     pass_time(grid, 60.0)
     [waits] = view_of(grid, run.id).jobs
@@ -98,4 +98,4 @@ def test_a_node_that_was_put_right_is_tried_again():
     jobs = tuple(command(name, memory_bytes=6 * 2**30) for name in "xyz")
     run = finish(grid, grid.submit(Pipeline(name="q", jobs=jobs)))
     assert run.state == RunState.SUCCEEDED
-    assert not any(grid.node.control.unfit.values())
+    assert not any(grid.node.control.bring_ups.unfit.values())

@@ -77,8 +77,8 @@ def pipeline(*jobs: Job, **settings) -> Pipeline:
 
 def look_again(grid: Simulation) -> None:
     """Code that a test edits keeps the hash of its bundle here."""
-    grid.node.control.code.clear()
-    grid.node.control.code_read.clear()
+    grid.node.control.code.files.clear()
+    grid.node.control.code.read.clear()
 
 
 def run(grid: Simulation, *jobs: Job, **settings) -> Run:

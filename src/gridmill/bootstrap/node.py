@@ -18,7 +18,7 @@ from gridmill.control.background import Beside
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.site_monitor import Surveyor
-from gridmill.control.state import Alarms, Control, Counters, Limits
+from gridmill.control.state import Alarms, Catalog, Channels, Control, Counters, Limits, Problems
 from gridmill.control.usecases.service import Identity, Render, Service
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GPU_SHARES
@@ -139,22 +139,23 @@ def _control(
     secret: bytes,
     owner: str = "",
 ) -> Control:
+    ledger = Ledger(store, owner)
     return Control(
-        ledger=Ledger(store, owner),
+        ledger=ledger,
+        catalog=Catalog(ledger=ledger),
+        channels=Channels(links=links, grace_seconds=settings.grace_seconds),
+        problems=Problems(warn=warn),
         clock=SystemClock(),
         sites={"local": site},
-        links=links,
         storage=Root(settings.root, bundles=settings.home / "bundles"),
         house=HouseFolder(settings.home, settings.root),
         secret=secret,
         new_token=lambda: secrets.token_hex(8),
         counters=Counters(store.counters()),
         limits=Limits(
-            grace_seconds=settings.grace_seconds,
             observe_seconds=settings.observe_seconds,
             orphan_seconds=settings.orphan_seconds,
         ),
-        warn=warn,
     )
 
 

@@ -44,11 +44,11 @@ class AttendedRuns:
         control = self._node.control
         with self._node.lock:
             known = self._known(asked.request) if again else None
-            control.asked = asked
+            control.clients.asked = asked
             try:
                 view = self._look(known) if known is not None else start()
             finally:
-                control.asked = Asked()
+                control.clients.asked = Asked()
             if not self._own_environment:
                 self._dress(view.run.id, environment)
         self._on_begin()
@@ -85,10 +85,10 @@ class AttendedRuns:
     def _dress(self, run: str, environment: Mapping[str, str]) -> None:
         control = self._node.control
         active = control.ledger.snapshot.runs
-        for name in [name for name in control.environments if name not in active]:
-            del control.environments[name]
+        for name in [name for name in control.clients.environments if name not in active]:
+            del control.clients.environments[name]
         if run in active:
-            control.environments[run] = environment
+            control.clients.environments[run] = environment
 
     def _mark(self, run: str) -> None:
         found = self._node.control.ledger.snapshot.runs.get(run)

@@ -164,7 +164,7 @@ def _retentions(control: Control, names: Iterable[str]) -> Mapping[str, Retentio
     """What the newest run of each job said."""
     found: dict[str, Retention] = {}
     for name in names:
-        newest = control.newest_artifact(name)
+        newest = control.catalog.newest_artifact(name)
         run_id, job = newest.run_id if newest else "", name.partition("/")[2]
         newest_run = control.ledger.store.list(Run, parent=name.partition("/")[0], limit=1, newest_first=True)
         for candidate in (*(record.noun.id for record in newest_run if isinstance(record.noun, Run)), run_id):
@@ -258,7 +258,7 @@ def _why_checkpoints(control: Control, thing: Thing, *, old: bool) -> str:
     its own, which were removed then."""
     if any(job_run.checkpoints == thing.name for job_run in control.ledger.snapshot.job_runs.values()):
         return ""
-    newest = control.newest_artifact("/".join(thing.name.split("/")[1:3]))
+    newest = control.catalog.newest_artifact("/".join(thing.name.split("/")[1:3]))
     if newest is not None and newest.created > thing.changed:
         return f"its job has succeeded since ({newest.id})"
     return "old" if old and newest is not None else ""

@@ -141,7 +141,8 @@ class Ledger:
 
     def look_for_provenances(self, names: Sequence[str]) -> None:
         """Find out with one query which of these names have none. Other names are not known any more."""
-        self._without_provenance = {*names} - self.store.parents(Provenance, names)
+        staged = {noun.name for noun in self._own_staged().values() if isinstance(noun, Provenance)}
+        self._without_provenance = {*names} - self.store.parents(Provenance, names) - staged
 
     def has_no_provenance(self, name: str) -> bool:
         """Whether it is known that the store has no Provenance of that name."""

@@ -99,7 +99,7 @@ class ControlNode:
         left = self._await_until - self.control.clock.monotonic()
         if left <= 0:
             names, self._awaited = ", ".join(sorted(self._awaited)), set()
-            self.control.warn(
+            self.control.problems.warn(
                 f"no client is back for {names}: they go on with this control node's environment"
             )
         return left
@@ -129,11 +129,7 @@ class ControlNode:
         """What was received or about to be sent may be lost: with a new Hello every pod and the store are
         made to agree again."""
         control = self.control
-        for channel in control.open:
-            control.links.drop(channel)
-        control.open.clear()
-        control.pods.clear()
-        control.channels.clear()
+        control.channels.drop_all()
 
     def _tell(self) -> None:
         with self.changed:
@@ -214,7 +210,7 @@ class ControlNode:
             self._complaint = ""
             return wait
         except StoreInUseError as error:  # it was lost for a while, and another control node came
-            self.control.warn(f"{error}: this one ends")
+            self.control.problems.warn(f"{error}: this one ends")
             self.taken_over, self._ending = error, True
             self._tell()
         except GridmillError as error:
@@ -228,7 +224,7 @@ class ControlNode:
     def _complain(self, complaint: str) -> None:
         """Once, until it is over or another: a full disk is met some times a second, for hours."""
         if complaint != self._complaint:
-            self.control.warn(complaint)
+            self.control.problems.warn(complaint)
         self._complaint = complaint
 
     def release_idle(self) -> None:

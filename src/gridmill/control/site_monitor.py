@@ -83,9 +83,9 @@ class Surveyor:
                 return
             surveyed(self._node.control, site.name, trouble if stands else "")
             if stands and trouble:
-                self._node.control.away.add(site.name)
+                self._node.control.sites_seen.away.add(site.name)
             elif stands:
-                self._node.control.away.discard(site.name)
+                self._node.control.sites_seen.away.discard(site.name)
 
     def _stands(self, site: Site) -> bool:
         """Whether it is still declared as it was when it was asked. Under the lock."""
@@ -121,7 +121,7 @@ class Surveyor:
     def _take_look(self, site: Site, look: FarmLook) -> None:
         with self._node.lock:
             if self._stands(site):
-                self._node.control.farms[site.name] = look
+                self._node.control.sites_seen.farms[site.name] = look
 
     def _way_of(self, site: Site, port: SitePort) -> Way | None:
         """Probed now and then as long as that tells more: a farm may not know probes yet."""
@@ -191,8 +191,8 @@ def leave(node: ControlNode, site: Site) -> None:
 
 
 def _forget(node: ControlNode, name: str) -> SitePort | None:
-    node.control.away.discard(name)
-    node.control.farms.pop(name, None)
+    node.control.sites_seen.away.discard(name)
+    node.control.sites_seen.farms.pop(name, None)
     return node.control.sites.pop(name, None)
 
 
@@ -211,4 +211,6 @@ def _left(node: ControlNode, site: Site, done: Future[None]) -> None:
     try:
         done.result()
     except GridmillError as error:
-        node.control.warn(f"what was put elsewhere for site {site.name} may stay there: {explained(error)}")
+        node.control.problems.warn(
+            f"what was put elsewhere for site {site.name} may stay there: {explained(error)}"
+        )

@@ -1,4 +1,4 @@
-"""The state that ticks share: the ledger, the ports, and values that are lost at a restart."""
+"""The state of a control node, in parts: the ledger, the ports, and values that are lost at a restart."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import FarmLook
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.provenance import CodeFile, CodeList, Provenance
-from gridmill.domain.run import Asked
+from gridmill.domain.run import Asked, JobRun
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.site import Site
 from gridmill.domain.states import JobState
@@ -45,7 +45,6 @@ CANDIDATES_PER_TICK = 200
 class Limits:
     """Times in seconds, from the settings."""
 
-    grace_seconds: float = 5.0
     observe_seconds: float = 1.0
     orphan_seconds: float = 3600.0
     greeting_seconds: float = 120.0
@@ -151,8 +150,151 @@ def no_site(site: Site) -> SitePort:
 
 
 @dataclass(slots=True, kw_only=True)
+class Catalog:
+    """Versions and what they were made from: the ledger, with what was read of it last."""
+
+    ledger: Ledger
+    newest: dict[str, Artifact | None] = field(default_factory=dict)
+    known: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
+    measured: Recent[Mapping[str, float]] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
+    provenances: Recent[Provenance] = field(default_factory=lambda: Recent(PROVENANCES_KEPT))
+    code_lists: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))
+
+    def newest_artifact(self, name: str) -> Artifact | None:
+        """The newest version of that name, removed or not."""
+        if name not in self.newest:
+            newest = self.ledger.read_all(Artifact, parent=name, limit=1, newest_first=True)
+            self.newest[name] = newest[0] if newest else None
+        return self.newest[name]
+
+    def look_up_names(self, names: Sequence[str]) -> None:
+        """Find out with two queries which of these names have no version and no provenance: each job that
+        never ran would cost two queries."""
+        unknown = [*({*names} - self.newest.keys())]
+        made = self.ledger.store.parents(Artifact, unknown)
+        self.newest |= {name: None for name in unknown if name not in made}
+        self.ledger.look_for_provenances(names)
+
+    def clear(self) -> None:
+        """Read everything again that may have changed in the store."""
+        self.newest.clear()
+        self.known.clear()
+        self.provenances.clear()
+        self.code_lists.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class CodeFiles:
+    """The files of code bundles, and by reader those that it reads."""
+
+    files: Recent[Sequence[CodeFile]] = field(default_factory=lambda: Recent(BUNDLES_KEPT))
+    read: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))
+
+
+@dataclass(slots=True, kw_only=True)
+class Channels:
+    """The pods that are connected. `open` are all channels, also those whose pod has not greeted."""
+
+    links: LinkServer
+    grace_seconds: float = 5.0
+    by_pod: dict[str, int] = field(default_factory=dict)
+    by_channel: dict[int, str] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+
+    def drop_all(self) -> None:
+        """Have every pod connect and greet again."""
+        for channel in self.open:
+            self.links.drop(channel)
+        self.open.clear()
+        self.by_channel.clear()
+        self.by_pod.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class Problems:
+    """Where warnings go, and the last warning about each thing that has a lasting problem."""
+
+    warn: Callable[[str], None] = lambda message: None
+    lasting: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class BringUps:
+    """What became of asking sites for pods; found out again after a restart.
+
+    `failed` counts failures in a row by resource, `problems` has the last one. `unwilling` are nodes by
+    resource, until a pod came up there; `unfit`, by resource and node: when, and what, a node said that it
+    lacks. `not_before` is when tearing down a deployment is tried again (monotonic).
+    """
+
+    brought_up: set[str] = field(default_factory=set)
+    silent_since: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    unwilling: dict[str, set[str]] = field(default_factory=dict)
+    unfit: dict[str, dict[str, tuple[float, str]]] = field(default_factory=dict)
+    not_before: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reported:
+    """What running jobs have reported and is not stored: progress, metrics, the last line on each node."""
+
+    progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    last_lines: dict[str, str] = field(default_factory=dict)
+
+    def keep_only(self, job_runs: Mapping[str, JobRun]) -> None:
+        """Drop what is of other jobs."""
+        self.progress = {j: body for j, body in self.progress.items() if j in job_runs}
+        self.metrics = {j: metrics for j, metrics in self.metrics.items() if j in job_runs}
+        running = {job.id for job in job_runs.values() if job.state is JobState.RUNNING}
+        self.last_lines = {j: line for j, line in self.last_lines.items() if j in running}
+
+    def drop(self, job_run_id: str) -> None:
+        """Drop what is of that job."""
+        self.progress.pop(job_run_id, None)
+        self.metrics.pop(job_run_id, None)
+        self.last_lines.pop(job_run_id, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Choices:
+    """The jobs that may use several resources; of these, who looks for another, the last one next, and when."""
+
+    choosing: set[str] = field(default_factory=set)
+    looking: list[str] = field(default_factory=list)
+    next_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class SitesSeen:
+    """Farms as they were last observed, by site, and the sites that did not answer."""
+
+    farms: dict[str, FarmLook] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class Looks:
+    """Results of looks beside the ticks that are not used yet: at sources, and at the files of versions."""
+
+    listings: dict[str, Future[Any]] = field(default_factory=dict)
+    files: dict[str, Future[Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Clients:
+    """The environments of clients, by run, and who asked for the run that is being started."""
+
+    environments: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    asked: Asked = field(default_factory=Asked)
+
+
+@dataclass(slots=True, kw_only=True)
 class Control:
-    """Everything the ticks work on. Only the holder of the node's lock may touch it.
+    """All that a control node has: its ports, and in parts what is known until a restart. Steps are given the
+    parts that they need. Only the holder of the node's lock may touch it.
 
     `alarms` is None where schedules do not run: embedded in a command, and for readers.
     """
@@ -160,55 +302,28 @@ class Control:
     ledger: Ledger
     clock: Clock
     sites: dict[str, SitePort]
-    links: LinkServer
     storage: Storage
     secret: bytes
     new_token: Callable[[], str]
     counters: Counters
+    catalog: Catalog
+    channels: Channels
     limits: Limits = field(default_factory=Limits)
-    warn: Callable[[str], None] = lambda message: None
     house: House = field(default_factory=NoHouse)
     open_site: Callable[[Site], SitePort] = no_site
     aside: Aside = field(default_factory=AtOnce)
-    # known until a restart; found out again after it
+    problems: Problems = field(default_factory=Problems)
     candidates: Candidates = field(default_factory=Candidates)
-    channels: dict[str, int] = field(default_factory=dict)
-    pods: dict[int, str] = field(default_factory=dict)
-    open: set[int] = field(default_factory=set)
-    brought_up: set[str] = field(default_factory=set)
-    silent_since: dict[str, float] = field(default_factory=dict)
-    failed_bring_ups: dict[str, int] = field(default_factory=dict)
-    bring_up_problems: dict[str, str] = field(default_factory=dict)
-    unwilling: dict[str, set[str]] = field(
-        default_factory=dict
-    )  # nodes, by resource; until a pod came up there
-    unfit: dict[str, dict[str, tuple[float, str]]] = field(
-        default_factory=dict
-    )  # by resource and node: when, and what, a node said that it lacks
-    troubles: dict[str, str] = field(default_factory=dict)  # what was told of what, until it is over
+    bring_ups: BringUps = field(default_factory=BringUps)
+    reported: Reported = field(default_factory=Reported)
+    choices: Choices = field(default_factory=Choices)
+    sites_seen: SitesSeen = field(default_factory=SitesSeen)
+    looks: Looks = field(default_factory=Looks)
+    clients: Clients = field(default_factory=Clients)
+    code: CodeFiles = field(default_factory=CodeFiles)
     discarded: list[str] = field(default_factory=list)
-    listings: dict[str, Future[Any]] = field(default_factory=dict)
-    looked: dict[str, Future[Any]] = field(default_factory=dict)  # files of versions
-    not_before: dict[str, float] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)
-    progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    last_lines: dict[str, str] = field(default_factory=dict)  # of commands that run on each node
-    newest: dict[str, Artifact | None] = field(default_factory=dict)
-    versions: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
-    measured: Recent[Mapping[str, float]] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
-    provenances: Recent[Provenance] = field(default_factory=lambda: Recent(PROVENANCES_KEPT))
-    code: Recent[Sequence[CodeFile]] = field(default_factory=lambda: Recent(BUNDLES_KEPT))
-    code_lists: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))
-    code_read: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))  # by who reads it
     next_observe: float = 0.0
-    next_choice: float = 0.0
-    choosing: set[str] = field(default_factory=set)  # jobs that may go to several resources
-    looking: list[str] = field(default_factory=list)  # of those, who will look elsewhere, the next at the end
-    farms: dict[str, FarmLook] = field(default_factory=dict)  # by site, when last looked at
-    away: set[str] = field(default_factory=set)  # sites that did not answer when last looked at
-    environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by run: its client's
-    asked: Asked = field(default_factory=Asked)  # of the run that is being started
     offset: float | None = None
     alarms: Alarms | None = None
 
@@ -229,31 +344,11 @@ class Control:
     def forget(self) -> None:
         """After a load: let go of all that the store may know better, or does not know as live any more."""
         snapshot = self.ledger.snapshot
-        self.newest.clear()
-        self.versions.clear()
-        self.provenances.clear()
-        self.code_lists.clear()
-        self.listings.clear()
-        self.looked.clear()
-        self.brought_up &= snapshot.places.owners.keys()
-        self.silent_since = {d: t for d, t in self.silent_since.items() if d in snapshot.deployments}
-        self.progress = {j: body for j, body in self.progress.items() if j in snapshot.job_runs}
-        self.metrics = {j: found for j, found in self.metrics.items() if j in snapshot.job_runs}
-        running = {job.id for job in snapshot.job_runs.values() if job.state is JobState.RUNNING}
-        self.last_lines = {j: line for j, line in self.last_lines.items() if j in running}
-        self.choosing = {job.id for job in snapshot.job_runs.values() if job.job.resources}
-
-    def look_up_names(self, names: Sequence[str]) -> None:
-        """Find out with two queries which of these names have no version and no provenance: each job that
-        never ran would cost two queries."""
-        unknown = [*({*names} - self.newest.keys())]
-        made = self.ledger.store.parents(Artifact, unknown)
-        self.newest |= {name: None for name in unknown if name not in made}
-        self.ledger.look_for_provenances(names)
-
-    def newest_artifact(self, name: str) -> Artifact | None:
-        """The newest version of that name, removed or not."""
-        if name not in self.newest:
-            newest = self.ledger.read_all(Artifact, parent=name, limit=1, newest_first=True)
-            self.newest[name] = newest[0] if newest else None
-        return self.newest[name]
+        self.catalog.clear()
+        self.looks.listings.clear()
+        self.looks.files.clear()
+        ups = self.bring_ups
+        ups.brought_up &= snapshot.places.owners.keys()
+        ups.silent_since = {d: t for d, t in ups.silent_since.items() if d in snapshot.deployments}
+        self.reported.keep_only(snapshot.job_runs)
+        self.choices.choosing = {job.id for job in snapshot.job_runs.values() if job.job.resources}

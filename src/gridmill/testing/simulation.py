@@ -6,7 +6,7 @@ from random import Random
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.state import Alarms, Control, Counters, Limits
+from gridmill.control.state import Alarms, Catalog, Channels, Control, Counters, Limits, Problems
 from gridmill.control.steps.begin import begin_run, resume_run, stop_run
 from gridmill.control.usecases.pipelines import PipelineCases
 from gridmill.domain.artifact import Artifact
@@ -153,13 +153,14 @@ class Simulation:
             ledger=ledger,
             clock=self.clock,
             sites={"local": self.world},
-            links=self.world,
             storage=self.storage,
             secret=b"simulated",
             new_token=self._token,
             counters=Counters(self.store.counters()),
             limits=self.limits,
-            warn=self.warnings.append,
+            catalog=Catalog(ledger=ledger),
+            channels=Channels(links=self.world),
+            problems=Problems(warn=self.warnings.append),
             alarms=Alarms(),
         )
         return ControlNode(control)

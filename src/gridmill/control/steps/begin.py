@@ -274,8 +274,8 @@ def begin_run(
         chunk=chunk,
         project=pipeline.project,
         only=only,
-        attended=control.asked.attended,
-        request=control.asked.request,
+        attended=control.clients.asked.attended,
+        request=control.clients.asked.request,
         settled=settle_names(control, pipeline.jobs),
         data=pipeline.loads,
         file=pipeline.file,
@@ -386,7 +386,7 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     known = control.ledger.read_all(JobRun, parent=run_id)
     settled = {**settle_names(control, [one.job for one in known]), **run.settled}  # what was settled stays
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
-    transaction.put(replace(active, attended=control.asked.attended))
+    transaction.put(replace(active, attended=control.clients.asked.attended))
     again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
     for noun in known:
         job_run = control.ledger.fetch(JobRun, noun.id)

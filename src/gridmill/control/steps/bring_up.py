@@ -13,7 +13,7 @@ from gridmill.ports.site import SitePort
 
 
 def _is_missing(control: Control, pod: Pod) -> bool:
-    return pod.state == PodState.STARTING and pod.id not in control.brought_up
+    return pod.state == PodState.STARTING and pod.id not in control.bring_ups.brought_up
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:
@@ -38,7 +38,7 @@ def _bringing(deployment: Deployment) -> str:
 
 def _brought_up(control: Control, deployment_id: str, done: Future[tuple[str, ...]]) -> None:
     try:
-        control.brought_up.update(done.result())
+        control.bring_ups.brought_up.update(done.result())
     except UnavailableError as error:
         tell(control, deployment_id, _not_now(deployment_id, error))
     else:

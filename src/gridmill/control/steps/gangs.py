@@ -20,14 +20,14 @@ from gridmill.scheduler.gang_results import choose_ports, gang_of, to_dismiss, t
 
 def stop_message(control: Control, attempt_id: str, reason: str) -> Stop:
     """A Stop with the configured grace."""
-    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=control.limits.grace_seconds)
+    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=control.channels.grace_seconds)
 
 
 def send_to_pod(control: Control, pod_id: str, message: ToPod) -> None:
     """Send, if the pod's link is open."""
-    channel = control.channels.get(pod_id)
+    channel = control.channels.by_pod.get(pod_id)
     if channel is not None:
-        control.links.send(channel, [message])
+        control.channels.links.send(channel, [message])
 
 
 def meet(control: Control, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:

@@ -107,7 +107,7 @@ def declared_sizes(
     for job in pipeline.jobs:
         found: list[Input] = []
         for name in job.all_needs:
-            artifact = control.newest_artifact(f"{pipeline.name}/{name}")
+            artifact = control.catalog.newest_artifact(f"{pipeline.name}/{name}")
             if artifact is not None and not artifact.removed:
                 found.append(Input(name=name, artifact=artifact))
         sizes[job.name] = size_of(job, tuple(found), listings.get(job.name, NOTHING).size_bytes)
@@ -143,7 +143,7 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
     if job_run is None or run is None:
         raise NotFoundError(f"attempt {attempt.id} has no job")
     inputs = inputs_of(control, transaction, job_run)
-    earlier = control.newest_artifact(job_run.name)
+    earlier = control.catalog.newest_artifact(job_run.name)
     uri = output_uri(job_run, attempt.gang or attempt.id)
     return Order(
         attempt_id=attempt.id,

@@ -44,7 +44,7 @@ def _append(control: Control, move: AliasMove) -> None:
     try:
         control.storage.note_move(move)
     except StorageError as error:
-        control.warn(f"a move of {move.name}@{move.alias} is not noted: {error}")
+        control.problems.warn(f"a move of {move.name}@{move.alias} is not noted: {error}")
 
 
 def _stands_for(alias: Alias | None) -> str:
@@ -88,7 +88,7 @@ def latest_of(control: Control, name: str) -> Artifact | None:
     latest = control.ledger.read(Artifact, known.artifact) if known is not None else None
     if latest is not None and not latest.removed:
         return latest
-    newest = control.newest_artifact(name)
+    newest = control.catalog.newest_artifact(name)
     if newest is None or not newest.removed:
         return newest
     versions = control.ledger.read_all(Artifact, parent=name, newest_first=True)

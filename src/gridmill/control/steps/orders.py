@@ -55,7 +55,9 @@ def _start(control: Control, attempt: Attempt, order: Order) -> Start:
     """Pods of this machine give the jobs of a client's run that client's environment."""
     here = control.ledger.snapshot.deployments.get(attempt.deployment_id)
     is_local = here is not None and here.site == LOCAL
-    return Start(order=order, environment=control.environments.get(attempt.run_id) if is_local else None)
+    return Start(
+        order=order, environment=control.clients.environments.get(attempt.run_id) if is_local else None
+    )
 
 
 def _shared(control: Control, order: Order, done: Future[None]) -> None:

@@ -50,7 +50,7 @@ def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEven
             started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
             transaction.put(started)
         case EventType.PROGRESS if attempt.rank == 0:
-            control.progress[attempt.job_run_id] = event.body
+            control.reported.progress[attempt.job_run_id] = event.body
         case EventType.LOG if job_run and job_run.part and job_run.part.node:
             _last_line(control, job_run, event.body)
         case EventType.METRIC if attempt.rank == 0:
@@ -63,13 +63,13 @@ def _last_line(control: Control, part: JobRun, body: Mapping[str, object]) -> No
     """What a command says last on a node stands in the table of nodes."""
     lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
     if lines:
-        control.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
+        control.reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
 
 
 def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> None:
     value = body.get("value")
     if isinstance(value, int | float):
-        control.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
+        control.reported.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
 
 
 def _kept(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent) -> Event:

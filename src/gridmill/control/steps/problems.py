@@ -15,18 +15,18 @@ from gridmill.scheduler.feasibility import will_do_without
 def tell(control: Control, what: str, trouble: str) -> None:
     """Warn of the trouble with `what`, unless that was the last thing told of it; empty: it is over."""
     if not trouble:
-        control.troubles.pop(what, None)
-    elif control.troubles.get(what) != trouble:
-        control.troubles[what] = trouble
-        control.warn(trouble)
+        control.problems.lasting.pop(what, None)
+    elif control.problems.lasting.get(what) != trouble:
+        control.problems.lasting[what] = trouble
+        control.problems.warn(trouble)
 
 
 def tell_all(control: Control, kind: str, troubles: Mapping[str, str]) -> None:
     """Those of that kind, by what they are with; of anything else of that kind it is over."""
     now = {f"{kind} {what}": trouble for what, trouble in troubles.items()}
-    for known in [key for key in control.troubles if key.startswith(f"{kind} ")]:
+    for known in [key for key in control.problems.lasting if key.startswith(f"{kind} ")]:
         if known not in now:
-            del control.troubles[known]
+            del control.problems.lasting[known]
     for what, trouble in now.items():
         tell(control, what, trouble)
 
@@ -38,27 +38,27 @@ def surveyed(control: Control, site: str, trouble: str) -> None:
     pods = any(one.site == site for one in control.ledger.snapshot.deployments.values())
     if not trouble and (not pods or control.aside.doing(f"observe {site}")):
         tell(control, asked, "")
-    tell(control, f"look {site}", "" if asked in control.troubles else trouble)
+    tell(control, f"look {site}", "" if asked in control.problems.lasting else trouble)
 
 
 def forget_gone(control: Control) -> None:
     """Nothing more is told of deployments and sites that are no more."""
     snapshot = control.ledger.snapshot
-    for what in tuple(control.troubles):
+    for what in tuple(control.problems.lasting):
         kind, _, name = what.rpartition(" ")
         known = snapshot.deployments if not kind else snapshot.sites
         if kind in ("", "site", "look") and name not in known:
-            del control.troubles[what]
+            del control.problems.lasting[what]
 
 
 def trouble_at(control: Control, site: str) -> str:
     """Why nothing is heard of a site; empty: it answers."""
-    return control.troubles.get(f"site {site}") or control.troubles.get(f"look {site}") or ""
+    return control.problems.lasting.get(f"site {site}") or control.problems.lasting.get(f"look {site}") or ""
 
 
 def troubles(control: Control) -> tuple[str, ...]:
     """Those that last."""
-    return tuple(dict.fromkeys(tuple(control.troubles.values())))  # a tick may add to it meanwhile
+    return tuple(dict.fromkeys(tuple(control.problems.lasting.values())))  # a tick may add to it meanwhile
 
 
 UNFIT_SECONDS = 600.0
@@ -68,7 +68,7 @@ it."""
 
 def note_unfit(control: Control, deployment: Deployment, pod: Pod, message: str) -> bool:
     """Note that a pod's node is unfit for its resource. Whether other nodes will do."""
-    known = control.unfit.setdefault(deployment.resource, {})
+    known = control.bring_ups.unfit.setdefault(deployment.resource, {})
     known[pod.node] = (control.now(), message)
     snapshot = control.ledger.snapshot
     resource = snapshot.resource_of(deployment.resource, deployment.type)
@@ -77,7 +77,7 @@ def note_unfit(control: Control, deployment: Deployment, pod: Pod, message: str)
 
 def unfit_of(control: Control, resource: str) -> tuple[str, ...]:
     """The nodes left aside for a resource; what was noted long ago is forgotten."""
-    known = control.unfit.get(resource, {})
+    known = control.bring_ups.unfit.get(resource, {})
     for node in [node for node, (at, _) in known.items() if at <= control.now() - UNFIT_SECONDS]:
         del known[node]
     return tuple(known)
@@ -85,7 +85,7 @@ def unfit_of(control: Control, resource: str) -> tuple[str, ...]:
 
 def unfit_nodes(control: Control) -> Mapping[str, Collection[str]]:
     """By resource, where there are any."""
-    return {resource: nodes for resource in control.unfit if (nodes := unfit_of(control, resource))}
+    return {resource: nodes for resource in control.bring_ups.unfit if (nodes := unfit_of(control, resource))}
 
 
 def why_left_aside(control: Control, job_run: JobRun) -> str:
@@ -94,6 +94,6 @@ def why_left_aside(control: Control, job_run: JobRun) -> str:
     nodes = unfit_of(control, job_run.resource) if job_run.state is JobState.WAITING else ()
     if not nodes:
         return ""
-    _, message = control.unfit[job_run.resource][nodes[-1]]
+    _, message = control.bring_ups.unfit[job_run.resource][nodes[-1]]
     others = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
     return f"node {nodes[-1]}{others} left aside: {message}"

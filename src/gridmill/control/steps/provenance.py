@@ -87,14 +87,14 @@ def code_of(control: Control, run: Run, job: Job) -> CodeList:
     if not job.runs_code or run.bundle is None:
         return CodeList(hash="")
     reader = fingerprint(run.bundle, run.file, run.data, run.folder, job.reads_files, files_named(job))
-    known = control.code_read.get(reader)
+    known = control.code.read.get(reader)
     if known is None:
-        every = control.code.get(run.bundle)
+        every = control.code.files.get(run.bundle)
         if every is None:
-            every = control.code[run.bundle] = control.storage.code_files(run.bundle)
+            every = control.code.files[run.bundle] = control.storage.code_files(run.bundle)
         files = files_read(job, every, file=run.file, data=run.data, folder=run.folder)
         known = CodeList(hash=fingerprint(files), files=_bounded(files), created=control.now())
-        control.code_read[reader] = known
+        control.code.read[reader] = known
     return known
 
 
@@ -169,23 +169,23 @@ def find_provenance(control: Control, name: str, whole: str) -> Provenance | Non
     if control.ledger.has_no_provenance(name):
         return None
     key = f"{name}#{whole}"
-    known = control.provenances.get(key)
+    known = control.catalog.provenances.get(key)
     if known is None:
         known = control.ledger.read(Provenance, key)
         if known is None:
             return None
-        control.provenances[key] = known
+        control.catalog.provenances[key] = known
     return known
 
 
 def find_code(control: Control, whole: str) -> CodeList | None:
     """A list of code by its hash (empty: of no code); None where it is not known."""
-    known = control.code_lists.get(whole)
+    known = control.catalog.code_lists.get(whole)
     if known is None and whole:
         known = control.ledger.read(CodeList, whole)
         if known is None:
             return None
-        control.code_lists[whole] = known
+        control.catalog.code_lists[whole] = known
     return known or CodeList(hash="")
 
 
@@ -205,13 +205,13 @@ def note_made(control: Control, transaction: Transaction, job_run: JobRun, artif
     if known is not None and known.artifact != artifact_id:
         after = replace(known, artifact=artifact_id)
         transaction.put(after)
-        control.provenances[key] = after
+        control.catalog.provenances[key] = after
 
 
 def restorable(control: Control, job_run: JobRun, now: Provenance) -> Artifact | None:
     """An earlier version that was made from the same and is not removed, the newest of them. None for a
     source that only the job can look at."""
-    newest = control.newest_artifact(job_run.name)
+    newest = control.catalog.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
     if newest.output.details.get(WAITING):  # a file may be settled by now, whatever the clocks say
@@ -285,7 +285,7 @@ def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *
     ruled = job_run.job.why_executed(scheduled=run.scheduled) or broken
     if ruled:
         return ruled
-    if control.newest_artifact(job_run.name) is None:
+    if control.catalog.newest_artifact(job_run.name) is None:
         return FIRST
     latest = latest_of(control, job_run.name)
     if latest is None:

@@ -11,23 +11,23 @@ from gridmill.errors import NotFoundError
 
 def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
     """A version by id, removed or not. Raises NotFoundError."""
-    known = control.versions.get(artifact_id)
+    known = control.catalog.known.get(artifact_id)
     if known is not None:
         return known
     version = control.ledger.read(Artifact, artifact_id)
     if version is None:
         raise NotFoundError(f"there is no version {artifact_id!r}", hint=_what_there_is(control, artifact_id))
-    control.versions[artifact_id] = version
+    control.catalog.known[artifact_id] = version
     return version
 
 
 def metrics_of(control: Control, version: Artifact) -> Mapping[str, float]:
     """The metrics of a version, with what the attempt that made it said, where its record is still there."""
-    known = control.measured.get(version.id)
+    known = control.catalog.measured.get(version.id)
     if known is None:
         attempt = control.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None
         said = attempt.metrics if attempt is not None else {}
-        known = control.measured[version.id] = {**said, **version.output.metrics}
+        known = control.catalog.measured[version.id] = {**said, **version.output.metrics}
     return known
 
 

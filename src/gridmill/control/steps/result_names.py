@@ -35,7 +35,7 @@ def unknown_name(control: Control, reference: str, job: Job) -> InputError | Non
     try:
         find_version(control, reference)
     except NotFoundError as error:
-        if control.newest_artifact(split_reference(reference)[0]) is not None:
+        if control.catalog.newest_artifact(split_reference(reference)[0]) is not None:
             message = f"job {job.name!r} reads {reference!r}: {error}"
             return InputError(message, hint=error.hint, place=_place(job, reference))
         return InputError(

@@ -50,7 +50,9 @@ from gridmill.scheduler.sizing import subject_of
 
 def defect(control: Control, job: str, error: Exception) -> InternalError:
     """What to tell about an error that nothing expects; the control node's log gets the traceback."""
-    control.warn(f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}")
+    control.problems.warn(
+        f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    )
     return InternalError(
         f"a defect of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
         hint="The traceback is in the control node's log; please report it. `gridmill resume` tries again.",
@@ -82,12 +84,12 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
         raise
     except NotKeptError as error:
         inner = transaction.within()
-        control.newest.clear()
+        control.catalog.newest.clear()
         failed = Outcome(state=AttemptState.FAILED, cause=Cause.STORAGE, message=str(error))
         _settle(control, inner, attempt, failed)
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         inner = transaction.within()
-        control.newest.clear()
+        control.catalog.newest.clear()
         told = defect(control, attempt.id, error)
         failed = Outcome(
             state=AttemptState.FAILED, cause=Cause.INTERNAL, message=told.message, hint=told.hint
@@ -111,7 +113,7 @@ def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcom
     if job_run is None or job_run.attempt_id != attempt.id:
         return
     after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
-    line = control.last_lines.get(job_run.id, "")
+    line = control.reported.last_lines.get(job_run.id, "")
     if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
         after = replace(after, message=f"{after.message}: {line}" if after.message else line)
     if after.state in DONE_JOBS and job_run.probe is not None:
@@ -207,9 +209,7 @@ def _look_again(control: Control, transaction: Transaction, job_run: JobRun) -> 
 
 
 def _forget(control: Control, job_run_id: str) -> None:
-    control.progress.pop(job_run_id, None)
-    control.metrics.pop(job_run_id, None)
-    control.last_lines.pop(job_run_id, None)
+    control.reported.drop(job_run_id)
 
 
 def _placed(outcome: Outcome, job_run: JobRun | None) -> Outcome:
@@ -232,7 +232,7 @@ def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> 
         message=outcome.message,
         hint=outcome.hint,
         use=outcome.use,
-        metrics={**control.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
+        metrics={**control.reported.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
         carriage=outcome.carriage,
     )
 
@@ -267,7 +267,7 @@ def publish(
     made: list[str] = []
     sources = tuple(_made_from(transaction, job_run))
     for output in outputs:
-        newest = control.newest_artifact(job_run.name)
+        newest = control.catalog.newest_artifact(job_run.name)
         number = newest.number + 1 if newest else 1
         artifact = Artifact(
             id=f"{job_run.name}@{number}",
@@ -281,7 +281,7 @@ def publish(
             created=transaction.now,
         )
         _keep_manifest(control, transaction, artifact, listed, attempt)
-        control.newest[job_run.name] = artifact
+        control.catalog.newest[job_run.name] = artifact
         transaction.put(artifact)
         note_made(control, transaction, job_run, artifact.id)
         made.append(artifact.id)
@@ -301,7 +301,7 @@ def _keep_manifest(
 
 def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
     """The newest version, where the job looked at its sources and the table is still the same."""
-    newest = control.newest_artifact(job_run.name)
+    newest = control.catalog.newest_artifact(job_run.name)
     if newest is None or newest.removed or len(outputs) != 1:
         return None
     if not is_declared_alike(control, job_run.name, newest.fingerprint, job_run.fingerprint):

@@ -55,7 +55,7 @@ def chosen_resource(
         size=size,
         readings=readings,
         back_bytes=made_before(control, job_run.name),
-        away=control.away,
+        away=control.sites_seen.away,
         crowded=crowded_among(control, found),
         project=job_run.project,
         standing=job_run if standing else None,
@@ -92,14 +92,14 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
 
 def crowded_among(control: Control, resources: Iterable[Resource]) -> Mapping[str, Line]:
     """Those at farms at which deployments of anybody wait, or too few GPUs are free: the line there."""
-    looks = ((one, control.farms.get(one.site)) for one in resources)
+    looks = ((one, control.sites_seen.farms.get(one.site)) for one in resources)
     lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
     return {name: line for name, line in lines if line is not None}
 
 
 def coming_at_farms(control: Control) -> Mapping[str, float]:
     """In how many seconds farms expect room for deployments that wait there, by their ids."""
-    queued = [one for look in tuple(control.farms.values()) for one in look.queue]
+    queued = [one for look in tuple(control.sites_seen.farms.values()) for one in look.queue]
     return {one.deployment: one.seconds for one in queued if one.seconds is not None}
 
 
@@ -134,7 +134,7 @@ def _lacking(control: Control, artifact: Artifact, site: Site) -> int:
 
 def made_before(control: Control, name: str) -> int | None:
     """Bytes of the newest version of what a job makes; None where it never made any."""
-    newest = control.newest_artifact(name)
+    newest = control.catalog.newest_artifact(name)
     return newest.output.size_bytes if newest is not None else None
 
 
@@ -156,7 +156,7 @@ def move(
         return False  # it says so where it stands, when it begins
     except Exception as error:  # noqa: BLE001  it would hold up all others, again and again
         defect(control, job_run.id, error)
-        control.choosing.discard(job_run.id)
+        control.choices.choosing.discard(job_run.id)
         return False
     if after is None or after.state in FINISHED_JOBS:
         return False

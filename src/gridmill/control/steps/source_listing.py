@@ -67,13 +67,13 @@ def listed(
     local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
     if not local:
         return {}
-    if key not in control.listings:
+    if key not in control.looks.listings:
         look = partial(list_sources, control.storage, local, folder, control.clock.now())
         control.aside.do(f"sources of {key}", look, partial(_keep, control, key, then))
-    found = control.listings.pop(key, None)
+    found = control.looks.listings.pop(key, None)
     return found.result() if found is not None else None
 
 
 def _keep(control: Control, key: str, then: Callable[[], None], found: Future[dict[str, Listed]]) -> None:
-    control.listings[key] = found
+    control.looks.listings[key] = found
     then()

@@ -132,7 +132,7 @@ def _foreseen(
 def _behind(control: Control, run: Run, job_run: JobRun, executing: list[str]) -> str:
     """Why a job executes whose inputs are made before it."""
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
-    if ruled or control.newest_artifact(job_run.name) is None:
+    if ruled or control.catalog.newest_artifact(job_run.name) is None:
         return ruled or FIRST
     names = ", ".join(f"`{name}`" for name in executing)
     return f"{names} execute{'s' * (len(executing) == 1)} before it"
@@ -170,10 +170,10 @@ def why_broken(
     if not asked:
         return ""
     key = f"{', '.join(one.id for one in asked)} for {asker}"
-    if key not in control.looked:
+    if key not in control.looks.files:
         look = partial(_look, control.storage, asked)
         control.aside.do(f"files of {key}", look, partial(_keep, control, key, then))
-    found = control.looked.pop(key, None)
+    found = control.looks.files.pop(key, None)
     return found.result() if found is not None else None
 
 
@@ -189,5 +189,5 @@ def _look(storage: Storage, versions: Iterable[Artifact]) -> str:
 
 
 def _keep(control: Control, key: str, then: Callable[[], None], found: "Future[str]") -> None:
-    control.looked[key] = found
+    control.looks.files[key] = found
     then()

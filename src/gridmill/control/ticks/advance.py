@@ -40,12 +40,12 @@ def advance(control: Control) -> None:
     touched: set[str] = set()
     candidates = [*control.candidates.take(CANDIDATES_PER_TICK)]
     jobs = (transaction.get(JobRun, job_run_id) for job_run_id in candidates)
-    control.look_up_names([job.name for job in jobs if job is not None and job.state is JobState.BLOCKED])
+    control.catalog.look_up_names([job.name for job in jobs if job is not None and job.state is JobState.BLOCKED])
     for job_run_id in candidates:
         job_run = _whole(transaction, transaction.get(JobRun, job_run_id))
         run = transaction.get(Run, job_run.run_id) if job_run else None
         if job_run is None or run is None:
-            control.listings.pop(job_run_id, None)
+            control.looks.listings.pop(job_run_id, None)
             continue
         touched.add(run.id)
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
@@ -100,7 +100,7 @@ def _looked_at(
         source = found.get(job_run.job.name, NOTHING)
         after = _ready(control, joining, transaction, run, job_run, source, again)
         if after is job_run and found:
-            control.listings[job_run.id] = done(lambda: found)  # not listed twice
+            control.looks.listings[job_run.id] = done(lambda: found)  # not listed twice
         return after
     except GridmillError:
         raise
@@ -152,7 +152,7 @@ def _ready(
         except PipelineError as error:
             return _failed(job_run, now, explained(error))
         job_run = replace(job_run, resource=found.name)
-        control.choosing.add(job_run.id)
+        control.choices.choosing.add(job_run.id)
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     if resource is None:
         return _failed(job_run, now, f"its resource {job_run.resource!r} was removed")

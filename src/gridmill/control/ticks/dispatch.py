@@ -41,7 +41,7 @@ def dispatch(control: Control) -> Plan:
         control.ledger.snapshot,
         control.now(),
         limit=STARTS_PER_TICK,
-        unwilling=control.unwilling,
+        unwilling=control.bring_ups.unwilling,
         unfit=unfit_nodes(control),
     )
     transaction = control.begin()
@@ -204,7 +204,7 @@ def _bring_up(
 ) -> Deployment | None:
     """A new deployment, unless its resource's pods failed to come up too often."""
     resource = wanted.resource
-    failures = control.failed_bring_ups.get(resource.name, 0)
+    failures = control.bring_ups.failed.get(resource.name, 0)
     if failures >= BRING_UPS:
         _give_up(control, joining, transaction, resource.name)
         return None
@@ -235,8 +235,8 @@ def _bring_up(
 
 
 def _give_up(control: Control, joining: Joining, transaction: Transaction, resource: str) -> None:
-    hopeless = control.failed_bring_ups.get(resource, 0) > BRING_UPS
-    problem = control.bring_up_problems.pop(resource, "")
+    hopeless = control.bring_ups.failed.get(resource, 0) > BRING_UPS
+    problem = control.bring_ups.problems.pop(resource, "")
     what = "cannot come up" if hopeless else f"did not come up {BRING_UPS} times in a row"
     hint = f"`gridmill show resource {resource}` shows what was asked for, and of which site."
     known = control.ledger.snapshot.resources.get(resource)
@@ -251,7 +251,7 @@ def _give_up(control: Control, joining: Joining, transaction: Transaction, resou
                 hint=hint,
             )
             _refuse(control, joining, transaction, refusal)
-    control.failed_bring_ups.pop(resource, None)
+    control.bring_ups.failed.pop(resource, None)
 
 
 def _refuse(control: Control, joining: Joining, transaction: Transaction, refusal: Refuse) -> None:

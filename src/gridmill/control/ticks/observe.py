@@ -122,12 +122,12 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
         tell(control, f"site {name}", f"site {name} does not answer: {explained(error)}")
         for deployment in control.ledger.snapshot.deployments.values():
             if deployment.site == name:  # the line to its pods may be cut, too: they are not silent
-                control.silent_since.pop(deployment.id, None)
+                control.bring_ups.silent_since.pop(deployment.id, None)
         return
     tell(control, f"site {name}", "")
     for deployment_id, problem in looked.problems.items():
         tell(control, deployment_id, problem)
-    control.brought_up |= looked.brought_up
+    control.bring_ups.brought_up |= looked.brought_up
     transaction = control.begin()
     for deployment in list(control.ledger.snapshot.deployments.values()):
         if deployment.site == name and _stands(deployment):
@@ -158,19 +158,21 @@ def _mind_silence(
     running = {name for name, sight in sights.items() if sight.sight == Sight.RUNNING}
     now = control.clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]
-    if not all(pod.id in running and pod.id not in control.channels for pod in left):
-        control.silent_since.pop(deployment.id, None)
-    elif now - control.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds:
-        control.silent_since.pop(deployment.id)
+    if not all(pod.id in running and pod.id not in control.channels.by_pod for pod in left):
+        control.bring_ups.silent_since.pop(deployment.id, None)
+    elif (
+        now - control.bring_ups.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds
+    ):
+        control.bring_ups.silent_since.pop(deployment.id)
         message = f"no pod of it has answered for {control.limits.greeting_seconds:g} s"
         _count_failure(control, deployment, PodSight(sight=Sight.RUNNING, message=message))
         transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
 
 
 def _count_failure(control: Control, deployment: Deployment, sight: PodSight) -> None:
-    failures = control.failed_bring_ups.get(deployment.resource, 0) + 1
-    control.failed_bring_ups[deployment.resource] = BRING_UPS + 1 if sight.hopeless else failures
-    control.bring_up_problems[deployment.resource] = sight.message
+    failures = control.bring_ups.failed.get(deployment.resource, 0) + 1
+    control.bring_ups.failed[deployment.resource] = BRING_UPS + 1 if sight.hopeless else failures
+    control.bring_ups.problems[deployment.resource] = sight.message
 
 
 def _pod_gone(
@@ -189,7 +191,7 @@ def _pod_gone(
         elsewhere = sight.unfit and note_unfit(control, deployment, pod, sight.message)
         if not (sight.left or elsewhere):
             _count_failure(control, deployment, sight)
-        control.unwilling.setdefault(deployment.resource, set()).add(pod.node)
+        control.bring_ups.unwilling.setdefault(deployment.resource, set()).add(pod.node)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
     if all(p.state == PodState.GONE for p in deployment.pods):
         deployment = replace(deployment, state=DeploymentState.GONE, message=sight.message)
@@ -201,5 +203,5 @@ def _pod_gone(
         attempt = transaction.get(Attempt, known.id) or known
         if attempt.state in LIVE_ATTEMPTS:
             settle_attempt(control, transaction, attempt, lost_with(attempt, sight, transaction.now))
-    control.brought_up.discard(pod.id)
-    control.silent_since.pop(deployment_id, None)
+    control.bring_ups.brought_up.discard(pod.id)
+    control.bring_ups.silent_since.pop(deployment_id, None)

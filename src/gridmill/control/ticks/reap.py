@@ -28,7 +28,7 @@ def reap(control: Control) -> float:
     for deployment in _released(control):
         if being_brought_up(control, deployment):
             continue
-        wait = control.not_before.get(deployment.id, -inf) - control.clock.monotonic()
+        wait = control.bring_ups.not_before.get(deployment.id, -inf) - control.clock.monotonic()
         if wait > 0:
             waits.append(wait)
         else:
@@ -54,10 +54,10 @@ def _released(control: Control) -> tuple[Deployment, ...]:
 
 def _say_goodbye(control: Control, deployment: Deployment) -> None:
     for pod in deployment.pods:
-        channel = control.channels.pop(pod.id, None)
+        channel = control.channels.by_pod.pop(pod.id, None)
         if channel is not None:
-            control.links.send(channel, [Goodbye(reason=deployment.message)])
-            control.links.drop(channel)
+            control.channels.links.send(channel, [Goodbye(reason=deployment.message)])
+            control.channels.links.drop(channel)
 
 
 def discard(control: Control) -> None:
@@ -72,7 +72,7 @@ def _removed(control: Control, done: Future[None]) -> None:
     try:
         done.result()
     except StorageError as error:
-        control.warn(f"a failed attempt's output stays: {error}")
+        control.problems.warn(f"a failed attempt's output stays: {error}")
 
 
 def _tearing_down(control: Control, deployment: Deployment) -> Callable[[], None]:
@@ -97,10 +97,12 @@ def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, 
     except UnavailableError as error:
         if site is not None and control.sites.get(deployment.site) is site:
             tell(control, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
-        control.not_before[deployment.id] = control.clock.monotonic() + control.limits.observe_seconds
+        control.bring_ups.not_before[deployment.id] = (
+            control.clock.monotonic() + control.limits.observe_seconds
+        )
         return
     tell(control, deployment.id, "")
-    control.not_before.pop(deployment.id, None)
+    control.bring_ups.not_before.pop(deployment.id, None)
     current = control.ledger.snapshot.deployments.get(deployment.id)
     if current is not None and current.state == DeploymentState.RELEASING:
         _record_gone(control, current)
@@ -113,5 +115,5 @@ def _record_gone(control: Control, deployment: Deployment) -> None:
     for attempt in control.ledger.snapshot.attempts_on(deployment.id):  # a pod that hung had some
         settle_attempt(control, transaction, attempt, replace(LOST, message=deployment.message))
     control.ledger.stage(transaction)
-    control.brought_up.difference_update(pod.id for pod in pods)
-    control.silent_since.pop(deployment.id, None)
+    control.bring_ups.brought_up.difference_update(pod.id for pod in pods)
+    control.bring_ups.silent_since.pop(deployment.id, None)

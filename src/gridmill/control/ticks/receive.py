@@ -31,8 +31,8 @@ def receive(control: Control) -> None:
 
     Channels are noted first: if this fails half-way, each of them is dropped, read or not, and greets again.
     """
-    batch = control.links.receive()
-    control.open.update(received.channel for received in batch)
+    batch = control.channels.links.receive()
+    control.channels.open.update(received.channel for received in batch)
     transaction = control.begin()
     for received in batch:
         match received.message:
@@ -46,10 +46,10 @@ def receive(control: Control) -> None:
 
 
 def _closed(control: Control, channel: int) -> None:
-    control.open.discard(channel)
-    pod_id = control.pods.pop(channel, None)
-    if pod_id is not None and control.channels.get(pod_id) == channel:
-        del control.channels[pod_id]
+    control.channels.open.discard(channel)
+    pod_id = control.channels.by_channel.pop(channel, None)
+    if pod_id is not None and control.channels.by_pod.get(pod_id) == channel:
+        del control.channels.by_pod[pod_id]
 
 
 def _hello(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
@@ -59,12 +59,12 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     if refusal or deployment is None or pod is None:
         transaction.then(partial(_turn_away, control, channel, refusal))
         return
-    control.channels[pod.id] = channel
-    control.pods[channel] = pod.id
-    control.failed_bring_ups.pop(deployment.resource, None)
-    control.unwilling.get(deployment.resource, set()).discard(pod.node)
-    control.unfit.get(deployment.resource, {}).pop(pod.node, None)
-    control.silent_since.pop(deployment.id, None)
+    control.channels.by_pod[pod.id] = channel
+    control.channels.by_channel[channel] = pod.id
+    control.bring_ups.failed.pop(deployment.resource, None)
+    control.bring_ups.unwilling.get(deployment.resource, set()).discard(pod.node)
+    control.bring_ups.unfit.get(deployment.resource, {}).pop(pod.node, None)
+    control.bring_ups.silent_since.pop(deployment.id, None)
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
     if (pod.state, pod.address) != (state, hello.address):
         transaction.put(with_pod(deployment, replace(pod, state=state, address=hello.address)))
@@ -74,8 +74,8 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
 
 
 def _turn_away(control: Control, channel: int, refusal: str) -> None:
-    control.links.send(channel, [Goodbye(reason=refusal)])
-    control.links.drop(channel)
+    control.channels.links.send(channel, [Goodbye(reason=refusal)])
+    control.channels.links.drop(channel)
 
 
 def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:
@@ -124,11 +124,11 @@ def _live_on(control: Control, transaction: Transaction, pod_id: str) -> list[At
 
 
 def _send_after(control: Control, transaction: Transaction, channel: int, message: ToPod) -> None:
-    transaction.then(lambda: control.links.send(channel, [message]))
+    transaction.then(lambda: control.channels.links.send(channel, [message]))
 
 
 def _events(control: Control, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
-    pod_id = control.pods.get(channel)
+    pod_id = control.channels.by_channel.get(channel)
     deployment = deployment_of(control, transaction, pod_id) if pod_id else None
     pod = next((p for p in deployment.pods if p.id == pod_id), None) if deployment else None
     if deployment is None or pod is None:
@@ -141,7 +141,7 @@ def _events(control: Control, transaction: Transaction, channel: int, events: Se
         last, state = new[-1].number, PodState.ENDING if ends else pod.state
         current = transaction.get(Deployment, deployment.id) or deployment
         transaction.put(with_pod(current, replace(pod, acknowledged=last, state=state)))
-        transaction.then(lambda: control.links.send(channel, [Ack(number=last)]))
+        transaction.then(lambda: control.channels.links.send(channel, [Ack(number=last)]))
 
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:

@@ -81,7 +81,9 @@ def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, contin
     try:
         watch.message = _in_the_way(control, schedule, continuous)
         if watch.message:
-            control.listings.pop(_key(schedule), None)  # listed before: it is old by the time there is room
+            control.looks.listings.pop(
+                _key(schedule), None
+            )  # listed before: it is old by the time there is room
         else:
             wait = _look(control, watch, schedule, continuous, now)
     except StorageError:  # the store, not the pipeline: tried again

@@ -19,27 +19,27 @@ def look_elsewhere(control: Control) -> float:
     """Jobs that wait, and may go to several resources, go where they are done sooner, if that is worth it;
     some in each tick, of those that wait behind others first, who gain the most. Seconds until more are to be
     looked at."""
-    if not control.choosing:
+    if not control.choices.choosing:
         return float("inf")
     now = control.clock.monotonic()
-    if now < control.next_choice:
-        return control.next_choice - now
-    if not control.looking:
-        control.looking = _waiting(control)
+    if now < control.choices.next_at:
+        return control.choices.next_at - now
+    if not control.choices.looking:
+        control.choices.looking = _waiting(control)
     joining, transaction = joining_now(control), control.begin()
-    for _ in range(min(LOOKS_PER_TICK, len(control.looking))):
-        _look_at(control, joining, transaction, control.looking.pop())
+    for _ in range(min(LOOKS_PER_TICK, len(control.choices.looking))):
+        _look_at(control, joining, transaction, control.choices.looking.pop())
     control.ledger.stage(transaction)
-    pause = PAUSE_SECONDS if control.looking else LOOK_AGAIN_SECONDS
-    control.next_choice = now + pause
+    pause = PAUSE_SECONDS if control.choices.looking else LOOK_AGAIN_SECONDS
+    control.choices.next_at = now + pause
     return pause
 
 
 def _waiting(control: Control) -> list[str]:
     """Those that may move, the last in line at the end. What has ended is not looked for again."""
     snapshot = control.ledger.snapshot
-    known = {key: one for key in control.choosing if (one := snapshot.job_runs.get(key)) is not None}
-    control.choosing = {key for key, one in known.items() if one.state not in FINISHED_JOBS}
+    known = {key: one for key in control.choices.choosing if (one := snapshot.job_runs.get(key)) is not None}
+    control.choices.choosing = {key for key, one in known.items() if one.state not in FINISHED_JOBS}
     waiting = [one for one in known.values() if _may_move(one) and one.run_id in snapshot.runs]
     return [one.id for one in sorted(waiting, key=lambda one: rank_of(one, snapshot.runs[one.run_id]))]
 

@@ -108,7 +108,7 @@ class ProjectCases(Cases):
                 transaction.events.clear()  # what happened elsewhere is no event here
                 for run in project.runs:
                     self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
-                self._control.newest.clear()
+                self._control.catalog.newest.clear()
         made = tuple(one.id for one in fresh if isinstance(one, Artifact))
         return Moved(
             path=path,

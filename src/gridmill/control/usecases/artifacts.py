@@ -196,8 +196,8 @@ class VersionCases(Cases):
                 transaction.put(replace(self._ledger.fetch(Artifact, one.id), removed=True))
             for alias_id in plan.aliases:
                 self._delete_alias(transaction, alias_id)
-            self._control.newest.pop(versions[0].name, None)
-            self._control.versions.clear()
+            self._control.catalog.newest.pop(versions[0].name, None)
+            self._control.catalog.known.clear()
         for uri in removed_uris(self._control, versions):  # without the lock: it may take long
             self._control.storage.remove(uri)
         for one in versions:

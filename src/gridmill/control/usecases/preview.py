@@ -82,7 +82,7 @@ def forecast_carrying(
     return Carrying(
         readings=readings,
         made_bytes=made,
-        away=tuple(control.away),
+        away=tuple(control.sites_seen.away),
         crowded=crowded_among(control, known),
     )
 

@@ -135,7 +135,7 @@ class RunCases(AlterationCases):
             found = all_resources_used(self._control, pipeline, self._resources(pipeline))
             versions = versions_read(self._control, pipeline, found)
             sites = self._control.sites.items()
-            ports = {name: port for name, port in sites if name not in self._control.away}
+            ports = {name: port for name, port in sites if name not in self._control.sites_seen.away}
         return ask_lacking(ports, versions)
 
     def _resources(self, pipeline: Pipeline) -> dict[str, Resource]:

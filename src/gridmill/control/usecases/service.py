@@ -126,7 +126,7 @@ class Service(
             )
             self._wait(lambda: not any(set(one.runs) & set(runs) for one in self.clients()), _LEAVE_SECONDS)
         except GridmillError as error:
-            self._control.warn(f"not all runs are stopped: {explained(error)}")
+            self._control.problems.warn(f"not all runs are stopped: {explained(error)}")
         self._end()
 
     def _wait(self, over: Callable[[], bool], seconds: float) -> None:

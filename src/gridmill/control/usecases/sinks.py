@@ -33,7 +33,7 @@ from gridmill.scheduler.explain import why_waiting
 def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun | None) -> Iterator[LoadTask]:
     """Those of one sink; `newest` is its job in the newest run."""
     alterations = alterations_of(control, name).changes
-    found = control.newest_artifact(name)
+    found = control.catalog.newest_artifact(name)
     version = found if found is not None and not found.removed else None
     task = LoadTask(sink=name, source="", alterations=len(alterations))
     if newest is not None:

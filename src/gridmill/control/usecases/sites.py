@@ -52,7 +52,7 @@ class SiteCases(Cases):
         request = page_request(tuple, "farms", limit, cursor)
         with self._node.lock:
             sites = [one for one in self._ledger.snapshot.sites.values() if one.kind == SiteKind.CLUSTER]
-            away, known = self._control.away, self._control.sites.items()
+            away, known = self._control.sites_seen.away, self._control.sites.items()
             ports = {name: port for name, port in known if name not in away}
         return page_of_views(
             request, sites, lambda site: (site.name,), lambda site: _farm(site, ports.get(site.name))
@@ -100,7 +100,7 @@ class SiteCases(Cases):
     def _adopt(self, name: str, port: SitePort, looked: "_Looked") -> None:
         adopt(self._node, name, port)
         if looked.away:
-            self._control.away.add(name)
+            self._control.sites_seen.away.add(name)
         else:
             surveyed(self._control, name, "")
 

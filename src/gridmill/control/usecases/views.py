@@ -117,7 +117,7 @@ def _part_view(control: Control, part: JobRun, attempts: Sequence[Attempt]) -> P
         seconds=last.ended - last.placed if last and last.ended is not None else None,
         attempts=tuple(attempts),
         why=why_waiting(snapshot, part.id, control.now()) if part.id in snapshot.job_runs else "",
-        progress=control.progress.get(part.id, {}),
+        progress=control.reported.progress.get(part.id, {}),
     )
 
 
@@ -172,7 +172,7 @@ def _held_up(control: Control, attempts: Sequence[Attempt]) -> str:
     site = _site_of(control, last) if last is not None else ""
     if last is None or not site:
         return ""
-    return trouble_at(control, site) or control.troubles.get(f"data at {site} {last.id}", "")
+    return trouble_at(control, site) or control.problems.lasting.get(f"data at {site} {last.id}", "")
 
 
 def _site_of(control: Control, attempt: Attempt) -> str:
@@ -199,8 +199,8 @@ def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], wh
         ranks=tuple(one for one in attempts if one.rank > 0),
         artifacts=artifacts,
         why=why or _held_up(control, whole),
-        progress=_carried(control, whole) or control.progress.get(job_run.id, {}),
-        metrics=final or control.metrics.get(job_run.id, {}),
+        progress=_carried(control, whole) or control.reported.progress.get(job_run.id, {}),
+        metrics=final or control.reported.metrics.get(job_run.id, {}),
     )
 
 
