@@ -92,7 +92,7 @@ def test_what_its_parts_took_is_one_measurement_of_a_dataset_and_makes_advice():
     [known] = grid.node.control.ledger.snapshot.history.of_job("p/features", "dataset/features")
     assert known.parallel is not None
     assert (known.parallel.workers, known.parallel.shards, known.parallel.pods) == (3, 3, 3)
-    found = advice_on(grid.node.control, job, "p")
+    found = advice_on(grid.node.control.ledger, job, "p")
     assert found is not None
     assert [one.workers for one in found.measured] == [3]
 
@@ -108,7 +108,7 @@ def test_what_a_swarm_in_parts_tells_of_its_workers_makes_advice():
     [known] = grid.node.control.ledger.snapshot.history.of_job("p/swarm", "prediction")
     assert known.parallel == replace(told, pods=3)
     assert known.use.wall_seconds > 20.0, "the parts, and the attempt that put them together"
-    found = advice_on(grid.node.control, swarm().job("swarm"), "p")
+    found = advice_on(grid.node.control.ledger, swarm().job("swarm"), "p")
     assert found is not None
     assert [one.workers for one in found.measured] == [6]
 
@@ -127,16 +127,16 @@ def test_advice_is_on_the_resource_to_which_a_job_goes():
     control.sites_seen.away.add("far")
     *others, predicts = swarm().jobs
     job = replace(predicts, resources=("first", "second"))
-    on_first, on_second = (advice_with(control, job, "p", one) for one in (first, second))
+    on_first, on_second = (advice_with(control.ledger, job, "p", one) for one in (first, second))
     assert on_first is not None
     assert on_second is not None
     assert on_first.summary != on_second.summary
     pipeline = replace(swarm(), jobs=(*others, job))
     assert RunCases(grid.node).plan_run(pipeline).jobs[-1].advice == on_second.summary
-    assert advice_on(control, job, "p", "second") == on_second
+    assert advice_on(control.ledger, job, "p", "second") == on_second
     run, cases = finish(grid, grid.submit(pipeline)), service(grid)
     [told_by_run] = cases.advice_on_run(cases.run(run.id))
-    assert told_by_run == cases.advise("p/swarm") == advice_with(control, job, "p", second)
+    assert told_by_run == cases.advise("p/swarm") == advice_with(control.ledger, job, "p", second)
 
 
 def test_a_plan_knows_a_resource_that_nobody_but_its_file_declares():

@@ -132,10 +132,10 @@ def test_what_was_wrong_with_a_site_is_over_when_it_is_added_anew(grid: Grid):
     grid.cases.add_site(LAB)
     grid.answer = unavailable
     grid.surveyor._guarded(grid.site)
-    assert trouble_at(grid.control, "lab")
+    assert trouble_at(grid.control.problems, "lab")
     grid.answer = lambda: (SMALL,)
     grid.cases.add_site(LAB)
-    assert not trouble_at(grid.control, "lab")
+    assert not trouble_at(grid.control.problems, "lab")
 
 
 def test_a_port_of_a_site_that_changed_while_it_was_opened_is_closed(grid: Grid):

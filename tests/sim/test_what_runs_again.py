@@ -327,4 +327,4 @@ def test_of_thousands_of_files_only_folders_are_kept_and_new_ones_are_counted(gr
 
 def find_provenance_of(grid: Simulation, reference: str):
     artifact = service(grid).artifact(reference)
-    return find_provenance(grid.node.control, artifact.name, artifact.fingerprint)
+    return find_provenance(grid.node.control.catalog, artifact.name, artifact.fingerprint)

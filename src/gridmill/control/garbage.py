@@ -8,7 +8,8 @@ deleted, which happens in small steps.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Catalog
 from gridmill.control.steps.lineage import names_of, users_of
 from gridmill.control.steps.references import aliases_of, fetch_artifact, versions_of
 from gridmill.domain.artifact import Artifact, ArtifactKind, split_reference
@@ -29,7 +30,7 @@ from gridmill.scheduler.history import PER_JOB
 
 
 def plan_removal(
-    control: Control, reference: str, *, of_table: bool = False
+    catalog: Catalog, reference: str, *, of_table: bool = False
 ) -> tuple[Removal, tuple[Artifact, ...]]:
     """The versions a reference names for removal (`pipeline/job`: all) and what stands against it.
 
@@ -44,7 +45,7 @@ def plan_removal(
             hint=f"`gridmill remove alias {reference}` removes the name; "
             f"`gridmill show artifact {reference}` says which version it stands for.",
         )
-    wanted = (fetch_artifact(control, f"{name}@{int(version)}"),) if version else _all(control, name)
+    wanted = (fetch_artifact(catalog, f"{name}@{int(version)}"),) if version else _all(catalog.ledger, name)
     if version and wanted[0].kind == ArtifactKind.SINK and not wanted[0].removed and not of_table:
         raise ConflictError(
             f"{wanted[0].id} is one version of a table that its other versions share",
@@ -55,20 +56,22 @@ def plan_removal(
     plan = Removal(
         versions=tuple(one.id for one in wanted),
         size_bytes=_size(there),
-        aliases=tuple(a.id for a in aliases_of(control, name) if f"{name}@{a.number}" in ids or not version),
-        used_by=tuple(one.id for one in users_of(control, ids) if one.id not in ids) if ids else (),
-        running=tuple(dict.fromkeys(running(control, name))) if ids else (),
+        aliases=tuple(
+            a.id for a in aliases_of(catalog.ledger, name) if f"{name}@{a.number}" in ids or not version
+        ),
+        used_by=tuple(one.id for one in users_of(catalog.ledger, ids) if one.id not in ids) if ids else (),
+        running=tuple(dict.fromkeys(running(catalog.ledger, name))) if ids else (),
         gone=not there,
     )
     return plan, wanted
 
 
-def _all(control: Control, name: str) -> tuple[Artifact, ...]:
+def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
     """Those that are there; where none is, those that were: a crash may have left their files."""
-    there = versions_of(control, name)
+    there = versions_of(ledger, name)
     if there:
         return there
-    records = control.ledger.store.list(Artifact, parent=name)
+    records = ledger.store.list(Artifact, parent=name)
     gone = tuple(record.noun for record in records if isinstance(record.noun, Artifact))
     if not gone:
         raise NotFoundError(f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is.")
@@ -81,9 +84,9 @@ def _size(versions: Sequence[Artifact]) -> int:
     return sum(one.output.size_bytes for one in tables)
 
 
-def running(control: Control, name: str) -> Iterator[str]:
+def running(ledger: Ledger, name: str) -> Iterator[str]:
     """Active runs of its pipeline, or of one whose jobs read it."""
-    for job_run in control.ledger.snapshot.job_runs.values():
+    for job_run in ledger.snapshot.job_runs.values():
         read = {split_reference(reference)[0] for reference in job_run.job.external_names}
         if job_run.pipeline == name.partition("/")[0] or name in read:
             yield job_run.run_id
@@ -111,10 +114,10 @@ def check_removal(plan: Removal, *, force: bool) -> None:
         )
 
 
-def removed_uris(control: Control, versions: Sequence[Artifact]) -> Iterator[str]:
+def removed_uris(ledger: Ledger, versions: Sequence[Artifact]) -> Iterator[str]:
     """What lies in storage for versions that were removed, and for no other."""
     for one in versions:
-        kept = {other.output.uri for other in versions_of(control, one.name)}
+        kept = {other.output.uri for other in versions_of(ledger, one.name)}
         uri = one.output.uri
         if uri and uri not in kept:
             yield uri.rpartition("/")[0] if one.kind == ArtifactKind.SINK and not kept else uri
@@ -139,9 +142,9 @@ class Records:
         return frozenset(one.output.uri for one in self.artifacts if not one.removed)
 
 
-def read_records(control: Control) -> Records:
+def read_records(ledger: Ledger) -> Records:
     """All versions and runs."""
-    store = control.ledger.store
+    store = ledger.store
     artifacts = (record.noun for record in store.list(Artifact, newest_first=True))
     runs = (record.noun for record in store.list(Run))
     return Records(
@@ -150,25 +153,25 @@ def read_records(control: Control) -> Records:
     )
 
 
-def old_versions(control: Control, records: Records, now: float) -> tuple[Artifact, ...]:
+def old_versions(catalog: Catalog, records: Records, now: float) -> tuple[Artifact, ...]:
     """Versions beyond what their jobs retain, that nothing needs."""
-    wanted = _retentions(control, {one.name for one in records.artifacts})
+    wanted = _retentions(catalog, {one.name for one in records.artifacts})
     there = [one for one in records.artifacts if not one.removed]
-    stay = (one.id for one in there if one.name in wanted and names_of(control, one))
-    busy = {name for name in wanted if any(running(control, name))}
+    stay = (one.id for one in there if one.name in wanted and names_of(catalog, one))
+    busy = {name for name in wanted if any(running(catalog.ledger, name))}
     idle = {name: limits for name, limits in wanted.items() if name not in busy}
     return beyond(there, idle, now, frozenset(stay))
 
 
-def _retentions(control: Control, names: Iterable[str]) -> Mapping[str, Retention]:
+def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retention]:
     """What the newest run of each job said."""
     found: dict[str, Retention] = {}
     for name in names:
-        newest = control.catalog.newest_artifact(name)
+        newest = catalog.newest_artifact(name)
         run_id, job = newest.run_id if newest else "", name.partition("/")[2]
-        newest_run = control.ledger.store.list(Run, parent=name.partition("/")[0], limit=1, newest_first=True)
+        newest_run = catalog.ledger.store.list(Run, parent=name.partition("/")[0], limit=1, newest_first=True)
         for candidate in (*(record.noun.id for record in newest_run if isinstance(record.noun, Run)), run_id):
-            record = control.ledger.store.get(JobRun, f"{candidate}/{job}")
+            record = catalog.ledger.store.get(JobRun, f"{candidate}/{job}")
             if record is not None and isinstance(record.noun, JobRun):
                 if record.noun.job.retain is not None:
                     found[name] = record.noun.job.retain
@@ -176,21 +179,21 @@ def _retentions(control: Control, names: Iterable[str]) -> Mapping[str, Retentio
     return found
 
 
-def old_runs(control: Control, records: Records, before: float) -> Iterator[str]:
+def old_runs(ledger: Ledger, records: Records, before: float) -> Iterator[str]:
     """Finished runs that ended before that time and have events."""
     for run in records.runs:
         ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
-        if ended and control.ledger.store.events(run_id=run.id, limit=1):
+        if ended and ledger.store.events(run_id=run.id, limit=1):
             yield run.id
 
 
 def rubbish(
-    control: Control, records: Records, things: Iterable[Thing], now: float, before: float
+    catalog: Catalog, records: Records, things: Iterable[Thing], now: float, before: float
 ) -> Iterator[Rubbish]:
     """What lies on the disk and can go. `before` is the time up to which history is not kept."""
-    idle = not control.ledger.snapshot.runs
-    pods = control.ledger.snapshot.places.owners  # their journals may still be read
-    bundles = _bundles_wanted(control, records, before)
+    idle = not catalog.ledger.snapshot.runs
+    pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
+    bundles = _bundles_wanted(catalog.ledger, records, before)
     kept, removed = records.kept_uris, {one.output.uri for one in records.artifacts if one.removed}
     for thing in things:
         why = "it was on its way out" if _is_going(thing) else ""
@@ -199,18 +202,18 @@ def rubbish(
             case _ if why:
                 pass
             case Place.OUTPUT if thing.name not in kept:
-                why = _why_output(control, thing.name, removed)
+                why = _why_output(catalog.ledger, thing.name, removed)
             case Place.MANIFEST:
-                why = _why_manifest(control, thing, settled=settled)
+                why = _why_manifest(catalog.ledger, thing, settled=settled)
             case Place.HANDED if settled:
-                why = _why_output(control, thing.name, set())
+                why = _why_output(catalog.ledger, thing.name, set())
             case Place.CHECKPOINTS if settled:
-                why = _why_checkpoints(control, thing, old=old)
+                why = _why_checkpoints(catalog, thing, old=old)
             case Place.POD if thing.ended and settled and thing.name not in pods:
                 why = "its pod has ended"
             case Place.IMPORT if settled and thing.ended:
                 why = "its import was cut short"
-            case Place.ATTEMPT if settled and thing.name not in control.ledger.snapshot.attempts:
+            case Place.ATTEMPT if settled and thing.name not in catalog.ledger.snapshot.attempts:
                 why = "its attempt has ended"
             case Place.REPORT if old:
                 why = "old; `gridmill report` writes it again"
@@ -227,45 +230,45 @@ def _is_going(thing: Thing) -> bool:
     return any(part.startswith(GOING) for part in thing.name.split("/"))
 
 
-def _why_output(control: Control, uri: str, removed: set[str]) -> str:
+def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
     """Why what lies there is nobody's; empty where that is not known. What no record knows stays:
     another home may share the root."""
-    if uri in removed and not any(running(control, "/".join(uri.split("/")[1:3]))):
+    if uri in removed and not any(running(ledger, "/".join(uri.split("/")[1:3]))):
         return "its version was removed"
     attempt_id = uri.rpartition("/")[2].removeprefix(".").removesuffix(".draft")
-    record = control.ledger.store.get(Attempt, attempt_id)
+    record = ledger.store.get(Attempt, attempt_id)
     attempt = record.noun if record is not None else None
-    if isinstance(attempt, Attempt) and attempt.run_id in control.ledger.snapshot.runs:
+    if isinstance(attempt, Attempt) and attempt.run_id in ledger.snapshot.runs:
         return ""  # a part's may still be put together
     if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
         return f"its attempt {attempt.state}"
     return ""
 
 
-def _why_manifest(control: Control, thing: Thing, *, settled: bool) -> str:
+def _why_manifest(ledger: Ledger, thing: Thing, *, settled: bool) -> str:
     """Why a version's manifest, or the list that an attempt made for one, is of no use; empty where it is,
     and where no record of this home knows it."""
     _, pipeline, job, name = thing.name.split("/")
     if name.startswith("."):
-        return _why_output(control, thing.name, set()) if settled else ""
-    record = control.ledger.store.get(Artifact, f"{pipeline}/{job}@{name.removesuffix('.json')}")
+        return _why_output(ledger, thing.name, set()) if settled else ""
+    record = ledger.store.get(Artifact, f"{pipeline}/{job}@{name.removesuffix('.json')}")
     gone = record is not None and isinstance(record.noun, Artifact) and record.noun.removed
     return "its version was removed" if gone else ""
 
 
-def _why_checkpoints(control: Control, thing: Thing, *, old: bool) -> str:
+def _why_checkpoints(catalog: Catalog, thing: Thing, *, old: bool) -> str:
     """Why no attempt goes on from them; empty where one may. A job that has succeeded since needs none but
     its own, which were removed then."""
-    if any(job_run.checkpoints == thing.name for job_run in control.ledger.snapshot.job_runs.values()):
+    if any(job_run.checkpoints == thing.name for job_run in catalog.ledger.snapshot.job_runs.values()):
         return ""
-    newest = control.catalog.newest_artifact("/".join(thing.name.split("/")[1:3]))
+    newest = catalog.newest_artifact("/".join(thing.name.split("/")[1:3]))
     if newest is not None and newest.created > thing.changed:
         return f"its job has succeeded since ({newest.id})"
     return "old" if old and newest is not None else ""
 
 
-def _bundles_wanted(control: Control, records: Records, before: float) -> frozenset[str]:
-    pipelines = (record.noun for record in control.ledger.store.list(Pipeline))
+def _bundles_wanted(ledger: Ledger, records: Records, before: float) -> frozenset[str]:
+    pipelines = (record.noun for record in ledger.store.list(Pipeline))
     declared = {one.bundle for one in pipelines if isinstance(one, Pipeline) and one.bundle}
     recent = {run.bundle for run in records.runs if run.bundle and (run.ended is None or run.ended >= before)}
     return frozenset(declared | recent)

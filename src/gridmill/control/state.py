@@ -260,7 +260,7 @@ class Reported:
 
 @dataclass(slots=True, kw_only=True)
 class Choices:
-    """The jobs that may use several resources; of these, who looks for another, the last one next, and when."""
+    """Jobs that may use several resources; `looking` are those that look for another, the last one next."""
 
     choosing: set[str] = field(default_factory=set)
     looking: list[str] = field(default_factory=list)

@@ -7,7 +7,7 @@ their sites beyond amounts is checked before any job waits for it.
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
-from gridmill.control.ledger import Transaction
+from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Control
 from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.parts import stop_attempt
@@ -32,15 +32,15 @@ from gridmill.scheduler.feasibility import at
 from gridmill.scheduler.sizing import size_job
 
 
-def alterations_of(control: Control, name: str) -> Alterations:
+def alterations_of(ledger: Ledger, name: str) -> Alterations:
     """What was altered of a sink, maybe nothing."""
-    return control.ledger.read(Alterations, name) or Alterations(name=name)
+    return ledger.read(Alterations, name) or Alterations(name=name)
 
 
-def as_altered(control: Control, pipeline: Pipeline) -> Pipeline:
+def as_altered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
     """The pipeline as it is to run."""
     sinks = [f"{pipeline.name}/{job.name}" for job in pipeline.jobs if job.sink is not None]
-    found = {name: alterations_of(control, name) for name in sinks}
+    found = {name: alterations_of(ledger, name) for name in sinks}
     return altered_pipeline(pipeline, {name: one for name, one in found.items() if one.changes})
 
 
@@ -97,22 +97,22 @@ def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
 
 
 def resources_used(
-    control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
+    ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, Resource]:
     """The resource of each job. Raises PipelineError for what is not there or does not fit."""
-    found = all_resources_used(control, pipeline, resources)
+    found = all_resources_used(ledger, pipeline, resources)
     return {name: some[0] for name, some in found.items()}
 
 
 def all_resources_used(
-    control: Control, pipeline: Pipeline, resources: Mapping[str, Resource]
+    ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, tuple[Resource, ...]]:
     """Those that each job may go to. Raises PipelineError as well."""
     found = {
-        job.name: resources_for(_placed(control, job, pipeline), pipeline.name, resources)
+        job.name: resources_for(_placed(ledger, job, pipeline), pipeline.name, resources)
         for job in pipeline.jobs
     }
-    _check_sites(control, pipeline, found)
+    _check_sites(ledger, pipeline, found)
     return found
 
 
@@ -149,10 +149,10 @@ def _check_named(job: Job, pipeline: str) -> None:
         raise PipelineError(message, place=place, hint="Name each once, the one that you like best first.")
 
 
-def _placed(control: Control, job: Job, pipeline: Pipeline) -> Job:
+def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
     """The job with what its pipeline says for it: the site, unless it names a resource. A sink that is at
     home only because its pipeline's site takes none in goes where it was assigned to."""
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     if job.named_resources:
         return job
     site = at(job, pipeline, snapshot.sites)
@@ -206,10 +206,10 @@ def resource_of(
     return found
 
 
-def _check_sites(control: Control, pipeline: Pipeline, found: Mapping[str, tuple[Resource, ...]]) -> None:
+def _check_sites(ledger: Ledger, pipeline: Pipeline, found: Mapping[str, tuple[Resource, ...]]) -> None:
     """Raises PipelineError where a job's resource is at a site that nobody added, InputError where it
     asks for what sites of that kind do not have."""
-    known = control.ledger.snapshot.sites
+    known = ledger.snapshot.sites
     pairs = [(job, one) for job in pipeline.jobs for one in found[job.name]]
     for job, resource in pairs:
         site = resource.site
@@ -222,12 +222,12 @@ def _check_sites(control: Control, pipeline: Pipeline, found: Mapping[str, tuple
         check_wishes(resource, known[site])
 
 
-def declare_resources(control: Control, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
+def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
     """All resources as they will be, the pipeline's own included."""
     for resource in pipeline.resources:
         if transaction.get(Resource, resource.name) != resource:
             transaction.put(resource)
-    resources = dict(control.ledger.snapshot.resources)
+    resources = dict(ledger.snapshot.resources)
     resources.update({resource.name: resource for resource in pipeline.resources})
     return resources
 
@@ -250,14 +250,14 @@ def begin_run(
     order(pipeline)
     check_names(pipeline)
     check_times(pipeline)
-    note_origin(control, transaction, pipeline, adopt=adopt)
+    note_origin(control.ledger, control.storage, transaction, pipeline, adopt=adopt)
     _claim(control, pipeline.name)
-    resources = declare_resources(control, transaction, pipeline)
-    used = resources_used(control, pipeline, resources)
+    resources = declare_resources(control.ledger, transaction, pipeline)
+    used = resources_used(control.ledger, pipeline, resources)
     for resource in used.values():
         if transaction.get(Resource, resource.name) is None:
             transaction.put(resource)
-    check_project(control, pipeline)
+    check_project(control.ledger, pipeline)
     run = Run(
         id=f"{pipeline.name}-{control.counters.next(pipeline.name)}",
         pipeline=pipeline.name,
@@ -276,16 +276,21 @@ def begin_run(
         only=only,
         attended=control.clients.asked.attended,
         request=control.clients.asked.request,
-        settled=settle_names(control, pipeline.jobs),
+        settled=settle_names(control.catalog, pipeline.jobs),
         data=pipeline.loads,
         file=pipeline.file,
     )
     transaction.put(run)
-    sizes = declared_sizes(control, pipeline, {})  # sources are listed when their jobs are ready
+    sizes = declared_sizes(control.catalog, pipeline, {})  # sources are listed when their jobs are ready
     job_runs = [
         replace(
             _job_run(
-                control, run, _as_declared(control, job, pipeline), index, used[job.name], sizes[job.name]
+                control.ledger,
+                run,
+                _as_declared(control.ledger, job, pipeline),
+                index,
+                used[job.name],
+                sizes[job.name],
             ),
             lines=pipeline.lines.of_job(job.name) if pipeline.lines is not None else None,
         )
@@ -297,9 +302,9 @@ def begin_run(
     return run
 
 
-def check_project(control: Control, pipeline: Pipeline) -> None:
+def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
     """A name that nobody made is a mistake, or would be a way around a quota. Raises PipelineError."""
-    known = control.ledger.snapshot.projects
+    known = ledger.snapshot.projects
     if pipeline.project != DEFAULT and pipeline.project not in known:
         raise PipelineError(
             f"there is no project {pipeline.project!r}",
@@ -318,20 +323,20 @@ def _claim(control: Control, pipeline: str) -> None:
         control.claimed.add(pipeline)
 
 
-def _as_declared(control: Control, job: Job, pipeline: Pipeline) -> Job:
-    job = _placed(control, job, pipeline)
+def _as_declared(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
+    job = _placed(ledger, job, pipeline)
     return job if job.retain or not pipeline.retain else replace(job, retain=pipeline.retain)
 
 
-def _job_run(control: Control, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:
-    site = control.ledger.snapshot.sites.get(resource.site)
+def _job_run(ledger: Ledger, run: Run, job: Job, index: int, resource: Resource, size: JobSize) -> JobRun:
+    site = ledger.snapshot.sites.get(resource.site)
     sizing = size_job(
         job,
         size,
-        control.ledger.snapshot.history,
+        ledger.snapshot.history,
         pipeline=run.pipeline,
         resource=resource,
-        largest=control.ledger.snapshot.largest_pod(resource.site),
+        largest=ledger.snapshot.largest_pod(resource.site),
         nodes=len(site.nodes) if site else 1,
     )
     return JobRun(
@@ -364,7 +369,7 @@ def stop_run(control: Control, transaction: Transaction, run: Run, job: str | No
             transaction.put(ended)
             stopped.append(job_run.id)
         elif job_run.state == JobState.RUNNING:
-            stop_attempt(control, transaction, job_run)
+            stop_attempt(control.channels, transaction, job_run)
             stopped += [job_run.id] if job_run.parts else []
     dependents = [key for name in stopped for key in may_go_on(control.ledger.snapshot, name)]
     control.candidates.add(run.id, [*dependents, *stopped])
@@ -382,15 +387,18 @@ def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
     if run.state == RunState.SUCCEEDED:
         return  # it may have ended since it was looked at: there is nothing left to do, and that is well
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
-    check_run_origin(control, transaction, run)
+    check_run_origin(control.ledger, control.storage, transaction, run)
     known = control.ledger.read_all(JobRun, parent=run_id)
-    settled = {**settle_names(control, [one.job for one in known]), **run.settled}  # what was settled stays
+    settled = {
+        **settle_names(control.catalog, [one.job for one in known]),
+        **run.settled,
+    }  # what was settled stays
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
     transaction.put(replace(active, attended=control.clients.asked.attended))
     again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
     for noun in known:
         job_run = control.ledger.fetch(JobRun, noun.id)
-        transaction.put(_again(control, transaction, job_run) if job_run.id in again else job_run)
+        transaction.put(_again(control.ledger, transaction, job_run) if job_run.id in again else job_run)
     control.candidates.add(run_id, [one.id for one in known])
 
 
@@ -405,8 +413,8 @@ def _done_again(job_runs: Sequence[JobRun]) -> frozenset[str]:
         again |= readers
 
 
-def _again(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
-    resource = resources_for(job_run.job, job_run.pipeline, control.ledger.snapshot.resources)[0]
+def _again(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
+    resource = resources_for(job_run.job, job_run.pipeline, ledger.snapshot.resources)[0]
     if transaction.get(Resource, resource.name) is None:
         transaction.put(resource)
     return replace(

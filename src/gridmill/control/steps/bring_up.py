@@ -3,7 +3,8 @@
 from concurrent.futures import Future
 from functools import partial
 
-from gridmill.control.state import Control
+from gridmill.control.background import Aside
+from gridmill.control.state import BringUps, Control, Problems
 from gridmill.control.steps.problems import tell
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.pod_protocol import PodOrder
@@ -12,8 +13,8 @@ from gridmill.errors import UnavailableError
 from gridmill.ports.site import SitePort
 
 
-def _is_missing(control: Control, pod: Pod) -> bool:
-    return pod.state == PodState.STARTING and pod.id not in control.bring_ups.brought_up
+def _is_missing(bring_ups: BringUps, pod: Pod) -> bool:
+    return pod.state == PodState.STARTING and pod.id not in bring_ups.brought_up
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:
@@ -21,28 +22,30 @@ def bring_up(control: Control, deployment: Deployment) -> None:
     site = control.sites.get(deployment.site)
     if site is None:  # not opened yet; asked again with the next look
         return
-    then = partial(_brought_up, control, deployment.id)
+    then = partial(_brought_up, control.problems, control.bring_ups, deployment.id)
     control.aside.do(_bringing(deployment), partial(_bring_up, control, site, deployment), then)
 
 
-def being_brought_up(control: Control, deployment: Deployment) -> bool:
+def being_brought_up(aside: Aside, bring_ups: BringUps, deployment: Deployment) -> bool:
     """Whether its site is just asked for its pods: for these alone, or with a look, for those it may lack."""
-    looked_at = control.aside.doing(f"observe {deployment.site}")
-    missing = looked_at and any(_is_missing(control, pod) for pod in deployment.pods)
-    return missing or control.aside.doing(_bringing(deployment))
+    looked_at = aside.doing(f"observe {deployment.site}")
+    missing = looked_at and any(_is_missing(bring_ups, pod) for pod in deployment.pods)
+    return missing or aside.doing(_bringing(deployment))
 
 
 def _bringing(deployment: Deployment) -> str:
     return f"bring up {deployment.id}"
 
 
-def _brought_up(control: Control, deployment_id: str, done: Future[tuple[str, ...]]) -> None:
+def _brought_up(
+    problems: Problems, bring_ups: BringUps, deployment_id: str, done: Future[tuple[str, ...]]
+) -> None:
     try:
-        control.bring_ups.brought_up.update(done.result())
+        bring_ups.brought_up.update(done.result())
     except UnavailableError as error:
-        tell(control, deployment_id, _not_now(deployment_id, error))
+        tell(problems, deployment_id, _not_now(deployment_id, error))
     else:
-        tell(control, deployment_id, "")
+        tell(problems, deployment_id, "")
 
 
 def _not_now(deployment_id: str, error: UnavailableError) -> str:

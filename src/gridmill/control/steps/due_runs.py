@@ -1,5 +1,6 @@
 """The runs of schedules that are active, and how a schedule stands."""
 
+from gridmill.control.ledger import Ledger
 from gridmill.control.state import Control
 from gridmill.domain.due_times import decide, upcoming
 from gridmill.domain.run import Run
@@ -8,10 +9,10 @@ from gridmill.domain.states import FINISHED_JOBS
 from gridmill.domain.views import ScheduleView
 
 
-def active_runs(control: Control, schedule: Schedule) -> list[Run]:
+def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
     """Active runs of what the schedule runs: a job's where that job has not ended yet; a pipeline's where
     not just some of its jobs were asked for."""
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
     if not schedule.only:
         return [run for run in runs if not run.only]
@@ -19,9 +20,9 @@ def active_runs(control: Control, schedule: Schedule) -> list[Run]:
     return [run for run, job in jobs if job is not None and job.state not in FINISHED_JOBS]
 
 
-def _active(control: Control, schedule: Schedule) -> str:
+def _active(ledger: Ledger, schedule: Schedule) -> str:
     """The id of the oldest run that the next one would overlap with, backfills aside; empty without one."""
-    active = [run for run in active_runs(control, schedule) if not run.chunk]
+    active = [run for run in active_runs(ledger, schedule) if not run.chunk]
     return min(active, key=lambda run: run.order).id if active else ""
 
 
@@ -34,7 +35,7 @@ def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
     now = control.clock.now()
     if control.alarms is None:
         return ScheduleView(schedule=schedule, why="waits for `gridmill up`")
-    active = _active(control, schedule)
+    active = _active(control.ledger, schedule)
     verdict = decide(schedule, now, awake_since=control.alarms.awake_since, active=active)
     watch = control.alarms.watches.get(schedule.name)
     if watch is not None and not schedule.paused:

@@ -6,8 +6,8 @@ Messages are sent to pods whose link is open; the other pods ask for them when t
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Channels
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.gang import Gang, roles_in_order
@@ -18,21 +18,21 @@ from gridmill.domain.states import ATTEMPT_MOVES, AttemptState, check_move
 from gridmill.scheduler.gang_results import choose_ports, gang_of, to_dismiss, together
 
 
-def stop_message(control: Control, attempt_id: str, reason: str) -> Stop:
+def stop_message(channels: Channels, attempt_id: str, reason: str) -> Stop:
     """A Stop with the configured grace."""
-    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=control.channels.grace_seconds)
+    return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=channels.grace_seconds)
 
 
-def send_to_pod(control: Control, pod_id: str, message: ToPod) -> None:
+def send_to_pod(channels: Channels, pod_id: str, message: ToPod) -> None:
     """Send, if the pod's link is open."""
-    channel = control.channels.by_pod.get(pod_id)
+    channel = channels.by_pod.get(pod_id)
     if channel is not None:
-        control.channels.links.send(channel, [message])
+        channels.links.send(channel, [message])
 
 
-def meet(control: Control, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
+def meet(ledger: Ledger, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
     """The ranks of a new gang, in order, with where each is reached: a port that no other live rank has."""
-    taken = {attempt.port for attempt in control.ledger.snapshot.attempts.values() if attempt.port}
+    taken = {attempt.port for attempt in ledger.snapshot.attempts.values() if attempt.port}
     taken |= {noun.port for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
     ports = choose_ports([member.token for member in members], taken)
     return tuple(
@@ -73,11 +73,11 @@ def _members(transaction: Transaction, attempt: Attempt) -> Iterator[Attempt]:
             yield member
 
 
-def gang_for(control: Control, transaction: Transaction, attempt: Attempt, job_run: JobRun) -> Gang | None:
+def gang_for(ledger: Ledger, transaction: Transaction, attempt: Attempt, job_run: JobRun) -> Gang | None:
     """What goes with its order; None where it is no rank of a gang."""
     if not attempt.ranks:
         return None
-    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
     return gang_of(
         members_of(transaction, attempt),
@@ -94,7 +94,7 @@ def _roles(job_run: JobRun) -> Mapping[str, int]:
 
 
 def note_end(
-    control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome
+    channels: Channels, transaction: Transaction, attempt: Attempt, outcome: Outcome
 ) -> tuple[Attempt, Outcome] | None:
     """Note how a rank ended, and have the others end where it failed, or those that only served where it was
     the last of those that they served. Rank 0's attempt, standing for all, and the gang's outcome once all
@@ -116,9 +116,9 @@ def note_end(
     members = members_of(transaction, attempt)
     if any(member.outcome is None for member in members):
         if outcome.state != AttemptState.SUCCEEDED:
-            _end(control, transaction, members, f"rank {attempt.rank} of its gang has ended")
+            _end(channels, transaction, members, f"rank {attempt.rank} of its gang has ended")
         else:
-            _dismiss(control, transaction, attempt, members)
+            _dismiss(channels, transaction, attempt, members)
         return None
     for member in members[1:]:
         transaction.put(_final(member, transaction.now))
@@ -127,22 +127,22 @@ def note_end(
 
 
 def _dismiss(
-    control: Control, transaction: Transaction, attempt: Attempt, members: Sequence[Attempt]
+    channels: Channels, transaction: Transaction, attempt: Attempt, members: Sequence[Attempt]
 ) -> None:
     job_run = transaction.get(JobRun, attempt.job_run_id)
     serving = to_dismiss(members, roles_in_order(len(members), _roles(job_run))) if job_run else ()
     dismissed = [replace(member, dismissed=True) for member in serving if not member.dismissed]
     transaction.put(*dismissed)
-    _end(control, transaction, dismissed, "those that it served have ended")
+    _end(channels, transaction, dismissed, "those that it served have ended")
 
 
-def _end(control: Control, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:
+def _end(channels: Channels, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:
     """Those that have not ended and were not asked to."""
     for member in members:
         if member.outcome is None and not member.stop_requested and member.interrupted is None:
             transaction.put(replace(member, stop_requested=True))
-            message = stop_message(control, member.id, why)
-            transaction.then(partial(send_to_pod, control, member.pod_id, message))
+            message = stop_message(channels, member.id, why)
+            transaction.then(partial(send_to_pod, channels, member.pod_id, message))
 
 
 def _final(member: Attempt, now: float) -> Attempt:

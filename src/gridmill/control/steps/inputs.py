@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Catalog
 from gridmill.control.steps.gangs import gang_for
 from gridmill.control.steps.part_folders import folders_of_parts, output_uri
 from gridmill.control.steps.references import fetch_artifact
@@ -19,6 +19,7 @@ from gridmill.domain.route import Staging
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import LOCAL
 from gridmill.errors import InputError, NotFoundError
+from gridmill.ports.storage import Storage
 from gridmill.scheduler.conditions import failed_before
 
 
@@ -46,7 +47,7 @@ def table_uri(job_run: JobRun) -> str:
     return f"sinks/{job_run.name}/table" if job_run.job.kind == JobKind.SINK else ""
 
 
-def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
+def inputs_of(catalog: Catalog, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
     """The versions a job reads: those of the jobs it needs, and those of other pipelines that its run has
     settled, whatever is made meanwhile.
 
@@ -57,10 +58,10 @@ def inputs_of(control: Control, transaction: Transaction, job_run: JobRun) -> tu
     for need in job_run.needs:
         needed = transaction.get(JobRun, need)
         for artifact_id in needed.artifacts if needed else ():
-            artifact = fetch_artifact(control, artifact_id)
+            artifact = fetch_artifact(catalog, artifact_id)
             inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
     for name in job_run.job.external_names:
-        found = _settled(control, run, name, job_run)
+        found = _settled(catalog, run, name, job_run)
         check_kind(job_run.job, name, found)
         inputs.append(Input(name=name, artifact=_kept(found, job_run)))
     return tuple(inputs)
@@ -75,12 +76,12 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
     return artifact
 
 
-def _settled(control: Control, run: Run | None, name: str, job_run: JobRun) -> Artifact:
+def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> Artifact:
     """The version that a name means in the run. Raises InputError where it meant none when the run began."""
     known = run.settled.get(name) if run is not None else None
     if known is not None:
-        return fetch_artifact(control, known)
-    raise unknown_name(control, name, job_run.job) or InputError(
+        return fetch_artifact(catalog, known)
+    raise unknown_name(catalog, name, job_run.job) or InputError(
         f"job {job_run.job.name!r} reads {name!r}, which did not exist when run {job_run.run_id} began",
         hint=f"It exists now: `gridmill resume {job_run.run_id}`, or start a new run.",
     )
@@ -99,7 +100,7 @@ def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
 
 
 def declared_sizes(
-    control: Control, pipeline: Pipeline, listings: Mapping[str, Listed]
+    catalog: Catalog, pipeline: Pipeline, listings: Mapping[str, Listed]
 ) -> Mapping[str, JobSize]:
     """Sizes before a run: from sources, as far as they were listed, and from the newest versions of what
     each job reads."""
@@ -107,43 +108,45 @@ def declared_sizes(
     for job in pipeline.jobs:
         found: list[Input] = []
         for name in job.all_needs:
-            artifact = control.catalog.newest_artifact(f"{pipeline.name}/{name}")
+            artifact = catalog.newest_artifact(f"{pipeline.name}/{name}")
             if artifact is not None and not artifact.removed:
                 found.append(Input(name=name, artifact=artifact))
         sizes[job.name] = size_of(job, tuple(found), listings.get(job.name, NOTHING).size_bytes)
     return sizes
 
 
-def kept_versions(control: Control, job_run: JobRun) -> tuple[int, ...]:
+def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
     """The versions of a sink's table that an artifact refers to."""
-    known = control.ledger.read_all(Artifact, parent=job_run.name)
+    known = ledger.read_all(Artifact, parent=job_run.name)
     versions = {one.output.table_version for one in known if not one.removed}
     return tuple(sorted(version for version in versions if version is not None))
 
 
-def _shared_bundle(control: Control, job_run: JobRun, bundle: str | None, attempt: Attempt) -> str:
+def _shared_bundle(
+    ledger: Ledger, storage: Storage, job_run: JobRun, bundle: str | None, attempt: Attempt
+) -> str:
     """Where the pod finds the code, if it needs it and is on another machine."""
-    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
-    return control.storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
+    return storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
 
 
-def _staging(control: Control, attempt: Attempt) -> Staging:
+def _staging(ledger: Ledger, attempt: Attempt) -> Staging:
     """As its resource has it now."""
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     deployment = snapshot.deployments.get(attempt.deployment_id)
     resource = snapshot.resources.get(deployment.resource) if deployment is not None else None
     return (resource.staging if resource is not None else None) or Staging.DIRECT
 
 
-def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> Order:
+def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, attempt: Attempt) -> Order:
     """The order that goes to the pod."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     run = transaction.get(Run, attempt.run_id)
     if job_run is None or run is None:
         raise NotFoundError(f"attempt {attempt.id} has no job")
-    inputs = inputs_of(control, transaction, job_run)
-    earlier = control.catalog.newest_artifact(job_run.name)
+    inputs = inputs_of(catalog, transaction, job_run)
+    earlier = catalog.newest_artifact(job_run.name)
     uri = output_uri(job_run, attempt.gang or attempt.id)
     return Order(
         attempt_id=attempt.id,
@@ -152,24 +155,24 @@ def order_for(control: Control, transaction: Transaction, attempt: Attempt) -> O
         pipeline=run.pipeline,
         job=job_run.job,
         given=attempt.given,
-        root=control.storage.location,
+        root=storage.location,
         output_uri=uri,
         table_uri=table_uri(job_run),
         checkpoint_uri=job_run.checkpoints,
         folder=run.folder,
         bundle=run.bundle,
-        bundle_path=_shared_bundle(control, job_run, run.bundle, attempt),
+        bundle_path=_shared_bundle(catalog.ledger, storage, job_run, run.bundle, attempt),
         inputs=inputs,
         earlier=(Input(name=job_run.job.name, artifact=earlier),) if earlier and not earlier.removed else (),
-        kept_versions=kept_versions(control, job_run) if job_run.job.sink else (),
+        kept_versions=kept_versions(catalog.ledger, job_run) if job_run.job.sink else (),
         workers=job_run.sizing.workers,
         gpu_indices=attempt.gpu_indices,
         size=job_run.size or size_of(job_run.job, inputs, 0),
         share=job_run.probe or 1.0,
         part=job_run.part,
         parts=folders_of_parts(transaction, job_run),
-        gang=gang_for(control, transaction, attempt, job_run),
-        staging=_staging(control, attempt),
+        gang=gang_for(catalog.ledger, transaction, attempt, job_run),
+        staging=_staging(catalog.ledger, attempt),
         failed=failed_before(job_run, partial(transaction.get, JobRun)),
         contents_uri=contents_uri(uri) if job_run.part is None and job_run.probe is None else "",
     )

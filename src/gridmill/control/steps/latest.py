@@ -4,47 +4,64 @@ import os
 import pwd
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Catalog, Control, Problems
 from gridmill.domain.artifact import LATEST, Alias, Artifact, Latest
 from gridmill.domain.manifest import AliasMove
 from gridmill.domain.run import JobRun, Run
 from gridmill.errors import StorageError
+from gridmill.ports.storage import Storage
 
 
 def note_set(
-    control: Control, transaction: Transaction, before: Alias | None, after: Alias | None, by: str = ""
+    storage: Storage,
+    problems: Problems,
+    transaction: Transaction,
+    before: Alias | None,
+    after: Alias | None,
+    by: str = "",
 ) -> None:
     """An alias is set, moved or removed: by that, or by the user whom the control node belongs to."""
     alias = after or before
     if alias is not None:
         moved = _stands_for(before), _stands_for(after)
-        _note(control, transaction, alias.name, alias.alias, moved, by or _user())
+        _note(storage, problems, transaction, alias.name, alias.alias, moved, by or _user())
 
 
 def note_latest_move(
-    control: Control, transaction: Transaction, before: Latest | None, after: Latest, by: str = ""
+    storage: Storage,
+    problems: Problems,
+    transaction: Transaction,
+    before: Latest | None,
+    after: Latest,
+    by: str = "",
 ) -> None:
     """`latest` becomes another version."""
     old = before.artifact if before is not None else ""
     if old != after.artifact:
-        _note(control, transaction, after.name, LATEST, (old, after.artifact), by or after.run)
+        _note(storage, problems, transaction, after.name, LATEST, (old, after.artifact), by or after.run)
 
 
 def _note(
-    control: Control, transaction: Transaction, name: str, alias: str, moved: tuple[str, str], by: str
+    storage: Storage,
+    problems: Problems,
+    transaction: Transaction,
+    name: str,
+    alias: str,
+    moved: tuple[str, str],
+    by: str,
 ) -> None:
     before, after = moved
     move = AliasMove(time=transaction.now, name=name, alias=alias, before=before, after=after, by=by)
-    transaction.then(partial(_append, control, move))
+    transaction.then(partial(_append, storage, problems, move))
 
 
-def _append(control: Control, move: AliasMove) -> None:
+def _append(storage: Storage, problems: Problems, move: AliasMove) -> None:
     """The move is committed: an error of the log of moves does not undo it."""
     try:
-        control.storage.note_move(move)
+        storage.note_move(move)
     except StorageError as error:
-        control.problems.warn(f"a move of {move.name}@{move.alias} is not noted: {error}")
+        problems.warn(f"a move of {move.name}@{move.alias} is not noted: {error}")
 
 
 def _stands_for(alias: Alias | None) -> str:
@@ -73,23 +90,23 @@ def note_latest(control: Control, transaction: Transaction, job_run: JobRun) -> 
     after = Latest(name=job_run.name, artifact=job_run.artifacts[-1], run=run.id, order=run.order)
     if known is None or (known.order <= run.order and known != after):
         transaction.put(after)
-        note_latest_move(control, transaction, known, after)
+        note_latest_move(control.storage, control.problems, transaction, known, after)
 
 
-def find_latest(control: Control, name: str) -> Latest | None:
+def find_latest(ledger: Ledger, name: str) -> Latest | None:
     """The record of a name, if any run has made one."""
-    return control.ledger.read(Latest, name)
+    return ledger.read(Latest, name)
 
 
-def latest_of(control: Control, name: str) -> Artifact | None:
+def latest_of(catalog: Catalog, name: str) -> Artifact | None:
     """The latest version of a name that is not removed; where its record is missing, or its version was
     removed, the one that was created last. None where there is none."""
-    known = find_latest(control, name)
-    latest = control.ledger.read(Artifact, known.artifact) if known is not None else None
+    known = find_latest(catalog.ledger, name)
+    latest = catalog.ledger.read(Artifact, known.artifact) if known is not None else None
     if latest is not None and not latest.removed:
         return latest
-    newest = control.catalog.newest_artifact(name)
+    newest = catalog.newest_artifact(name)
     if newest is None or not newest.removed:
         return newest
-    versions = control.ledger.read_all(Artifact, parent=name, newest_first=True)
+    versions = catalog.ledger.read_all(Artifact, parent=name, newest_first=True)
     return next((one for one in versions if not one.removed), None)

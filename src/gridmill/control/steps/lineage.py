@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Catalog
 from gridmill.control.steps.latest import latest_of
 from gridmill.control.steps.references import aliases_of, best_by, fetch_artifact, find_version, versions_of
 from gridmill.domain.artifact import BEST, LATEST, Artifact, best_of
@@ -13,46 +14,46 @@ from gridmill.domain.views import VersionView
 from gridmill.errors import NotFoundError
 
 
-def version_view(control: Control, reference: str) -> VersionView:
+def version_view(catalog: Catalog, reference: str) -> VersionView:
     """A version with its names and its lineage. Raises NotFoundError."""
-    artifact = find_version(control, reference)
-    lineage = ancestors(control, artifact)
+    artifact = find_version(catalog, reference)
+    lineage = ancestors(catalog, artifact)
     return VersionView(
         artifact=artifact,
-        names=names_of(control, artifact),
+        names=names_of(catalog, artifact),
         lineage=lineage,
-        sources={one.id: found for one in (artifact, *lineage) if (found := _source(control, one))},
-        used_by=tuple(one.id for one in users_of(control, {artifact.id})),
-        bundle=code_of(control, artifact),
-        parameters=_parameters(control, artifact),
+        sources={one.id: found for one in (artifact, *lineage) if (found := _source(catalog.ledger, one))},
+        used_by=tuple(one.id for one in users_of(catalog.ledger, {artifact.id})),
+        bundle=code_of(catalog.ledger, artifact),
+        parameters=_parameters(catalog.ledger, artifact),
     )
 
 
-def code_of(control: Control, artifact: Artifact) -> str:
+def code_of(ledger: Ledger, artifact: Artifact) -> str:
     """The bundle of a job that runs code of its pipeline; the run may have one for its other jobs."""
-    job_run = control.ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
-    run = control.ledger.store.get(Run, artifact.run_id)
+    job_run = ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
+    run = ledger.store.get(Run, artifact.run_id)
     runs_code = job_run is None or not isinstance(job_run.noun, JobRun) or job_run.noun.job.runs_code
     return (run.noun.bundle or "") if runs_code and run is not None and isinstance(run.noun, Run) else ""
 
 
-def _parameters(control: Control, artifact: Artifact) -> Mapping[str, Given]:
+def _parameters(ledger: Ledger, artifact: Artifact) -> Mapping[str, Given]:
     """The parameters of the run that made it; none where that run is not recorded any more."""
-    record = control.ledger.store.get(Run, artifact.run_id)
+    record = ledger.store.get(Run, artifact.run_id)
     return record.noun.parameters if record is not None and isinstance(record.noun, Run) else {}
 
 
-def names_of(control: Control, artifact: Artifact) -> tuple[str, ...]:
+def names_of(catalog: Catalog, artifact: Artifact) -> tuple[str, ...]:
     """The names that stand for a version now: `latest`, `best` where there are several, and aliases."""
-    versions, aliases = versions_of(control, artifact.name), aliases_of(control, artifact.name)
-    best = best_of(versions, best_by(control, artifact.name)) if len(versions) > 1 else None
-    latest = latest_of(control, artifact.name) if versions else None
+    versions, aliases = versions_of(catalog.ledger, artifact.name), aliases_of(catalog.ledger, artifact.name)
+    best = best_of(versions, best_by(catalog.ledger, artifact.name)) if len(versions) > 1 else None
+    latest = latest_of(catalog, artifact.name) if versions else None
     named = [LATEST] if latest is not None and latest.id == artifact.id else []
     named += [BEST] if best is not None and best.id == artifact.id else []
     return (*named, *(alias.alias for alias in aliases if alias.number == artifact.number))
 
 
-def ancestors(control: Control, artifact: Artifact) -> tuple[Artifact, ...]:
+def ancestors(catalog: Catalog, artifact: Artifact) -> tuple[Artifact, ...]:
     """Everything it was made from, nearest first; what has no record any more is left out."""
     found: dict[str, Artifact] = {}
     waiting = list(artifact.made_from)
@@ -60,17 +61,17 @@ def ancestors(control: Control, artifact: Artifact) -> tuple[Artifact, ...]:
         if artifact_id in found:
             continue
         try:
-            found[artifact_id] = fetch_artifact(control, artifact_id)
+            found[artifact_id] = fetch_artifact(catalog, artifact_id)
         except NotFoundError:
             continue
         waiting.extend(found[artifact_id].made_from)
     return tuple(found.values())
 
 
-def users_of(control: Control, artifact_ids: Iterable[str]) -> Iterator[Artifact]:
+def users_of(ledger: Ledger, artifact_ids: Iterable[str]) -> Iterator[Artifact]:
     """Versions that are there and were made directly from one of these."""
     wanted = set(artifact_ids)
-    for record in control.ledger.store.list(Artifact):
+    for record in ledger.store.list(Artifact):
         if (
             isinstance(record.noun, Artifact)
             and not record.noun.removed
@@ -79,9 +80,9 @@ def users_of(control: Control, artifact_ids: Iterable[str]) -> Iterator[Artifact
             yield record.noun
 
 
-def _source(control: Control, artifact: Artifact) -> str:
+def _source(ledger: Ledger, artifact: Artifact) -> str:
     """Where a sink's rows come from, as its declaration says it; empty for other versions."""
-    record = control.ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
+    record = ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
     job = record.noun.job if record is not None and isinstance(record.noun, JobRun) else None
     if job is None or job.sink is None:
         return ""

@@ -3,8 +3,8 @@
 from concurrent.futures import Future
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Clients, Control
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.inputs import order_for
 from gridmill.control.steps.settle import LOST, defect, settle_attempt
@@ -29,14 +29,14 @@ def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) 
         settle_attempt(control, transaction, current, STOPPED_EARLY)
         return
     try:
-        order = order_for(control, transaction, attempt)
+        order = order_for(control.catalog, control.storage, transaction, attempt)
     except StorageError:  # the store, not the job: tried again
         raise
     except GridmillError as error:
         settle_attempt(control, transaction, attempt, _failed(Cause.INPUT, error))
         return
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        told = defect(control, attempt.id, error)
+        told = defect(control.problems, attempt.id, error)
         settle_attempt(control, transaction, attempt, _failed(Cause.INTERNAL, told))
         return
     transaction.then(partial(_give, control, attempt, order))
@@ -48,16 +48,14 @@ def _give(control: Control, attempt: Attempt, order: Order) -> None:
         share = partial(control.storage.share_bundle, order.bundle)
         control.aside.do(f"share code for {attempt.id}", share, partial(_shared, control, order))
     else:
-        send_to_pod(control, attempt.pod_id, _start(control, attempt, order))
+        send_to_pod(control.channels, attempt.pod_id, _start(control.ledger, control.clients, attempt, order))
 
 
-def _start(control: Control, attempt: Attempt, order: Order) -> Start:
+def _start(ledger: Ledger, clients: Clients, attempt: Attempt, order: Order) -> Start:
     """Pods of this machine give the jobs of a client's run that client's environment."""
-    here = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    here = ledger.snapshot.deployments.get(attempt.deployment_id)
     is_local = here is not None and here.site == LOCAL
-    return Start(
-        order=order, environment=control.clients.environments.get(attempt.run_id) if is_local else None
-    )
+    return Start(order=order, environment=clients.environments.get(attempt.run_id) if is_local else None)
 
 
 def _shared(control: Control, order: Order, done: Future[None]) -> None:
@@ -71,7 +69,7 @@ def _shared(control: Control, order: Order, done: Future[None]) -> None:
     except StorageError as error:  # a file server that is full or away: tried again like a lost pod
         outcome = replace(LOST, message=f"its code could not be carried there: {error}")
     if outcome is None:
-        send_to_pod(control, attempt.pod_id, _start(control, attempt, order))
+        send_to_pod(control.channels, attempt.pod_id, _start(control.ledger, control.clients, attempt, order))
         return
     transaction = control.begin()
     settle_attempt(control, transaction, attempt, outcome)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
 from gridmill.domain.job import JobKind
 from gridmill.domain.manifest import contents_uri
 from gridmill.domain.run import JobRun
@@ -49,8 +48,8 @@ def folders_of_parts(transaction: Transaction, job_run: JobRun) -> tuple[str, ..
     return tuple(output_uri(part, part.attempt_id) for part in parts if part.attempt_id)
 
 
-def discard_parts(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+def discard_parts(discarded: list[str], transaction: Transaction, job_run: JobRun) -> None:
     """What the parts made is put together, or of no use any more."""
     for part in parts_of(transaction, job_run):
         if part.attempt_id is not None:
-            transaction.then(partial(control.discarded.extend, left_behind(part, part.attempt_id)))
+            transaction.then(partial(discarded.extend, left_behind(part, part.attempt_id)))

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Channels, Control
 from gridmill.control.steps.gangs import members_of, send_to_pod, stop_message
 from gridmill.control.steps.part_folders import discard_parts, part_id, parts_of
 from gridmill.control.steps.settle import NotKeptError, measure_nodes, publish, runs
@@ -21,10 +21,10 @@ from gridmill.scheduler.splitting import cut_job
 _MOST_TOLD = 5
 
 
-def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
+def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
     """A job that is ready: RUNNING, with its parts WAITING beside it, where it is worth cutting and nobody
     makes the same just now; else as it is."""
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     site = snapshot.sites.get(resource.site) if resource else None
     if resource is None or site is None or job_run.probe is not None:
@@ -42,7 +42,7 @@ def cut(control: Control, transaction: Transaction, job_run: JobRun) -> JobRun:
         nodes=len(site.nodes),
     )
     found = cut_job(job_run.job, size, resource, site, sized)
-    if found is None or not _has_turn(control, transaction, job_run):
+    if found is None or not _has_turn(ledger, transaction, job_run):
         return job_run
     for number in range(found.count):
         part = Part(of=job_run.id, number=number, count=found.count)
@@ -68,8 +68,8 @@ def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) 
     return replace(job_run, state=JobState.RUNNING, parts=len(nodes), started=transaction.now)
 
 
-def _has_turn(control: Control, transaction: Transaction, job_run: JobRun) -> bool:
-    lines = control.ledger.snapshot.lines
+def _has_turn(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> bool:
+    lines = ledger.snapshot.lines
     turn = lines.turn_of(job_run)
     also = (noun for noun in transaction.nouns.values() if isinstance(noun, JobRun) and noun.parts)
     return lines.turns.before(turn, job_run.id) is None and all(lines.turn_of(one) != turn for one in also)
@@ -97,20 +97,20 @@ def gather(control: Control, transaction: Transaction, run: Run, job_run: JobRun
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None
     if (bad and not each) or run.state != RunState.ACTIVE:
-        parts = tuple(_stopped(control, transaction, part) for part in parts)
+        parts = tuple(_stopped(control.channels, transaction, part) for part in parts)
     if any(part.state not in FINISHED_JOBS for part in parts):
         return job_run
     if not bad and each:
         measure_nodes(transaction, job_run, parts)
-        discard_parts(control, transaction, job_run)
+        discard_parts(control.discarded, transaction, job_run)
         done = replace(job_run, state=JobState.SUCCEEDED, ended=transaction.now)
         try:
-            return publish(control, transaction, done, attempt=None, outputs=())
+            return publish(control.catalog, control.storage, transaction, done, attempt=None, outputs=())
         except NotKeptError as error:
             return replace(done, state=JobState.FAILED, message=str(error))
     if not bad and run.state == RunState.ACTIVE:
         return replace(job_run, state=JobState.WAITING, ready=transaction.now)
-    discard_parts(control, transaction, job_run)
+    discard_parts(control.discarded, transaction, job_run)
     failed = [part for part in bad if part.state == JobState.FAILED]
     if failed:
         told = "; ".join(f"{_called(part)}: {part.message}" for part in failed[:_MOST_TOLD])
@@ -127,17 +127,17 @@ def _called(part_run: JobRun) -> str:
     return f"part {part_run.part.number + 1} of {part_run.part.count}"
 
 
-def _stopped(control: Control, transaction: Transaction, part_run: JobRun) -> JobRun:
+def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> JobRun:
     """The part, asked to end if it goes on."""
     if part_run.state in (JobState.BLOCKED, JobState.WAITING):
         part_run = replace(part_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
         transaction.put(part_run)
     elif part_run.state == JobState.RUNNING:
-        stop_attempt(control, transaction, part_run)
+        stop_attempt(channels, transaction, part_run)
     return part_run
 
 
-def stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+def stop_attempt(channels: Channels, transaction: Transaction, job_run: JobRun) -> None:
     """Ask the job's attempt, if it has one, to end: all ranks of a gang."""
     attempt = transaction.get(Attempt, job_run.attempt_id or "")
     if attempt is None:
@@ -145,5 +145,5 @@ def stop_attempt(control: Control, transaction: Transaction, job_run: JobRun) ->
     for one in members_of(transaction, attempt) if attempt.ranks else (attempt,):
         if runs(one):
             transaction.put(replace(one, stop_requested=True))
-            message = stop_message(control, one.id, "stopped on request")
-            transaction.then(partial(send_to_pod, control, one.pod_id, message))
+            message = stop_message(channels, one.id, "stopped on request")
+            transaction.then(partial(send_to_pod, channels, one.pod_id, message))

@@ -1,13 +1,15 @@
 """The folder that owns a pipeline's name: that of its first submission, until the name is moved."""
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
 from gridmill.domain.pipeline import Origin, Pipeline
 from gridmill.domain.run import Run
 from gridmill.errors import ConflictError, explained
+from gridmill.ports.storage import Storage
 
 
-def note_origin(control: Control, transaction: Transaction, pipeline: Pipeline, *, adopt: bool) -> None:
+def note_origin(
+    ledger: Ledger, storage: Storage, transaction: Transaction, pipeline: Pipeline, *, adopt: bool
+) -> None:
     """Record the pipeline's folder for its name, or check that it is that one; `adopt` moves the name.
 
     A folder that does not exist any more was moved: the name follows. What is declared without a folder (in
@@ -16,29 +18,29 @@ def note_origin(control: Control, transaction: Transaction, pipeline: Pipeline, 
     if not pipeline.folder:
         return
     here = _origin(pipeline)
-    known = _known(control, transaction, here)
+    known = _known(ledger, transaction, here)
     if not adopt:
-        _check(control, known, here)
+        _check(storage, known, here)
     if known is None or known.folder != here.folder:
         transaction.put(here)
 
 
-def conflict_of(control: Control, pipeline: Pipeline) -> str:
+def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
     """Why a run of it would be refused: the pipeline's name belongs to another folder. Else empty."""
     here = _origin(pipeline)
     try:
         if here.folder:
-            _check(control, control.ledger.look_up(Origin, here.name), here)
+            _check(storage, ledger.look_up(Origin, here.name), here)
     except ConflictError as error:
         return explained(error)
     return ""
 
 
-def check_run_origin(control: Control, transaction: Transaction, run: Run) -> None:
+def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction, run: Run) -> None:
     """A run of a folder from which the pipeline's name was moved is not resumed. Raises ConflictError."""
     here = Origin(name=run.pipeline, folder=run.folder)
-    known = _known(control, transaction, here)
-    if known is None or known.folder == here.folder or control.storage.has_left(here.folder, known.host):
+    known = _known(ledger, transaction, here)
+    if known is None or known.folder == here.folder or storage.has_left(here.folder, known.host):
         return
     raise ConflictError(
         f"run {run.id} was started from the folder {run.folder}; pipeline {run.pipeline!r} belongs to "
@@ -51,16 +53,16 @@ def _origin(pipeline: Pipeline) -> Origin:
     return Origin(name=pipeline.name, folder=pipeline.folder, host=pipeline.host)
 
 
-def _known(control: Control, transaction: Transaction, here: Origin) -> Origin | None:
+def _known(ledger: Ledger, transaction: Transaction, here: Origin) -> Origin | None:
     if not here.folder:
         return None
-    return transaction.get(Origin, here.name) or control.ledger.look_up(Origin, here.name)
+    return transaction.get(Origin, here.name) or ledger.look_up(Origin, here.name)
 
 
-def _check(control: Control, known: Origin | None, here: Origin) -> None:
+def _check(storage: Storage, known: Origin | None, here: Origin) -> None:
     if known is None or known.folder == here.folder:
         return
-    if not control.storage.has_left(known.folder, known.host):
+    if not storage.has_left(known.folder, known.host):
         raise _elsewhere(known, here)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gridmill.codec import from_builtins
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.state import Control, Reported
 from gridmill.control.steps.settle import runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
@@ -25,7 +25,7 @@ KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
 _LINE_LENGTH = 200
 
 
-def deployment_of(control: Control, transaction: Transaction, pod_id: str) -> Deployment | None:
+def deployment_of(transaction: Transaction, pod_id: str) -> Deployment | None:
     """The deployment a pod belongs to, while it is not gone."""
     return transaction.get(Deployment, pod_id.rpartition(".")[0])
 
@@ -52,24 +52,24 @@ def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEven
         case EventType.PROGRESS if attempt.rank == 0:
             control.reported.progress[attempt.job_run_id] = event.body
         case EventType.LOG if job_run and job_run.part and job_run.part.node:
-            _last_line(control, job_run, event.body)
+            _last_line(control.reported, job_run, event.body)
         case EventType.METRIC if attempt.rank == 0:
-            _metric(control, attempt, event.body)
+            _metric(control.reported, attempt, event.body)
         case EventType.ENDED:
             settle_attempt(control, transaction, attempt, _outcome(event))
 
 
-def _last_line(control: Control, part: JobRun, body: Mapping[str, object]) -> None:
+def _last_line(reported: Reported, part: JobRun, body: Mapping[str, object]) -> None:
     """What a command says last on a node stands in the table of nodes."""
     lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
     if lines:
-        control.reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
+        reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
 
 
-def _metric(control: Control, attempt: Attempt, body: Mapping[str, object]) -> None:
+def _metric(reported: Reported, attempt: Attempt, body: Mapping[str, object]) -> None:
     value = body.get("value")
     if isinstance(value, int | float):
-        control.reported.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
+        reported.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
 
 
 def _kept(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent) -> Event:

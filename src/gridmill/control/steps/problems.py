@@ -5,30 +5,31 @@ A node is unfit if it lacks what it promised for a resource's pods. It is not us
 
 from collections.abc import Collection, Mapping
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Control, Problems
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import JobState
 from gridmill.scheduler.feasibility import will_do_without
 
 
-def tell(control: Control, what: str, trouble: str) -> None:
+def tell(problems: Problems, what: str, trouble: str) -> None:
     """Warn of the trouble with `what`, unless that was the last thing told of it; empty: it is over."""
     if not trouble:
-        control.problems.lasting.pop(what, None)
-    elif control.problems.lasting.get(what) != trouble:
-        control.problems.lasting[what] = trouble
-        control.problems.warn(trouble)
+        problems.lasting.pop(what, None)
+    elif problems.lasting.get(what) != trouble:
+        problems.lasting[what] = trouble
+        problems.warn(trouble)
 
 
-def tell_all(control: Control, kind: str, troubles: Mapping[str, str]) -> None:
+def tell_all(problems: Problems, kind: str, troubles: Mapping[str, str]) -> None:
     """Those of that kind, by what they are with; of anything else of that kind it is over."""
     now = {f"{kind} {what}": trouble for what, trouble in troubles.items()}
-    for known in [key for key in control.problems.lasting if key.startswith(f"{kind} ")]:
+    for known in [key for key in problems.lasting if key.startswith(f"{kind} ")]:
         if known not in now:
-            del control.problems.lasting[known]
+            del problems.lasting[known]
     for what, trouble in now.items():
-        tell(control, what, trouble)
+        tell(problems, what, trouble)
 
 
 def surveyed(control: Control, site: str, trouble: str) -> None:
@@ -37,28 +38,28 @@ def surveyed(control: Control, site: str, trouble: str) -> None:
     asked = f"site {site}"
     pods = any(one.site == site for one in control.ledger.snapshot.deployments.values())
     if not trouble and (not pods or control.aside.doing(f"observe {site}")):
-        tell(control, asked, "")
-    tell(control, f"look {site}", "" if asked in control.problems.lasting else trouble)
+        tell(control.problems, asked, "")
+    tell(control.problems, f"look {site}", "" if asked in control.problems.lasting else trouble)
 
 
-def forget_gone(control: Control) -> None:
+def forget_gone(ledger: Ledger, problems: Problems) -> None:
     """Nothing more is told of deployments and sites that are no more."""
-    snapshot = control.ledger.snapshot
-    for what in tuple(control.problems.lasting):
+    snapshot = ledger.snapshot
+    for what in tuple(problems.lasting):
         kind, _, name = what.rpartition(" ")
         known = snapshot.deployments if not kind else snapshot.sites
         if kind in ("", "site", "look") and name not in known:
-            del control.problems.lasting[what]
+            del problems.lasting[what]
 
 
-def trouble_at(control: Control, site: str) -> str:
+def trouble_at(problems: Problems, site: str) -> str:
     """Why nothing is heard of a site; empty: it answers."""
-    return control.problems.lasting.get(f"site {site}") or control.problems.lasting.get(f"look {site}") or ""
+    return problems.lasting.get(f"site {site}") or problems.lasting.get(f"look {site}") or ""
 
 
-def troubles(control: Control) -> tuple[str, ...]:
+def troubles(problems: Problems) -> tuple[str, ...]:
     """Those that last."""
-    return tuple(dict.fromkeys(tuple(control.problems.lasting.values())))  # a tick may add to it meanwhile
+    return tuple(dict.fromkeys(tuple(problems.lasting.values())))  # a tick may add to it meanwhile
 
 
 UNFIT_SECONDS = 600.0

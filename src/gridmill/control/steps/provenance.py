@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from gridmill.codec import encode, fingerprint, to_builtins
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.state import Catalog, Control
 from gridmill.control.steps.latest import latest_of
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.domain.artifact import Artifact, Input
@@ -164,86 +164,86 @@ def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
     return {name: f"{fingerprint(some)[:_SHORT]} {len(some)}" for name, some in folders.items()}
 
 
-def find_provenance(control: Control, name: str, whole: str) -> Provenance | None:
+def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | None:
     """The record of what a fingerprint of that name is made of."""
-    if control.ledger.has_no_provenance(name):
+    if catalog.ledger.has_no_provenance(name):
         return None
     key = f"{name}#{whole}"
-    known = control.catalog.provenances.get(key)
+    known = catalog.provenances.get(key)
     if known is None:
-        known = control.ledger.read(Provenance, key)
+        known = catalog.ledger.read(Provenance, key)
         if known is None:
             return None
-        control.catalog.provenances[key] = known
+        catalog.provenances[key] = known
     return known
 
 
-def find_code(control: Control, whole: str) -> CodeList | None:
+def find_code(catalog: Catalog, whole: str) -> CodeList | None:
     """A list of code by its hash (empty: of no code); None where it is not known."""
-    known = control.catalog.code_lists.get(whole)
+    known = catalog.code_lists.get(whole)
     if known is None and whole:
-        known = control.ledger.read(CodeList, whole)
+        known = catalog.ledger.read(CodeList, whole)
         if known is None:
             return None
-        control.catalog.code_lists[whole] = known
+        catalog.code_lists[whole] = known
     return known or CodeList(hash="")
 
 
-def note_provenance(control: Control, transaction: Transaction, now: Provenance, code: CodeList) -> None:
+def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance, code: CodeList) -> None:
     """Record it and the files of its code, unless they are known."""
-    known = find_provenance(control, now.name, now.fingerprint) or transaction.get(Provenance, now.id)
+    known = find_provenance(catalog, now.name, now.fingerprint) or transaction.get(Provenance, now.id)
     if known is None:
         transaction.put(now)
-    if now.code and find_code(control, now.code) is None and not transaction.get(CodeList, now.code):
+    if now.code and find_code(catalog, now.code) is None and not transaction.get(CodeList, now.code):
         transaction.put(code)
 
 
-def note_made(control: Control, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
+def note_made(catalog: Catalog, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
     """Record the version that was made from this, or that was found to be what it makes."""
     key = f"{job_run.name}#{job_run.fingerprint}"
-    known = transaction.get(Provenance, key) or control.ledger.look_up(Provenance, key)
+    known = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
     if known is not None and known.artifact != artifact_id:
         after = replace(known, artifact=artifact_id)
         transaction.put(after)
-        control.catalog.provenances[key] = after
+        catalog.provenances[key] = after
 
 
-def restorable(control: Control, job_run: JobRun, now: Provenance) -> Artifact | None:
+def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact | None:
     """An earlier version that was made from the same and is not removed, the newest of them. None for a
     source that only the job can look at."""
-    newest = control.catalog.newest_artifact(job_run.name)
+    newest = catalog.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
     if newest.output.details.get(WAITING):  # a file may be settled by now, whatever the clocks say
         return None
     if newest.fingerprint == now.fingerprint and not newest.removed:
         return newest
-    found = _made_from_the_same(control, now)
+    found = _made_from_the_same(catalog, now)
     if found is not None and job_run.job.sink is not None:
-        return found if _may_go_back(control, job_run.job, now, found, newest) else None
+        return found if _may_go_back(catalog, job_run.job, now, found, newest) else None
     return found
 
 
-def _made_from_the_same(control: Control, now: Provenance) -> Artifact | None:
-    known = find_provenance(control, now.name, now.fingerprint)
+def _made_from_the_same(catalog: Catalog, now: Provenance) -> Artifact | None:
+    known = find_provenance(catalog, now.name, now.fingerprint)
     if known is not None and known.artifact:
-        found = _fetched(control, known.artifact)
+        found = _fetched(catalog, known.artifact)
         if found is not None and not found.removed:
             return found
     elif known is None:
         return None
-    versions = control.ledger.read_all(Artifact, parent=now.name, newest_first=True, limit=_SCANNED)
+    versions = catalog.ledger.read_all(Artifact, parent=now.name, newest_first=True, limit=_SCANNED)
     return next((a for a in versions if a.fingerprint == now.fingerprint and not a.removed), None)
 
 
-def _fetched(control: Control, artifact_id: str) -> Artifact | None:
+def _fetched(catalog: Catalog, artifact_id: str) -> Artifact | None:
     try:
-        return fetch_artifact(control, artifact_id)
+        return fetch_artifact(catalog, artifact_id)
     except NotFoundError:  # its record was deleted
         return None
 
 
-def _may_go_back(control: Control, job: Job, now: Provenance, found: Artifact, newest: Artifact) -> bool:
+def _may_go_back(catalog: Catalog, job: Job, now: Provenance, found: Artifact, newest: Artifact) -> bool:
     """Whether a sink's table as it was at `found` is what a load would give: rows of files that are gone
     stay in the table, so none may have been loaded since that is not there now."""
     if job.sink is None or job.sink.source.format == Format.FILES or job.sink.retain is not None:
@@ -251,8 +251,8 @@ def _may_go_back(control: Control, job: Job, now: Provenance, found: Artifact, n
     if newest.number - found.number > _LATER_VERSIONS:
         return False
     for number in range(found.number + 1, newest.number + 1):
-        later = _fetched(control, f"{now.name}@{number}")
-        made = find_provenance(control, now.name, later.fingerprint) if later is not None else None
+        later = _fetched(catalog, f"{now.name}@{number}")
+        made = find_provenance(catalog, now.name, later.fingerprint) if later is not None else None
         if (
             made is None
             or not made.source.keys() <= now.source.keys()
@@ -262,11 +262,11 @@ def _may_go_back(control: Control, job: Job, now: Provenance, found: Artifact, n
     return True
 
 
-def is_declared_alike(control: Control, name: str, one: str, other: str) -> bool:
+def is_declared_alike(catalog: Catalog, name: str, one: str, other: str) -> bool:
     """Whether two fingerprints of a job differ in nothing that its declaration says."""
     if one == other:
         return True
-    a, b = find_provenance(control, name, one), find_provenance(control, name, other)
+    a, b = find_provenance(catalog, name, one), find_provenance(catalog, name, other)
     return a is not None and b is not None and (a.format, a.declared) == (b.format, b.declared)
 
 
@@ -287,7 +287,7 @@ def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *
         return ruled
     if control.catalog.newest_artifact(job_run.name) is None:
         return FIRST
-    latest = latest_of(control, job_run.name)
+    latest = latest_of(control.catalog, job_run.name)
     if latest is None:
         return "all earlier versions were removed"
     if latest.removed:
@@ -305,29 +305,29 @@ def _no_change(job: Job, latest: Artifact) -> str:
 
 
 def _reasons(control: Control, run: Run, job_run: JobRun, now: Provenance, latest: Artifact) -> Iterator[str]:
-    before = find_provenance(control, job_run.name, latest.fingerprint)
+    before = find_provenance(control.catalog, job_run.name, latest.fingerprint)
     if before is None:
         yield f"{latest.id} has no record of what it was made from"
         return
-    code, before_code = code_of(control, run, job_run.job), find_code(control, before.code)
+    code, before_code = code_of(control, run, job_run.job), find_code(control.catalog, before.code)
     yield from why_changed(
         Compared(
             job=job_run.job.name,
             now=now,
             before=before,
-            inputs_now=_versions(control, now),
-            inputs_before=_versions(control, before),
+            inputs_now=_versions(control.catalog, now),
+            inputs_before=_versions(control.catalog, before),
             code_now=code.files,
             code_before=before_code.files if before_code is not None else None,
         )
     )
 
 
-def _versions(control: Control, one: Provenance) -> Mapping[str, ReadVersion]:
-    found = {name: _fetched(control, artifact_id) for name, artifact_id in one.inputs.items()}
+def _versions(catalog: Catalog, one: Provenance) -> Mapping[str, ReadVersion]:
+    found = {name: _fetched(catalog, artifact_id) for name, artifact_id in one.inputs.items()}
     return {
         name: ReadVersion(
-            artifact=artifact, provenance=find_provenance(control, artifact.name, artifact.fingerprint)
+            artifact=artifact, provenance=find_provenance(catalog, artifact.name, artifact.fingerprint)
         )
         for name, artifact in found.items()
         if artifact is not None

@@ -2,51 +2,54 @@
 
 from collections.abc import Mapping
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Catalog
 from gridmill.control.steps.latest import latest_of
 from gridmill.domain.artifact import BEST, LATEST, Alias, Artifact, best_of, split_reference
 from gridmill.domain.run import Attempt
 from gridmill.errors import NotFoundError
 
 
-def fetch_artifact(control: Control, artifact_id: str) -> Artifact:
+def fetch_artifact(catalog: Catalog, artifact_id: str) -> Artifact:
     """A version by id, removed or not. Raises NotFoundError."""
-    known = control.catalog.known.get(artifact_id)
+    known = catalog.known.get(artifact_id)
     if known is not None:
         return known
-    version = control.ledger.read(Artifact, artifact_id)
+    version = catalog.ledger.read(Artifact, artifact_id)
     if version is None:
-        raise NotFoundError(f"there is no version {artifact_id!r}", hint=_what_there_is(control, artifact_id))
-    control.catalog.known[artifact_id] = version
+        raise NotFoundError(
+            f"there is no version {artifact_id!r}", hint=_what_there_is(catalog.ledger, artifact_id)
+        )
+    catalog.known[artifact_id] = version
     return version
 
 
-def metrics_of(control: Control, version: Artifact) -> Mapping[str, float]:
+def metrics_of(catalog: Catalog, version: Artifact) -> Mapping[str, float]:
     """The metrics of a version, with what the attempt that made it said, where its record is still there."""
-    known = control.catalog.measured.get(version.id)
+    known = catalog.measured.get(version.id)
     if known is None:
-        attempt = control.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None
+        attempt = catalog.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None
         said = attempt.metrics if attempt is not None else {}
-        known = control.catalog.measured[version.id] = {**said, **version.output.metrics}
+        known = catalog.measured[version.id] = {**said, **version.output.metrics}
     return known
 
 
-def find_version(control: Control, reference: str) -> Artifact:
+def find_version(catalog: Catalog, reference: str) -> Artifact:
     """The version a reference stands for now; a name alone is `latest`. Raises NotFoundError."""
-    name, version = split_reference(_with_pipeline(control, reference))
+    name, version = split_reference(_with_pipeline(catalog.ledger, reference))
     if version.isdecimal():
-        return fetch_artifact(control, f"{name}@{int(version)}")
+        return fetch_artifact(catalog, f"{name}@{int(version)}")
     if version in ("", LATEST):
-        return _latest(control, name)
-    alias = find_alias(control, f"{name}@{version}")
+        return _latest(catalog, name)
+    alias = find_alias(catalog.ledger, f"{name}@{version}")
     if alias is not None and alias.number is not None:
-        return fetch_artifact(control, f"{name}@{alias.number}")
+        return fetch_artifact(catalog, f"{name}@{alias.number}")
     if alias is None and version != BEST:
-        raise NotFoundError(f"there is no {reference!r}", hint=_what_there_is(control, reference))
-    return _best(control, name, alias.metric if alias else "")
+        raise NotFoundError(f"there is no {reference!r}", hint=_what_there_is(catalog.ledger, reference))
+    return _best(catalog.ledger, name, alias.metric if alias else "")
 
 
-def _with_pipeline(control: Control, reference: str) -> str:
+def _with_pipeline(ledger: Ledger, reference: str) -> str:
     """`sales@3` as `shop/sales@3` where one pipeline alone has versions of a job `sales`.
 
     Raises NotFoundError where several have.
@@ -54,44 +57,44 @@ def _with_pipeline(control: Control, reference: str) -> str:
     job, version = split_reference(reference)
     if "/" in job or not job:
         return reference
-    names = {version.name for version in control.ledger.read_all(Artifact)}
+    names = {version.name for version in ledger.read_all(Artifact)}
     found = sorted(name for name in names if name.endswith(f"/{job}"))
     if len(found) > 1:
         raise NotFoundError(f"several pipelines have a job {job!r}", hint=f"Write one of {', '.join(found)}.")
     return f"{found[0]}@{version}" if found and version else found[0] if found else reference
 
 
-def find_alias(control: Control, alias_id: str) -> Alias | None:
+def find_alias(ledger: Ledger, alias_id: str) -> Alias | None:
     """An alias that was set, by `pipeline/job@alias`."""
-    return control.ledger.read(Alias, alias_id)
+    return ledger.read(Alias, alias_id)
 
 
-def aliases_of(control: Control, name: str | None) -> tuple[Alias, ...]:
+def aliases_of(ledger: Ledger, name: str | None) -> tuple[Alias, ...]:
     """The aliases that were set, of one name or of all."""
-    return control.ledger.read_all(Alias, parent=name)
+    return ledger.read_all(Alias, parent=name)
 
 
-def best_by(control: Control, name: str) -> str:
+def best_by(ledger: Ledger, name: str) -> str:
     """The metric that was set for the best version of that name; empty where the model says it itself."""
-    alias = find_alias(control, f"{name}@{BEST}")
+    alias = find_alias(ledger, f"{name}@{BEST}")
     return alias.metric if alias else ""
 
 
-def versions_of(control: Control, name: str) -> tuple[Artifact, ...]:
+def versions_of(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
     """All versions of that name that are not removed, newest first."""
-    every = control.ledger.read_all(Artifact, parent=name, newest_first=True)
+    every = ledger.read_all(Artifact, parent=name, newest_first=True)
     return tuple(one for one in every if not one.removed)
 
 
-def _latest(control: Control, name: str) -> Artifact:
-    latest = latest_of(control, name)
+def _latest(catalog: Catalog, name: str) -> Artifact:
+    latest = latest_of(catalog, name)
     if latest is None:
         raise NotFoundError(f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is.")
     return latest
 
 
-def _best(control: Control, name: str, metric: str) -> Artifact:
-    found = best_of(versions_of(control, name), metric)
+def _best(ledger: Ledger, name: str, metric: str) -> Artifact:
+    found = best_of(versions_of(ledger, name), metric)
     if found is None:
         what = f"was measured by {metric!r}" if metric else "was measured on a validation split"
         raise NotFoundError(
@@ -101,12 +104,12 @@ def _best(control: Control, name: str, metric: str) -> Artifact:
     return found
 
 
-def _what_there_is(control: Control, reference: str) -> str:
+def _what_there_is(ledger: Ledger, reference: str) -> str:
     name, _ = split_reference(reference)
-    versions = versions_of(control, name)
+    versions = versions_of(ledger, name)
     numbers = [str(one.number) for one in versions[:5]]
     if not numbers:
         return "`gridmill list artifacts` shows what there is."
-    best = [BEST] if best_of(versions, best_by(control, name)) is not None else []
-    names = [alias.alias for alias in aliases_of(control, name) if alias.alias != BEST]
+    best = [BEST] if best_of(versions, best_by(ledger, name)) is not None else []
+    names = [alias.alias for alias in aliases_of(ledger, name) if alias.alias != BEST]
     return f"{name} has the versions {', '.join(numbers)}; and {', '.join((LATEST, *best, *names))}."

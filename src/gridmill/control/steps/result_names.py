@@ -3,44 +3,45 @@
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Catalog
 from gridmill.control.steps.references import find_version
 from gridmill.domain.artifact import Artifact, split_reference
 from gridmill.domain.job import Job
 from gridmill.errors import InputError, NotFoundError
 
 
-def settle_names(control: Control, jobs: Iterable[Job]) -> Mapping[str, str]:
+def settle_names(catalog: Catalog, jobs: Iterable[Job]) -> Mapping[str, str]:
     """The id of the version that each name in these jobs means now. A name without a version is left out."""
     settled: dict[str, str] = {}
     for name in dict.fromkeys(name for job in jobs for name in job.external_names):
         try:
-            settled[name] = find_version(control, name).id
+            settled[name] = find_version(catalog, name).id
         except NotFoundError:
             continue
     return settled
 
 
-def check_names_known(control: Control, jobs: Iterable[Job]) -> None:
+def check_names_known(catalog: Catalog, jobs: Iterable[Job]) -> None:
     """Raise InputError for a name that no version has."""
     for job in jobs:
         for name in job.external_names:
-            unknown = unknown_name(control, name, job)
+            unknown = unknown_name(catalog, name, job)
             if unknown is not None:
                 raise unknown
 
 
-def unknown_name(control: Control, reference: str, job: Job) -> InputError | None:
+def unknown_name(catalog: Catalog, reference: str, job: Job) -> InputError | None:
     """What to say of a name that no version has; None for one that a version has."""
     try:
-        find_version(control, reference)
+        find_version(catalog, reference)
     except NotFoundError as error:
-        if control.catalog.newest_artifact(split_reference(reference)[0]) is not None:
+        if catalog.newest_artifact(split_reference(reference)[0]) is not None:
             message = f"job {job.name!r} reads {reference!r}: {error}"
             return InputError(message, hint=error.hint, place=_place(job, reference))
         return InputError(
             f"job {job.name!r} reads {reference!r}, which does not exist",
-            hint=_near(control, reference),
+            hint=_near(catalog.ledger, reference),
             place=_place(job, reference),
         )
     return None
@@ -60,9 +61,9 @@ def _place(job: Job, reference: str) -> str:
     return place
 
 
-def _near(control: Control, reference: str) -> str:
+def _near(ledger: Ledger, reference: str) -> str:
     name = split_reference(reference)[0]
-    known = {version.name for version in control.ledger.read_all(Artifact)}
+    known = {version.name for version in ledger.read_all(Artifact)}
     close = get_close_matches(name, known, n=1)
     first = f"Run the pipeline {name.partition('/')[0]!r} first."
     return f"Did you mean {close[0]!r}? If not: {first}" if close else first

@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Candidates, Catalog, Control, Problems, Reported
 from gridmill.control.steps.gangs import note_end
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.part_folders import discard_parts, left_behind, output_uri, parts_of
@@ -38,6 +38,7 @@ from gridmill.domain.states import (
 )
 from gridmill.domain.usage import Parallel
 from gridmill.errors import GridmillError, InternalError, StorageError
+from gridmill.ports.storage import Storage
 from gridmill.scheduler.bottleneck import has_workers
 from gridmill.scheduler.conditions import may_go_on
 from gridmill.scheduler.fair_share import charged
@@ -48,11 +49,9 @@ from gridmill.scheduler.site_choice import learned
 from gridmill.scheduler.sizing import subject_of
 
 
-def defect(control: Control, job: str, error: Exception) -> InternalError:
+def defect(problems: Problems, job: str, error: Exception) -> InternalError:
     """What to tell about an error that nothing expects; the control node's log gets the traceback."""
-    control.problems.warn(
-        f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}"
-    )
+    problems.warn(f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}")
     return InternalError(
         f"a defect of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
         hint="The traceback is in the control node's log; please report it. `gridmill resume` tries again.",
@@ -90,7 +89,7 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         inner = transaction.within()
         control.catalog.newest.clear()
-        told = defect(control, attempt.id, error)
+        told = defect(control.problems, attempt.id, error)
         failed = Outcome(
             state=AttemptState.FAILED, cause=Cause.INTERNAL, message=told.message, hint=told.hint
         )
@@ -100,42 +99,44 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
 
 def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
     if attempt.ranks:
-        whole = note_end(control, transaction, attempt, outcome)
+        whole = note_end(control.channels, transaction, attempt, outcome)
         if whole is None:
             return
         attempt, outcome = whole
     job_run = transaction.get(JobRun, attempt.job_run_id)
-    ended = _ended(control, attempt, _placed(outcome, job_run), transaction.now)
+    ended = _ended(control.reported, attempt, _placed(outcome, job_run), transaction.now)
     transaction.put(ended)
-    _charge(control, transaction, ended)
+    _charge(control.ledger, transaction, ended)
     if job_run is not None and ended.state != AttemptState.SUCCEEDED:
         transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
     if job_run is None or job_run.attempt_id != attempt.id:
         return
-    after = settle(job_run, ended, transaction.now, largest=_largest(control, job_run))
+    after = settle(job_run, ended, transaction.now, largest=_largest(control.ledger, job_run))
     line = control.reported.last_lines.get(job_run.id, "")
     if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
         after = replace(after, message=f"{after.message}: {line}" if after.message else line)
     if after.state in DONE_JOBS and job_run.probe is not None:
         transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
     elif after.state in DONE_JOBS and job_run.part is None:
-        after = publish(control, transaction, after, attempt=ended, outputs=outcome.outputs)
+        after = publish(
+            control.catalog, control.storage, transaction, after, attempt=ended, outputs=outcome.outputs
+        )
         note_latest(control, transaction, after)
         if job_run.checkpoints:
             transaction.then(partial(control.discarded.append, job_run.checkpoints))
     if job_run.part is not None:
         after = replace(after, told=_told(ended))
     transaction.put(after)
-    _learn_way(control, transaction, after, ended)
+    _learn_way(control.ledger, transaction, after, ended)
     told = _whole(transaction, after, outcome)
     if told is not None:
-        measure(control, transaction, after, ended, told)
+        measure(control.ledger, transaction, after, ended, told)
     if after.state in FINISHED_JOBS:
         dependents = may_go_on(control.ledger.snapshot, job_run.id)
         control.candidates.add(job_run.run_id, dependents or [job_run.id])
-        _look_again(control, transaction, job_run)
-        discard_parts(control, transaction, job_run)
-    transaction.then(partial(_forget, control, job_run.id))
+        _look_again(control.ledger, control.candidates, transaction, job_run)
+        discard_parts(control.discarded, transaction, job_run)
+    transaction.then(partial(_forget, control.reported, job_run.id))
 
 
 def _told(ended: Attempt) -> Told | None:
@@ -178,9 +179,9 @@ def _extent(job_run: JobRun) -> tuple[int, str]:
     return (size.rows, "rows") if size.rows else (1, "whole")
 
 
-def _learn_way(control: Control, transaction: Transaction, job_run: JobRun, ended: Attempt) -> None:
+def _learn_way(ledger: Ledger, transaction: Transaction, job_run: JobRun, ended: Attempt) -> None:
     """What was carried tells how quick the way is; what it read and made is there now."""
-    deployment = control.ledger.snapshot.deployments.get(ended.deployment_id)
+    deployment = ledger.snapshot.deployments.get(ended.deployment_id)
     site = transaction.get(Site, deployment.site) if deployment is not None else None
     if site is None or ended.carriage is None:
         return
@@ -189,27 +190,27 @@ def _learn_way(control: Control, transaction: Transaction, job_run: JobRun, ende
     transaction.put(replace(site, way=learned(site.way or Way(), ended.carriage, (*there, *made))))
 
 
-def _charge(control: Control, transaction: Transaction, ended: Attempt) -> None:
+def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
     """Count what it used against its project's share, where projects share the grid."""
-    if control.ledger.snapshot.projects:
+    if ledger.snapshot.projects:
         known = transaction.get(Project, ended.project) or Project(name=ended.project)
         places = max(1, ended.given.gpus) * max(1, ended.ranks)
         held = max(0.0, transaction.now - ended.placed)
         transaction.put(charged(known, places * held, transaction.now))
 
 
-def _look_again(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:
     """Jobs of other runs that waited for this one's end: what it made may be what they would make."""
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     for key in snapshot.lines.turns.behind(snapshot.lines.turn_of(job_run)):
         other = transaction.get(JobRun, key)
         if other is not None and other.state == JobState.WAITING and not other.attempts:
             transaction.put(replace(other, state=JobState.BLOCKED))
-            control.candidates.add(other.run_id, [other.id])
+            candidates.add(other.run_id, [other.id])
 
 
-def _forget(control: Control, job_run_id: str) -> None:
-    control.reported.drop(job_run_id)
+def _forget(reported: Reported, job_run_id: str) -> None:
+    reported.drop(job_run_id)
 
 
 def _placed(outcome: Outcome, job_run: JobRun | None) -> Outcome:
@@ -220,7 +221,7 @@ def _placed(outcome: Outcome, job_run: JobRun | None) -> Outcome:
     return replace(outcome, message=place_message(outcome.message, job.kind.value, job.name, job_run.lines))
 
 
-def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
+def _ended(reported: Reported, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
     """The final record. What the job measured while it ran is kept with it."""
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     return replace(
@@ -232,21 +233,22 @@ def _ended(control: Control, attempt: Attempt, outcome: Outcome, now: float) -> 
         message=outcome.message,
         hint=outcome.hint,
         use=outcome.use,
-        metrics={**control.reported.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
+        metrics={**reported.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
         carriage=outcome.carriage,
     )
 
 
-def _largest(control: Control, job_run: JobRun) -> int:
+def _largest(ledger: Ledger, job_run: JobRun) -> int:
     """The most memory an attempt could have: what its resource is set to, or its site's largest node has."""
-    resource = control.ledger.snapshot.resources.get(job_run.resource)
-    site = control.ledger.snapshot.sites.get(resource.site if resource else "local")
+    resource = ledger.snapshot.resources.get(job_run.resource)
+    site = ledger.snapshot.sites.get(resource.site if resource else "local")
     most = site.largest.memory_bytes if site else 0
     return min(most, resource.memory_bytes) if resource and resource.memory_bytes else most
 
 
 def publish(
-    control: Control,
+    catalog: Catalog,
+    storage: Storage,
     transaction: Transaction,
     job_run: JobRun,
     *,
@@ -258,16 +260,16 @@ def publish(
     outputs = outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
     listed = contents_uri(output_uri(job_run, attempt.gang or attempt.id)) if attempt is not None else ""
     if listed:
-        transaction.then(partial(control.storage.drop_listed, listed))
-    same = _found_nothing_new(control, job_run, outputs)
+        transaction.then(partial(storage.drop_listed, listed))
+    same = _found_nothing_new(catalog, job_run, outputs)
     if same is not None:
         message = f"as {same.run_id} made it"
-        note_made(control, transaction, job_run, same.id)
+        note_made(catalog, transaction, job_run, same.id)
         return replace(job_run, state=JobState.UNCHANGED, artifacts=(same.id,), message=message)
     made: list[str] = []
     sources = tuple(_made_from(transaction, job_run))
     for output in outputs:
-        newest = control.catalog.newest_artifact(job_run.name)
+        newest = catalog.newest_artifact(job_run.name)
         number = newest.number + 1 if newest else 1
         artifact = Artifact(
             id=f"{job_run.name}@{number}",
@@ -280,31 +282,31 @@ def publish(
             attempt_id=attempt.id if attempt is not None else "",
             created=transaction.now,
         )
-        _keep_manifest(control, transaction, artifact, listed, attempt)
-        control.catalog.newest[job_run.name] = artifact
+        _keep_manifest(storage, transaction, artifact, listed, attempt)
+        catalog.newest[job_run.name] = artifact
         transaction.put(artifact)
-        note_made(control, transaction, job_run, artifact.id)
+        note_made(catalog, transaction, job_run, artifact.id)
         made.append(artifact.id)
     return replace(job_run, artifacts=tuple(made))
 
 
 def _keep_manifest(
-    control: Control, transaction: Transaction, version: Artifact, listed: str, attempt: Attempt | None
+    storage: Storage, transaction: Transaction, version: Artifact, listed: str, attempt: Attempt | None
 ) -> None:
     shared = attempt is not None and bool(attempt.ranks) and version.kind == ArtifactKind.FILES
     try:
-        control.storage.keep_manifest(version, listed if version.output.uri else "", shared=shared)
+        storage.keep_manifest(version, listed if version.output.uri else "", shared=shared)
     except StorageError as error:
         raise NotKeptError(f"its manifest could not be written: {error}") from error
-    transaction.first(control.storage.sync_manifests)
+    transaction.first(storage.sync_manifests)
 
 
-def _found_nothing_new(control: Control, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
+def _found_nothing_new(catalog: Catalog, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
     """The newest version, where the job looked at its sources and the table is still the same."""
-    newest = control.catalog.newest_artifact(job_run.name)
+    newest = catalog.newest_artifact(job_run.name)
     if newest is None or newest.removed or len(outputs) != 1:
         return None
-    if not is_declared_alike(control, job_run.name, newest.fingerprint, job_run.fingerprint):
+    if not is_declared_alike(catalog, job_run.name, newest.fingerprint, job_run.fingerprint):
         return None
     known, now = newest.output, outputs[0]
     same = now.kind == ArtifactKind.SINK and (known.uri, known.table_version) == (now.uri, now.table_version)
@@ -321,7 +323,7 @@ def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:
 
 
 def measure(
-    control: Control, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: Outcome
+    ledger: Ledger, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: Outcome
 ) -> None:
     """Record what the attempt used, for the next sizing. Lost and stopped attempts tell nothing."""
     killed = outcome.cause == Cause.MEMORY
@@ -340,13 +342,13 @@ def measure(
             waited_seconds=_waited(job_run, attempt),
             parallel=outcome.parallel,
             resource=job_run.resource,
-            site=_site_of(control, job_run),
+            site=_site_of(ledger, job_run),
         )
     )
 
 
-def _site_of(control: Control, job_run: JobRun) -> str:
-    known = control.ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
+def _site_of(ledger: Ledger, job_run: JobRun) -> str:
+    known = ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
     return known.site if known is not None else ""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.state import Catalog, Control, SitesSeen
 from gridmill.control.steps.begin import resources_for
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.parts import cut
@@ -29,7 +29,8 @@ MOST_MOVES = 8
 
 
 def chosen_resource(
-    control: Control,
+    catalog: Catalog,
+    sites_seen: SitesSeen,
     joining: Joining,
     job_run: JobRun,
     inputs: Sequence[Input],
@@ -45,7 +46,7 @@ def chosen_resource(
     found = resources_for(job, job_run.pipeline, snapshot.resources)
     if len(found) == 1:
         return found[0], None
-    readings = readings_of(control, (entry.artifact for entry in inputs))
+    readings = readings_of(catalog, (entry.artifact for entry in inputs))
     sizings = {one.name: _sized(snapshot, job_run, size, one) for one in found}
     told = alternatives(
         job,
@@ -54,9 +55,9 @@ def chosen_resource(
         pipeline=job_run.pipeline,
         size=size,
         readings=readings,
-        back_bytes=made_before(control, job_run.name),
-        away=control.sites_seen.away,
-        crowded=crowded_among(control, found),
+        back_bytes=made_before(catalog, job_run.name),
+        away=sites_seen.away,
+        crowded=crowded_among(sites_seen, found),
         project=job_run.project,
         standing=job_run if standing else None,
     )
@@ -74,7 +75,7 @@ def chosen_resource(
 
 def joining_now(control: Control) -> Joining:
     """How long jobs would wait at each resource, as things stand."""
-    return Joining(control.ledger.snapshot, control.now(), coming_at_farms(control))
+    return Joining(control.ledger.snapshot, control.now(), coming_at_farms(control.sites_seen))
 
 
 def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resource) -> Sizing:
@@ -90,34 +91,34 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
     )
 
 
-def crowded_among(control: Control, resources: Iterable[Resource]) -> Mapping[str, Line]:
+def crowded_among(sites_seen: SitesSeen, resources: Iterable[Resource]) -> Mapping[str, Line]:
     """Those at farms at which deployments of anybody wait, or too few GPUs are free: the line there."""
-    looks = ((one, control.sites_seen.farms.get(one.site)) for one in resources)
+    looks = ((one, sites_seen.farms.get(one.site)) for one in resources)
     lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
     return {name: line for name, line in lines if line is not None}
 
 
-def coming_at_farms(control: Control) -> Mapping[str, float]:
+def coming_at_farms(sites_seen: SitesSeen) -> Mapping[str, float]:
     """In how many seconds farms expect room for deployments that wait there, by their ids."""
-    queued = [one for look in tuple(control.sites_seen.farms.values()) for one in look.queue]
+    queued = [one for look in tuple(sites_seen.farms.values()) for one in look.queue]
     return {one.deployment: one.seconds for one in queued if one.seconds is not None}
 
 
-def readings_of(control: Control, artifacts: Iterable[Artifact]) -> tuple[Reading, ...]:
+def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[Reading, ...]:
     """What is known of versions, by the records of what was carried where."""
-    sites = [one for one in control.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
+    sites = [one for one in catalog.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
     return tuple(
         Reading(
             name=one.name.rpartition("/")[2],
             size_bytes=one.output.size_bytes,
-            lacking={site.name: _lacking(control, one, site) for site in sites},
+            lacking={site.name: _lacking(catalog, one, site) for site in sites},
         )
         for one in artifacts
         if one.output.uri
     )
 
 
-def _lacking(control: Control, artifact: Artifact, site: Site) -> int:
+def _lacking(catalog: Catalog, artifact: Artifact, site: Site) -> int:
     """A sink only grows: of its newest version that is there, all is there."""
     staged = site.way.staged if site.way is not None else ()
     size_bytes = artifact.output.size_bytes
@@ -127,14 +128,14 @@ def _lacking(control: Control, artifact: Artifact, site: Site) -> int:
     if same is None or artifact.kind != ArtifactKind.SINK:
         return size_bytes
     try:
-        return max(0, size_bytes - fetch_artifact(control, same).output.size_bytes)
+        return max(0, size_bytes - fetch_artifact(catalog, same).output.size_bytes)
     except NotFoundError:
         return size_bytes
 
 
-def made_before(control: Control, name: str) -> int | None:
+def made_before(catalog: Catalog, name: str) -> int | None:
     """Bytes of the newest version of what a job makes; None where it never made any."""
-    newest = control.catalog.newest_artifact(name)
+    newest = catalog.newest_artifact(name)
     return newest.output.size_bytes if newest is not None else None
 
 
@@ -151,11 +152,11 @@ def move(
     stands. Whether it went."""
     within = transaction.within()
     try:
-        after = _moved(control, joining, within, job_run, refused)
+        after = _moved(control.catalog, control.sites_seen, joining, within, job_run, refused)
     except GridmillError:
         return False  # it says so where it stands, when it begins
     except Exception as error:  # noqa: BLE001  it would hold up all others, again and again
-        defect(control, job_run.id, error)
+        defect(control.problems, job_run.id, error)
         control.choices.choosing.discard(job_run.id)
         return False
     if after is None or after.state in FINISHED_JOBS:
@@ -166,18 +167,23 @@ def move(
 
 
 def _moved(
-    control: Control, joining: Joining, transaction: Transaction, job_run: JobRun, refused: str
+    catalog: Catalog,
+    sites_seen: SitesSeen,
+    joining: Joining,
+    transaction: Transaction,
+    job_run: JobRun,
+    refused: str,
 ) -> JobRun | None:
     """In parts, where it is worth cutting there; None: it stays."""
-    size, inputs = job_run.size or JobSize(), inputs_of(control, transaction, job_run)
+    size, inputs = job_run.size or JobSize(), inputs_of(catalog, transaction, job_run)
     resource, choice = chosen_resource(
-        control, joining, job_run, inputs, size, standing=True, refused=refused
+        catalog, sites_seen, joining, job_run, inputs, size, standing=True, refused=refused
     )
     if choice is None or resource.name == job_run.resource or choice.chosen.problem:
         return None
     sizing = with_choice(_sized(joining.snapshot, job_run, size, resource), choice)
     moved = replace(job_run, resource=resource.name, sizing=sizing, moves=job_run.moves + 1)
-    return cut(control, transaction, moved)
+    return cut(catalog.ledger, transaction, moved)
 
 
 def may_flee(job_run: JobRun) -> bool:

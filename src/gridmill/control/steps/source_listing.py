@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from gridmill.control.state import Control
+from gridmill.control.state import Control, Looks
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.source import Source
@@ -69,11 +69,11 @@ def listed(
         return {}
     if key not in control.looks.listings:
         look = partial(list_sources, control.storage, local, folder, control.clock.now())
-        control.aside.do(f"sources of {key}", look, partial(_keep, control, key, then))
+        control.aside.do(f"sources of {key}", look, partial(_keep, control.looks, key, then))
     found = control.looks.listings.pop(key, None)
     return found.result() if found is not None else None
 
 
-def _keep(control: Control, key: str, then: Callable[[], None], found: Future[dict[str, Listed]]) -> None:
-    control.looks.listings[key] = found
+def _keep(looks: Looks, key: str, then: Callable[[], None], found: Future[dict[str, Listed]]) -> None:
+    looks.listings[key] = found
     then()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
 from gridmill.domain.backfill import (
     Backfill,
     Chunk,
@@ -49,12 +49,12 @@ def _written(pipeline: Pipeline, who: str) -> Written:
     return pipeline.written
 
 
-def chunks_left(control: Control, backfill: Backfill) -> list[Chunk]:
+def chunks_left(ledger: Ledger, backfill: Backfill) -> list[Chunk]:
     """Its chunks for which nothing was done yet."""
-    known = control.ledger.snapshot.chunks.values()
+    known = ledger.snapshot.chunks.values()
     return [chunk for chunk in known if chunk.pipeline.name == backfill.name]
 
 
-def active_chunks(control: Control, name: str) -> int:
+def active_chunks(ledger: Ledger, name: str) -> int:
     """How many runs of that pipeline's backfill are active."""
-    return sum(run.pipeline == name and run.chunk != "" for run in control.ledger.snapshot.runs.values())
+    return sum(run.pipeline == name and run.chunk != "" for run in ledger.snapshot.runs.values())

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.state import Catalog, Control, Looks
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.provenance import provenance_of, restorable, why_executes, why_restored
 from gridmill.control.steps.result_names import settle_names
@@ -62,7 +62,7 @@ def foresee(
 ) -> Mapping[str, Foreseen]:
     """What would become of each job; see `unchanged_jobs`."""
     transaction = control.begin()
-    run = _run_of(control, pipeline, scheduled=scheduled)
+    run = _run_of(control.catalog, pipeline, scheduled=scheduled)
     transaction.nouns[(Run, run.id)] = run
     found: dict[str, Foreseen] = {}
     jobs = {job.name: job for job in pipeline.jobs}
@@ -70,7 +70,7 @@ def foresee(
         executing = [need for need in jobs[name].all_needs if found[need].version is None]
         job_run = _job_run(run, jobs[name])
         if executing:
-            found[name] = Foreseen(reason=_behind(control, run, job_run, executing))
+            found[name] = Foreseen(reason=_behind(control.catalog, run, job_run, executing))
             continue
         one = _foreseen(control, transaction, run, job_run, listings.get(name, NOTHING), broken)
         if one.version is not None:
@@ -79,7 +79,7 @@ def foresee(
     return found
 
 
-def _run_of(control: Control, pipeline: Pipeline, *, scheduled: bool) -> Run:
+def _run_of(catalog: Catalog, pipeline: Pipeline, *, scheduled: bool) -> Run:
     return Run(
         id=pipeline.name,
         pipeline=pipeline.name,
@@ -89,7 +89,7 @@ def _run_of(control: Control, pipeline: Pipeline, *, scheduled: bool) -> Run:
         folder=pipeline.folder,
         bundle=pipeline.bundle,
         due=0.0 if scheduled else None,
-        settled=settle_names(control, pipeline.jobs),
+        settled=settle_names(catalog, pipeline.jobs),
         data=pipeline.loads,
         file=pipeline.file,
     )
@@ -117,22 +117,22 @@ def _foreseen(
     broken: frozenset[str],
 ) -> Foreseen:
     try:
-        inputs = inputs_of(control, transaction, job_run)
+        inputs = inputs_of(control.catalog, transaction, job_run)
         now = provenance_of(control, run, job_run, inputs, listed.there())
     except GridmillError as error:
         return Foreseen(problem=explained(error))
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
-    same = restorable(control, job_run, now) if not ruled else None
+    same = restorable(control.catalog, job_run, now) if not ruled else None
     if same is not None and same.id not in broken:
         return Foreseen(version=same, reason=why_restored(same))
     lost = f"files of {same.id} are missing or damaged" if same is not None else ""
     return Foreseen(reason=why_executes(control, run, job_run, now, broken=lost))
 
 
-def _behind(control: Control, run: Run, job_run: JobRun, executing: list[str]) -> str:
+def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -> str:
     """Why a job executes whose inputs are made before it."""
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
-    if ruled or control.catalog.newest_artifact(job_run.name) is None:
+    if ruled or catalog.newest_artifact(job_run.name) is None:
         return ruled or FIRST
     names = ", ".join(f"`{name}`" for name in executing)
     return f"{names} execute{'s' * (len(executing) == 1)} before it"
@@ -150,12 +150,12 @@ def find_broken(
         if not new:
             return frozenset(broken)
         for one in new:
-            (broken if _is_broken(control, one) else whole).add(one.id)
+            (broken if _is_broken(control.storage, one) else whole).add(one.id)
 
 
-def _is_broken(control: Control, version: Artifact) -> bool:
+def _is_broken(storage: Storage, version: Artifact) -> bool:
     try:
-        return bool(control.storage.troubles(version))
+        return bool(storage.troubles(version))
     except StorageError:
         return True
 
@@ -172,7 +172,7 @@ def why_broken(
     key = f"{', '.join(one.id for one in asked)} for {asker}"
     if key not in control.looks.files:
         look = partial(_look, control.storage, asked)
-        control.aside.do(f"files of {key}", look, partial(_keep, control, key, then))
+        control.aside.do(f"files of {key}", look, partial(_keep, control.looks, key, then))
     found = control.looks.files.pop(key, None)
     return found.result() if found is not None else None
 
@@ -188,6 +188,6 @@ def _look(storage: Storage, versions: Iterable[Artifact]) -> str:
     return ""
 
 
-def _keep(control: Control, key: str, then: Callable[[], None], found: "Future[str]") -> None:
-    control.looks.files[key] = found
+def _keep(looks: Looks, key: str, then: Callable[[], None], found: "Future[str]") -> None:
+    looks.files[key] = found
     then()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gridmill.control.background import done
-from gridmill.control.ledger import Transaction
+from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import CANDIDATES_PER_TICK, Control
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
 from gridmill.control.steps.latest import note_latest
@@ -40,7 +40,9 @@ def advance(control: Control) -> None:
     touched: set[str] = set()
     candidates = [*control.candidates.take(CANDIDATES_PER_TICK)]
     jobs = (transaction.get(JobRun, job_run_id) for job_run_id in candidates)
-    control.catalog.look_up_names([job.name for job in jobs if job is not None and job.state is JobState.BLOCKED])
+    control.catalog.look_up_names(
+        [job.name for job in jobs if job is not None and job.state is JobState.BLOCKED]
+    )
     for job_run_id in candidates:
         job_run = _whole(transaction, transaction.get(JobRun, job_run_id))
         run = transaction.get(Run, job_run.run_id) if job_run else None
@@ -53,7 +55,7 @@ def advance(control: Control) -> None:
         elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
             _take(control, transaction, job_run, gather(control, transaction, run, job_run))
     for run_id in touched:
-        _advance_run(control, transaction, run_id)
+        _advance_run(control.ledger, transaction, run_id)
     control.ledger.stage(transaction)
 
 
@@ -105,7 +107,7 @@ def _looked_at(
     except GridmillError:
         raise
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        return _failed(job_run, transaction.now, explained(defect(control, job_run.id, error)))
+        return _failed(job_run, transaction.now, explained(defect(control.problems, job_run.id, error)))
 
 
 def _ready(
@@ -122,7 +124,7 @@ def _ready(
     is while the files of the version that may stand are looked at: then `again` is called."""
     now = transaction.now
     try:
-        inputs = inputs_of(control, transaction, job_run)
+        inputs = inputs_of(control.catalog, transaction, job_run)
         lacking = lacking_rows(job_run.job, inputs) if run.due is not None else ()
         if lacking:
             return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
@@ -135,20 +137,22 @@ def _ready(
     fingerprint = made_from.fingerprint
     may_stand = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
     look = may_stand or leaves_checkpoints(job_run.job)
-    same = restorable(control, job_run, made_from) if look else None
+    same = restorable(control.catalog, job_run, made_from) if look else None
     broken = why_broken(control, (same,), job_run.id, then=again) if may_stand and same is not None else ""
     if broken is None:
         return job_run
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)
     if may_stand and same is not None and not broken:
         return _unchanged(job_run, same, fingerprint, now, source.waiting)
-    note_provenance(control, transaction, made_from, code_of(control, run, job_run.job))
+    note_provenance(control.catalog, transaction, made_from, code_of(control, run, job_run.job))
     reason = why_executes(control, run, job_run, made_from, broken=broken)
     job_run = replace(job_run, reason=reason, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
         try:
-            found, choice = chosen_resource(control, joining, job_run, inputs, size)
+            found, choice = chosen_resource(
+                control.catalog, control.sites_seen, joining, job_run, inputs, size
+            )
         except PipelineError as error:
             return _failed(job_run, now, explained(error))
         job_run = replace(job_run, resource=found.name)
@@ -169,7 +173,7 @@ def _ready(
     sizing = with_choice(sizing, choice)
     waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
     waiting = replace(waiting, message=broken) if broken else waiting
-    return cut(control, transaction, waiting)
+    return cut(control.ledger, transaction, waiting)
 
 
 def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, waiting: str) -> JobRun:
@@ -199,11 +203,11 @@ def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 
 
-def _advance_run(control: Control, transaction: Transaction, run_id: str) -> None:
+def _advance_run(ledger: Ledger, transaction: Transaction, run_id: str) -> None:
     run = transaction.get(Run, run_id)
     if run is None or run.state in FINISHED_RUNS:
         return
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     if any(_is_open(transaction, key) for key in snapshot.unfinished_of(run_id)):
         return
     known = (transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id))

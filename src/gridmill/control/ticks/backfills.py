@@ -26,7 +26,9 @@ def keep_backfills(control: Control) -> float:
 
 
 def _start_next(control: Control, backfill: Backfill) -> bool:
-    chunk = next_chunk(backfill, chunks_left(control, backfill), active_chunks(control, backfill.name))
+    chunk = next_chunk(
+        backfill, chunks_left(control.ledger, backfill), active_chunks(control.ledger, backfill.name)
+    )
     if chunk is None:
         return False
     transaction = control.begin()
@@ -38,7 +40,7 @@ def _start_next(control: Control, backfill: Backfill) -> bool:
 def _dealt_with(control: Control, transaction: Transaction, backfill: Backfill, chunk: Chunk) -> Chunk:
     """The chunk with its run, which is put into the transaction, or with why there is none."""
     try:
-        pipeline = as_altered(control, chunk.pipeline)
+        pipeline = as_altered(control.ledger, chunk.pipeline)
         skipped = outage_over(pipeline, chunk.begins, chunk.ends)
         if skipped:
             return replace(chunk, skipped=skipped)
@@ -51,4 +53,4 @@ def _dealt_with(control: Control, transaction: Transaction, backfill: Backfill, 
     except GridmillError as error:
         return replace(chunk, failed=f"{error} {error.hint}".strip())
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        return replace(chunk, failed=str(defect(control, f"chunk {chunk.id}", error)))
+        return replace(chunk, failed=str(defect(control.problems, f"chunk {chunk.id}", error)))

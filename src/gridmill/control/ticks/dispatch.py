@@ -6,8 +6,8 @@ from itertools import count, groupby, islice
 from operator import attrgetter
 from typing import Any
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Channels, Control
 from gridmill.control.steps.bring_up import bring_up
 from gridmill.control.steps.gangs import meet, member_id, send_to_pod, stop_message
 from gridmill.control.steps.orders import start_attempt
@@ -49,7 +49,7 @@ def dispatch(control: Control) -> Plan:
     for refusal in wanted.refusals:
         _refuse(control, joining, transaction, refusal)
     for interrupt in wanted.interrupts:
-        _interrupt(control, transaction, interrupt)
+        _interrupt(control.channels, transaction, interrupt)
     for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
         _start(control, transaction, job_run_id, tuple(starts))
     for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, joining, transaction, up))]:
@@ -57,18 +57,18 @@ def dispatch(control: Control) -> Plan:
         transaction.then(partial(bring_up, control, deployment))
     for release in wanted.releases:
         _release(transaction, release)
-    marked = mark_idle(control, transaction)
+    marked = mark_idle(control.ledger, transaction)
     control.ledger.stage(transaction)
     more = marked or bool(needless(control.ledger.snapshot))  # of what it started nobody waits any more
     return replace(wanted, complete=wanted.complete and not more)
 
 
-def mark_idle(control: Control, transaction: Transaction) -> bool:
+def mark_idle(ledger: Ledger, transaction: Transaction) -> bool:
     """Note since when a deployment has no live attempt, after what starts now; `_start` forgets it.
 
     True when any was noted: the next plan may release it.
     """
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     starting = {noun.deployment_id for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
     idle = [
         replace(deployment, idle_since=transaction.now)
@@ -115,12 +115,12 @@ def _placed(
     control: Control, transaction: Transaction, job_run: JobRun, name: str, starts: Sequence[StartJob]
 ) -> tuple[Attempt, ...]:
     """None at all where the GPUs that are free are parts of several, and it needs one."""
-    gpus = free_gpus(transaction, control, starts)
+    gpus = free_gpus(transaction, control.ledger, starts)
     attempts = [
         _attempt(control, transaction, job_run, member_id(name, rank), start, own)
         for rank, (start, own) in enumerate(zip(starts, gpus, strict=False))
     ]
-    return meet(control, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
+    return meet(control.ledger, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
 
 
 def _attempt(
@@ -149,7 +149,7 @@ def _attempt(
 
 
 def free_gpus(
-    transaction: Transaction, control: Control, starts: Sequence[StartJob]
+    transaction: Transaction, ledger: Ledger, starts: Sequence[StartJob]
 ) -> tuple[tuple[int, ...], ...]:
     """The lowest numbers of the node's GPUs that no live attempt there has, for each of a job's ranks; at
     other sites of the pod's own, which the site gave it. Of GPUs that are shared those of one; none for any
@@ -158,10 +158,10 @@ def free_gpus(
         return ((),) * len(starts)
     places = {
         pod.id: (deployment.site, pod.node if deployment.site == LOCAL else pod.id)
-        for deployment in control.ledger.snapshot.deployments.values()
+        for deployment in ledger.snapshot.deployments.values()
         for pod in deployment.pods
     }
-    live = dict(control.ledger.snapshot.attempts)
+    live = dict(ledger.snapshot.attempts)
     live.update({a.id: a for a in transaction.nouns.values() if isinstance(a, Attempt)})
     taken: dict[tuple[str, str] | None, set[int]] = {}
     for one in live.values():
@@ -169,7 +169,7 @@ def free_gpus(
             taken.setdefault(places.get(one.pod_id), set()).update(one.gpu_indices)
     given: list[tuple[int, ...]] = []
     for start in starts:
-        found = _free(control, places[start.pod_id], taken, start.given.gpus)
+        found = _free(ledger, places[start.pod_id], taken, start.given.gpus)
         if found is None:
             return ()
         taken.setdefault(places[start.pod_id], set()).update(found)
@@ -178,10 +178,10 @@ def free_gpus(
 
 
 def _free(
-    control: Control, place: tuple[str, str], taken: Mapping[Any, Set[int]], wanted: int
+    ledger: Ledger, place: tuple[str, str], taken: Mapping[Any, Set[int]], wanted: int
 ) -> tuple[int, ...] | None:
     there = taken.get(place, set())
-    site = control.ledger.snapshot.sites.get(place[0])
+    site = ledger.snapshot.sites.get(place[0])
     shares = int(site.settings.get(GPU_SHARES, "1")) if site is not None and place[0] == LOCAL else 1
     if shares == 1:
         return tuple(islice((number for number in count() if number not in there), wanted))
@@ -190,13 +190,13 @@ def _free(
     return pick((number for number in range(total) if number not in there), wanted, shares)
 
 
-def _interrupt(control: Control, transaction: Transaction, wanted: Interrupt) -> None:
+def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) -> None:
     """Ask it to end; when it has, its job waits again, from its checkpoint (planning.progress)."""
     for attempt in (transaction.get(Attempt, key) for key in wanted.attempt_ids):
         if attempt is not None and runs(attempt) and not attempt.stop_requested:
             transaction.put(replace(attempt, interrupted=wanted.interruption))
-            message = stop_message(control, attempt.id, wanted.interruption.why)
-            transaction.then(partial(send_to_pod, control, attempt.pod_id, message))
+            message = stop_message(channels, attempt.id, wanted.interruption.why)
+            transaction.then(partial(send_to_pod, channels, attempt.pod_id, message))
 
 
 def _bring_up(

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import BRING_UPS, Control
+from gridmill.control.state import BRING_UPS, BringUps, Control
 from gridmill.control.steps.bring_up import _bring_up, _bringing, _is_missing, _not_now
 from gridmill.control.steps.pod_events import hear, with_pod
 from gridmill.control.steps.problems import forget_gone, note_unfit, tell, tell_all
@@ -78,8 +78,8 @@ def observe(control: Control) -> None:
         _observe_site(control, site, deployments)
     for site, port in control.sites.items():
         if isinstance(port, Carries):
-            tell_all(control, f"data at {site}", port.held_up())
-    forget_gone(control)
+            tell_all(control.problems, f"data at {site}", port.held_up())
+    forget_gone(control.ledger, control.problems)
 
 
 def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]) -> None:
@@ -87,7 +87,7 @@ def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]
     if site is None:
         return
     standing = [d for d in deployments if _stands(d) and not control.aside.doing(_bringing(d))]
-    missing = [d for d in standing if any(_is_missing(control, pod) for pod in d.pods)]
+    missing = [d for d in standing if any(_is_missing(control.bring_ups, pod) for pod in d.pods)]
     pods = [pod.id for d in standing for pod in d.pods if pod.state != PodState.GONE]
     if pods:
         look = partial(_look, control, site, missing, pods)
@@ -119,14 +119,14 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
     try:
         looked = done.result()
     except UnavailableError as error:
-        tell(control, f"site {name}", f"site {name} does not answer: {explained(error)}")
+        tell(control.problems, f"site {name}", f"site {name} does not answer: {explained(error)}")
         for deployment in control.ledger.snapshot.deployments.values():
             if deployment.site == name:  # the line to its pods may be cut, too: they are not silent
                 control.bring_ups.silent_since.pop(deployment.id, None)
         return
-    tell(control, f"site {name}", "")
+    tell(control.problems, f"site {name}", "")
     for deployment_id, problem in looked.problems.items():
-        tell(control, deployment_id, problem)
+        tell(control.problems, deployment_id, problem)
     control.bring_ups.brought_up |= looked.brought_up
     transaction = control.begin()
     for deployment in list(control.ledger.snapshot.deployments.values()):
@@ -165,14 +165,14 @@ def _mind_silence(
     ):
         control.bring_ups.silent_since.pop(deployment.id)
         message = f"no pod of it has answered for {control.limits.greeting_seconds:g} s"
-        _count_failure(control, deployment, PodSight(sight=Sight.RUNNING, message=message))
+        _count_failure(control.bring_ups, deployment, PodSight(sight=Sight.RUNNING, message=message))
         transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
 
 
-def _count_failure(control: Control, deployment: Deployment, sight: PodSight) -> None:
-    failures = control.bring_ups.failed.get(deployment.resource, 0) + 1
-    control.bring_ups.failed[deployment.resource] = BRING_UPS + 1 if sight.hopeless else failures
-    control.bring_ups.problems[deployment.resource] = sight.message
+def _count_failure(bring_ups: BringUps, deployment: Deployment, sight: PodSight) -> None:
+    failures = bring_ups.failed.get(deployment.resource, 0) + 1
+    bring_ups.failed[deployment.resource] = BRING_UPS + 1 if sight.hopeless else failures
+    bring_ups.problems[deployment.resource] = sight.message
 
 
 def _pod_gone(
@@ -190,7 +190,7 @@ def _pod_gone(
     if pod.state == PodState.STARTING:
         elsewhere = sight.unfit and note_unfit(control, deployment, pod, sight.message)
         if not (sight.left or elsewhere):
-            _count_failure(control, deployment, sight)
+            _count_failure(control.bring_ups, deployment, sight)
         control.bring_ups.unwilling.setdefault(deployment.resource, set()).add(pod.node)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
     if all(p.state == PodState.GONE for p in deployment.pods):

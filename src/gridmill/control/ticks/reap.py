@@ -9,7 +9,8 @@ from functools import partial
 from math import inf
 
 from gridmill.control.background import done
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Channels, Control, Problems
 from gridmill.control.steps.bring_up import being_brought_up
 from gridmill.control.steps.problems import tell
 from gridmill.control.steps.settle import LOST, settle_attempt
@@ -25,14 +26,14 @@ def reap(control: Control) -> float:
     """Tear down what is being released, beside the ticks; seconds until one that failed is tried again. What
     is just being brought up comes first: else it would be after it was torn down."""
     waits = [inf]
-    for deployment in _released(control):
-        if being_brought_up(control, deployment):
+    for deployment in _released(control.ledger):
+        if being_brought_up(control.aside, control.bring_ups, deployment):
             continue
         wait = control.bring_ups.not_before.get(deployment.id, -inf) - control.clock.monotonic()
         if wait > 0:
             waits.append(wait)
         else:
-            _say_goodbye(control, deployment)
+            _say_goodbye(control.channels, deployment)
             site = control.sites.get(deployment.site)
             then = partial(_torn_down, control, deployment, site)
             control.aside.do(f"tear down {deployment.id}", _tearing_down(control, deployment), then)
@@ -41,23 +42,23 @@ def reap(control: Control) -> float:
 
 def reap_now(control: Control) -> None:
     """The same for a control node that ends: it waits, and what fails is left to end by itself."""
-    for deployment in _released(control):
-        _say_goodbye(control, deployment)
+    for deployment in _released(control.ledger):
+        _say_goodbye(control.channels, deployment)
         site = control.sites.get(deployment.site)
         _torn_down(control, deployment, site, done(_tearing_down(control, deployment)))
 
 
-def _released(control: Control) -> tuple[Deployment, ...]:
-    known = control.ledger.snapshot.deployments.values()
+def _released(ledger: Ledger) -> tuple[Deployment, ...]:
+    known = ledger.snapshot.deployments.values()
     return tuple(deployment for deployment in known if deployment.state == DeploymentState.RELEASING)
 
 
-def _say_goodbye(control: Control, deployment: Deployment) -> None:
+def _say_goodbye(channels: Channels, deployment: Deployment) -> None:
     for pod in deployment.pods:
-        channel = control.channels.by_pod.pop(pod.id, None)
+        channel = channels.by_pod.pop(pod.id, None)
         if channel is not None:
-            control.channels.links.send(channel, [Goodbye(reason=deployment.message)])
-            control.channels.links.drop(channel)
+            channels.links.send(channel, [Goodbye(reason=deployment.message)])
+            channels.links.drop(channel)
 
 
 def discard(control: Control) -> None:
@@ -65,14 +66,16 @@ def discard(control: Control) -> None:
     discarded = control.discarded
     while discarded:
         uri = discarded.pop()
-        control.aside.do(f"remove {uri}", partial(control.storage.remove, uri), partial(_removed, control))
+        control.aside.do(
+            f"remove {uri}", partial(control.storage.remove, uri), partial(_removed, control.problems)
+        )
 
 
-def _removed(control: Control, done: Future[None]) -> None:
+def _removed(problems: Problems, done: Future[None]) -> None:
     try:
         done.result()
     except StorageError as error:
-        control.problems.warn(f"a failed attempt's output stays: {error}")
+        problems.warn(f"a failed attempt's output stays: {error}")
 
 
 def _tearing_down(control: Control, deployment: Deployment) -> Callable[[], None]:
@@ -96,12 +99,12 @@ def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, 
         done.result()
     except UnavailableError as error:
         if site is not None and control.sites.get(deployment.site) is site:
-            tell(control, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
+            tell(control.problems, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
         control.bring_ups.not_before[deployment.id] = (
             control.clock.monotonic() + control.limits.observe_seconds
         )
         return
-    tell(control, deployment.id, "")
+    tell(control.problems, deployment.id, "")
     control.bring_ups.not_before.pop(deployment.id, None)
     current = control.ledger.snapshot.deployments.get(deployment.id)
     if current is not None and current.state == DeploymentState.RELEASING:

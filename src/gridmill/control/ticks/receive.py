@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Channels, Control
 from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
 from gridmill.control.steps.pod_events import _outcome, deployment_of, hear, with_pod
@@ -37,7 +37,7 @@ def receive(control: Control) -> None:
     for received in batch:
         match received.message:
             case None:
-                _closed(control, received.channel)
+                _closed(control.channels, received.channel)
             case Hello() as hello:
                 _hello(control, transaction, received.channel, hello)
             case Events(events=events):
@@ -45,19 +45,19 @@ def receive(control: Control) -> None:
     control.ledger.stage(transaction)
 
 
-def _closed(control: Control, channel: int) -> None:
-    control.channels.open.discard(channel)
-    pod_id = control.channels.by_channel.pop(channel, None)
-    if pod_id is not None and control.channels.by_pod.get(pod_id) == channel:
-        del control.channels.by_pod[pod_id]
+def _closed(channels: Channels, channel: int) -> None:
+    channels.open.discard(channel)
+    pod_id = channels.by_channel.pop(channel, None)
+    if pod_id is not None and channels.by_pod.get(pod_id) == channel:
+        del channels.by_pod[pod_id]
 
 
 def _hello(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
-    deployment = deployment_of(control, transaction, hello.pod_id)
+    deployment = deployment_of(transaction, hello.pod_id)
     pod = _known_pod(deployment, hello)
     refusal = _refusal(control, deployment, pod, hello)
     if refusal or deployment is None or pod is None:
-        transaction.then(partial(_turn_away, control, channel, refusal))
+        transaction.then(partial(_turn_away, control.channels, channel, refusal))
         return
     control.channels.by_pod[pod.id] = channel
     control.channels.by_channel[channel] = pod.id
@@ -69,13 +69,13 @@ def _hello(control: Control, transaction: Transaction, channel: int, hello: Hell
     if (pod.state, pod.address) != (state, hello.address):
         transaction.put(with_pod(deployment, replace(pod, state=state, address=hello.address)))
     # what it acknowledges may be part of this very transaction: a pod forgets what it is told is committed
-    _send_after(control, transaction, channel, Welcome(acknowledged=pod.acknowledged))
+    _send_after(control.channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     _reconcile(control, transaction, channel, hello)
 
 
-def _turn_away(control: Control, channel: int, refusal: str) -> None:
-    control.channels.links.send(channel, [Goodbye(reason=refusal)])
-    control.channels.links.drop(channel)
+def _turn_away(channels: Channels, channel: int, refusal: str) -> None:
+    channels.links.send(channel, [Goodbye(reason=refusal)])
+    channels.links.drop(channel)
 
 
 def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:
@@ -97,15 +97,17 @@ def _refusal(control: Control, deployment: Deployment | None, pod: Pod | None, h
 
 def _reconcile(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
     """Start what the pod has not heard of, repeat stops, end what is fenced off."""
-    mine = {attempt.id: attempt for attempt in _live_on(control, transaction, hello.pod_id)}
+    mine = {attempt.id: attempt for attempt in _live_on(control.ledger, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:
             if attempt.stop_requested or attempt.interrupted is not None:
                 why = attempt.interrupted.why if attempt.interrupted is not None else "stopped"
-                _send_after(control, transaction, channel, stop_message(control, attempt.id, why))
+                _send_after(
+                    control.channels, transaction, channel, stop_message(control.channels, attempt.id, why)
+                )
         elif attempt.state == AttemptState.PLACED and attempt.stop_requested:
-            early = stop_message(control, attempt.id, "stopped before it started")
-            _send_after(control, transaction, channel, early)
+            early = stop_message(control.channels, attempt.id, "stopped before it started")
+            _send_after(control.channels, transaction, channel, early)
             settle_attempt(control, transaction, attempt, STOPPED_EARLY)
         elif attempt.state == AttemptState.PLACED:
             start_attempt(control, transaction, attempt)
@@ -113,23 +115,23 @@ def _reconcile(control: Control, transaction: Transaction, channel: int, hello: 
             settle_attempt(control, transaction, attempt, LOST)
     for attempt_id, state in hello.attempts.items():
         if attempt_id not in mine and state in LIVE_ATTEMPTS:
-            replaced = stop_message(control, attempt_id, "replaced by a newer attempt")
-            _send_after(control, transaction, channel, replaced)
+            replaced = stop_message(control.channels, attempt_id, "replaced by a newer attempt")
+            _send_after(control.channels, transaction, channel, replaced)
 
 
-def _live_on(control: Control, transaction: Transaction, pod_id: str) -> list[Attempt]:
+def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> list[Attempt]:
     """The pod's attempts as this transaction leaves them, without ranks of gangs that have ended."""
-    known = (transaction.get(Attempt, a.id) for a in control.ledger.snapshot.attempts_on(pod_id))
+    known = (transaction.get(Attempt, a.id) for a in ledger.snapshot.attempts_on(pod_id))
     return [attempt for attempt in known if attempt is not None and runs(attempt)]
 
 
-def _send_after(control: Control, transaction: Transaction, channel: int, message: ToPod) -> None:
-    transaction.then(lambda: control.channels.links.send(channel, [message]))
+def _send_after(channels: Channels, transaction: Transaction, channel: int, message: ToPod) -> None:
+    transaction.then(lambda: channels.links.send(channel, [message]))
 
 
 def _events(control: Control, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
     pod_id = control.channels.by_channel.get(channel)
-    deployment = deployment_of(control, transaction, pod_id) if pod_id else None
+    deployment = deployment_of(transaction, pod_id) if pod_id else None
     pod = next((p for p in deployment.pods if p.id == pod_id), None) if deployment else None
     if deployment is None or pod is None:
         return

@@ -7,7 +7,7 @@ and starts their runs.
 from collections.abc import Mapping
 from math import inf
 
-from gridmill.control.ledger import Transaction
+from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Alarms, Control, Watch
 from gridmill.control.steps.begin import as_altered, begin_run, chosen
 from gridmill.control.steps.due_runs import _active, active_runs
@@ -22,6 +22,7 @@ from gridmill.domain.job import When
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import Continuous, Schedule
 from gridmill.errors import GridmillError, PipelineError, StorageError
+from gridmill.ports.clock import Clock
 from gridmill.ports.storage import FileStat
 
 
@@ -58,9 +59,9 @@ def _nothing_new(standing: Mapping[str, Artifact]) -> str:
     return f"there was nothing new: no change of {', '.join(names[:_SHOWN])}{more}"
 
 
-def scheduled_pipeline(control: Control, schedule: Schedule, due: float | None = None) -> Pipeline:
+def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = None) -> Pipeline:
     """What is run of the kept declaration, at that due time. Raises PipelineError."""
-    pipeline = control.ledger.read(Pipeline, schedule.pipeline)
+    pipeline = ledger.read(Pipeline, schedule.pipeline)
     if pipeline is None:
         raise PipelineError(
             f"pipeline {schedule.pipeline!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
@@ -68,7 +69,7 @@ def scheduled_pipeline(control: Control, schedule: Schedule, due: float | None =
     if pipeline.awaits and due is not None:
         times = due_times(schedule.spec, schedule.since, due)
         pipeline = with_values(pipeline, {name: times[name] for name in pipeline.awaits})
-    return chosen(as_altered(control, pipeline), schedule.only)
+    return chosen(as_altered(ledger, pipeline), schedule.only)
 
 
 def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, continuous: Continuous) -> float:
@@ -79,7 +80,7 @@ def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, contin
         return watch.look_at - now
     wait = continuous.check_seconds
     try:
-        watch.message = _in_the_way(control, schedule, continuous)
+        watch.message = _in_the_way(control.ledger, schedule, continuous)
         if watch.message:
             control.looks.listings.pop(
                 _key(schedule), None
@@ -91,21 +92,21 @@ def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, contin
     except GridmillError as error:
         watch.message = f"{error} {error.hint}".strip()
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        watch.message = str(defect(control, f"schedule {schedule.name}", error))
+        watch.message = str(defect(control.problems, f"schedule {schedule.name}", error))
     watch.look_at = now + wait
     return wait or continuous.check_seconds
 
 
-def _in_the_way(control: Control, schedule: Schedule, continuous: Continuous) -> str:
-    active = active_runs(control, schedule)
-    jobs = (job for run in active for job in control.ledger.snapshot.job_runs_of(run.id))
+def _in_the_way(ledger: Ledger, schedule: Schedule, continuous: Continuous) -> str:
+    active = active_runs(ledger, schedule)
+    jobs = (job for run in active for job in ledger.snapshot.job_runs_of(run.id))
     return room_for_block(continuous, active, jobs)
 
 
 def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Continuous, now: float) -> float:
     """Seconds until the next look; 0 while the sources are being listed. A source that only the load can
     tell of is new at each."""
-    pipeline = scheduled_pipeline(control, schedule)
+    pipeline = scheduled_pipeline(control.ledger, schedule)
     found = listed(control, _key(schedule), pipeline.jobs, pipeline.folder)
     if found is None:
         return 0.0
@@ -165,21 +166,21 @@ def keep_schedules(control: Control) -> float:
     if alarms is None:
         return inf
     now = control.clock.now()
-    _notice_sleep(control, alarms, now)
-    waits = [_keep(control, alarms, schedule, now) for schedule in _schedules(control, alarms)]
+    _notice_sleep(control.clock, alarms, now)
+    waits = [_keep(control, alarms, schedule, now) for schedule in _schedules(control.ledger, alarms)]
     return max(0.0, min(waits, default=inf))
 
 
-def _notice_sleep(control: Control, alarms: Alarms, now: float) -> None:
-    offset = now - control.clock.monotonic()
+def _notice_sleep(clock: Clock, alarms: Alarms, now: float) -> None:
+    offset = now - clock.monotonic()
     if alarms.offset is None or abs(offset - alarms.offset) > ASLEEP_SECONDS:
         alarms.awake_since = now
         alarms.times.clear()
     alarms.offset = offset
 
 
-def _schedules(control: Control, alarms: Alarms) -> list[Schedule]:
-    known = control.ledger.snapshot.schedules
+def _schedules(ledger: Ledger, alarms: Alarms) -> list[Schedule]:
+    known = ledger.snapshot.schedules
     for table in (alarms.times, alarms.watches):
         for gone in table.keys() - known.keys():
             del table[gone]
@@ -193,7 +194,7 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
     known, look_at = alarms.times.get(schedule.name, (None, -inf))
     if known is schedule and now < look_at:
         return look_at - now
-    verdict = decide(schedule, now, awake_since=alarms.awake_since, active=_active(control, schedule))
+    verdict = decide(schedule, now, awake_since=alarms.awake_since, active=_active(control.ledger, schedule))
     if verdict.done is None:
         alarms.times[schedule.name] = (schedule, verdict.look_at if not verdict.message else -inf)
         return verdict.look_at - now
@@ -216,7 +217,7 @@ def _dealt_with(
         is_later = verdict.done is not None and verdict.done >= (schedule.done or schedule.since)
         return replace(after, skipped=schedule.skipped + is_later)  # a clock that was set back skips nothing
     try:
-        pipeline = scheduled_pipeline(control, schedule, verdict.start)
+        pipeline = scheduled_pipeline(control.ledger, schedule, verdict.start)
         key = f"schedule {schedule.name} at {verdict.start}"
         found = listed(control, key, pipeline.jobs, pipeline.folder)
         if found is None:
@@ -227,5 +228,5 @@ def _dealt_with(
     except GridmillError as error:
         return replace(after, message=f"{error} {error.hint}".strip(), skipped=schedule.skipped + 1)
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        told = defect(control, f"schedule {schedule.name}", error)
+        told = defect(control.problems, f"schedule {schedule.name}", error)
         return replace(after, message=str(told), skipped=schedule.skipped + 1)

@@ -1,7 +1,7 @@
 """The tick that looks whether waiting jobs that may use several resources are done sooner at another."""
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Choices, Control
 from gridmill.control.steps.site_choice import _may_move, joining_now, move
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import FINISHED_JOBS
@@ -25,7 +25,7 @@ def look_elsewhere(control: Control) -> float:
     if now < control.choices.next_at:
         return control.choices.next_at - now
     if not control.choices.looking:
-        control.choices.looking = _waiting(control)
+        control.choices.looking = _waiting(control.ledger, control.choices)
     joining, transaction = joining_now(control), control.begin()
     for _ in range(min(LOOKS_PER_TICK, len(control.choices.looking))):
         _look_at(control, joining, transaction, control.choices.looking.pop())
@@ -35,11 +35,11 @@ def look_elsewhere(control: Control) -> float:
     return pause
 
 
-def _waiting(control: Control) -> list[str]:
+def _waiting(ledger: Ledger, choices: Choices) -> list[str]:
     """Those that may move, the last in line at the end. What has ended is not looked for again."""
-    snapshot = control.ledger.snapshot
-    known = {key: one for key in control.choices.choosing if (one := snapshot.job_runs.get(key)) is not None}
-    control.choices.choosing = {key for key, one in known.items() if one.state not in FINISHED_JOBS}
+    snapshot = ledger.snapshot
+    known = {key: one for key in choices.choosing if (one := snapshot.job_runs.get(key)) is not None}
+    choices.choosing = {key for key, one in known.items() if one.state not in FINISHED_JOBS}
     waiting = [one for one in known.values() if _may_move(one) and one.run_id in snapshot.runs]
     return [one.id for one in sorted(waiting, key=lambda one: rank_of(one, snapshot.runs[one.run_id]))]
 

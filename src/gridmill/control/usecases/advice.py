@@ -1,6 +1,6 @@
 """Use cases of advice: what is known of a job's workers, and runs that measure more."""
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
 from gridmill.control.steps.begin import begin_run, resources_for
 from gridmill.control.usecases.base import Cases
 from gridmill.domain.advice import Advice
@@ -30,17 +30,17 @@ class _Declared:
     resource: str = ""
 
 
-def advice_on(control: Control, job: Job, pipeline: str, went: str = "") -> Advice | None:
+def advice_on(ledger: Ledger, job: Job, pipeline: str, went: str = "") -> Advice | None:
     """What the attempts of a job say of its workers; None while none of them said anything. `went` is the
     resource that it had last, where it may go to several."""
-    found = resources_for(job, pipeline, control.ledger.snapshot.resources)
+    found = resources_for(job, pipeline, ledger.snapshot.resources)
     resource = next((one for one in found if one.name == went), found[0])
-    return advice_with(control, job, pipeline, resource)
+    return advice_with(ledger, job, pipeline, resource)
 
 
-def advice_with(control: Control, job: Job, pipeline: str, resource: Resource) -> Advice | None:
+def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> Advice | None:
     """The same on a resource that may not be known yet."""
-    snapshot = control.ledger.snapshot
+    snapshot = ledger.snapshot
     name = f"{pipeline}/{job.name}"
     measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
     most = most_of(resource, snapshot.largest(resource.site))
@@ -56,7 +56,7 @@ class AdviceCases(Cases):
         """Advice on `pipeline/job`."""
         declared = self._job(name)
         with self._node.lock:
-            found = advice_on(self._control, declared.job, declared.pipeline.name, declared.resource)
+            found = advice_on(self._ledger, declared.job, declared.pipeline.name, declared.resource)
         if found is None:
             raise _nothing_told(name, declared.job)
         return found
@@ -66,7 +66,7 @@ class AdviceCases(Cases):
         known = (line.job for line in view.jobs)
         jobs = [one for one in known if has_workers(one.job) or may_be_cut(one.job)]
         with self._node.lock:
-            found = [advice_on(self._control, one.job, view.run.pipeline, one.resource) for one in jobs]
+            found = [advice_on(self._ledger, one.job, view.run.pipeline, one.resource) for one in jobs]
         return tuple(one for one in found if one is not None)
 
     def start_probe(self, name: str, *, workers: int, share: float) -> str:

@@ -62,7 +62,7 @@ class ProjectCases(Cases):
             if name not in known:
                 hint = "`gridmill list artifacts` shows what there is."
                 raise NotFoundError(f"there is nothing of a pipeline {name!r}", hint=hint)
-            busy = next(running(self._control, f"{name}/"), None)
+            busy = next(running(self._ledger, f"{name}/"), None)
             if busy is not None:
                 raise ConflictError(f"run {busy} may be changing it", hint="Wait for its end, or stop it.")
         names = dict.fromkeys(one.name for one in artifacts)
@@ -77,9 +77,9 @@ class ProjectCases(Cases):
             runs=tuple(runs),
             job_runs=tuple(job for run in runs for job in self._list(JobRun, parent=run.id)),
             artifacts=tuple(artifacts),
-            aliases=tuple(alias for name in names for alias in aliases_of(self._control, name)),
+            aliases=tuple(alias for name in names for alias in aliases_of(self._ledger, name)),
             uris=tuple(dict.fromkeys(_folders(artifacts))),
-            latest=tuple(one for name in names if (one := find_latest(self._control, name)) is not None),
+            latest=tuple(one for name in names if (one := find_latest(self._ledger, name)) is not None),
             provenances=provenances,
             code=tuple(self._code(provenances)),
             bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
@@ -120,41 +120,41 @@ class ProjectCases(Cases):
     def _note_moves(self, transaction: Transaction, nouns: Iterable[_Moved | Latest], by: str) -> None:
         for noun in nouns:
             if isinstance(noun, Alias):
-                note_set(self._control, transaction, None, noun, by)
+                note_set(self._control.storage, self._control.problems, transaction, None, noun, by)
             elif isinstance(noun, Latest):
-                note_latest_move(self._control, transaction, None, noun, by)
+                note_latest_move(self._control.storage, self._control.problems, transaction, None, noun, by)
 
     def _provenances(self, artifacts: Iterable[Artifact]) -> Iterator[Provenance]:
         for one in artifacts:
-            found = find_provenance(self._control, one.name, one.fingerprint)
+            found = find_provenance(self._control.catalog, one.name, one.fingerprint)
             if found is not None and found.artifact == one.id:
                 yield found
 
     def _code(self, provenances: Iterable[Provenance]) -> Iterator[CodeList]:
         for one in dict.fromkeys(one.code for one in provenances if one.code):
-            code = find_code(self._control, one)
+            code = find_code(self._control.catalog, one)
             if code is not None:
                 yield code
 
     def _new_provenances(self, project: Parcel) -> Iterator[Provenance | CodeList]:
         for code in project.code:
-            if find_code(self._control, code.hash) is None:
+            if find_code(self._control.catalog, code.hash) is None:
                 yield code
         for one in project.provenances:
-            if find_provenance(self._control, one.name, one.fingerprint) is None:
+            if find_provenance(self._control.catalog, one.name, one.fingerprint) is None:
                 yield one
 
     def _latest(self, project: Parcel) -> Iterator[Latest]:
         """What is the latest version of names that have none here; every run here is later than those."""
         for one in project.latest:
-            if find_latest(self._control, one.name) is None:
+            if find_latest(self._ledger, one.name) is None:
                 yield replace(one, order=0)
 
     def _check_not_grown(self, project: Parcel) -> None:
         """Raise ConflictError for another state of a table that is here: an archive is taken as a whole."""
         with self._node.lock:
             for one in project.artifacts:
-                here = versions_of(self._control, one.name) if self._is_new(one) else ()
+                here = versions_of(self._ledger, one.name) if self._is_new(one) else ()
                 if here and one.kind == ArtifactKind.SINK:
                     raise ConflictError(
                         f"this grid has {here[0].id}, the archive {one.id} too: another state of the table",

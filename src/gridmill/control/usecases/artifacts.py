@@ -56,12 +56,12 @@ class VersionCases(Cases):
     def artifact(self, artifact_id: str) -> Artifact:
         """A version by its number or an alias; a name alone is the newest."""
         with self._node.lock:
-            return find_version(self._control, artifact_id)
+            return find_version(self._control.catalog, artifact_id)
 
     def version(self, artifact_id: str) -> VersionView:
         """A version with its names and its lineage."""
         with self._node.lock:
-            return version_view(self._control, artifact_id)
+            return version_view(self._control.catalog, artifact_id)
 
     def aliases(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
@@ -78,26 +78,26 @@ class VersionCases(Cases):
                 self._check_alive(f"{alias.name}@{alias.number}")
             else:
                 self._check_measured(alias)
-            before = find_alias(self._control, alias.id)
+            before = find_alias(self._ledger, alias.id)
             if expected is not None and (before.number if before else 0) != expected:
                 raise StaleVersionError(_moved(alias, before, expected))
             if before is not None:
                 self._ledger.fetch(Alias, alias.id)
             kept = replace(alias, changed=transaction.now)
             transaction.put(kept)
-            note_set(self._control, transaction, before, kept)
+            note_set(self._control.storage, self._control.problems, transaction, before, kept)
         return kept
 
     def _check_alive(self, artifact_id: str) -> None:
-        artifact = find_version(self._control, artifact_id)
+        artifact = find_version(self._control.catalog, artifact_id)
         if artifact.removed:
             raise NotFoundError(f"{artifact.id} was removed", hint="Choose a version that is there.")
 
     def _check_measured(self, alias: Alias) -> None:
         """A metric that no version has would be found out when the alias is used."""
-        find_version(self._control, alias.name)
+        find_version(self._control.catalog, alias.name)
         metric = read_metric(alias.metric)[0]
-        known = {name for one in versions_of(self._control, alias.name) for name in one.output.metrics}
+        known = {name for one in versions_of(self._ledger, alias.name) for name in one.output.metrics}
         if metric not in known:
             near = get_close_matches(metric, known, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(sorted(known))}."
@@ -109,11 +109,11 @@ class VersionCases(Cases):
             self._delete_alias(transaction, alias_id)
 
     def _delete_alias(self, transaction: Transaction, alias_id: str) -> None:
-        before = find_alias(self._control, alias_id)
+        before = find_alias(self._ledger, alias_id)
         if before is not None:
             self._ledger.fetch(Alias, alias_id)
             transaction.delete(Alias, alias_id)
-            note_set(self._control, transaction, before, None)
+            note_set(self._control.storage, self._control.problems, transaction, before, None)
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
         """The first rows of a version, or its files."""
@@ -158,20 +158,24 @@ class VersionCases(Cases):
         control = self._control
         with self._node.lock:
             if versions or "@" in name:
-                found = [find_version(control, one) for one in references_of(name, versions)]
+                found = [find_version(control.catalog, one) for one in references_of(name, versions)]
             else:
-                found = [*reversed(versions_of(control, find_version(control, name).name)[:LAST])]
+                found = [
+                    *reversed(versions_of(control.ledger, find_version(control.catalog, name).name)[:LAST])
+                ]
             models = check_models(found, name)
             views = [
-                VersionView(artifact=one, names=names_of(control, one), bundle=code_of(control, one))
+                VersionView(
+                    artifact=one, names=names_of(control.catalog, one), bundle=code_of(control.ledger, one)
+                )
                 for one in models
             ]
             seconds = {one.id: took for one in models if (took := self._seconds(one)) is not None}
-            return side_by_side(views, seconds, best_by(control, models[0].name))
+            return side_by_side(views, seconds, best_by(control.ledger, models[0].name))
 
     def _seconds(self, artifact: Artifact) -> float | None:
         """How long the attempt took that made it; None where its record is gone."""
-        record = self._control.ledger.store.get(Attempt, artifact.attempt_id)
+        record = self._ledger.store.get(Attempt, artifact.attempt_id)
         attempt = record.noun if record is not None and isinstance(record.noun, Attempt) else None
         return attempt.use.wall_seconds if attempt is not None and attempt.use is not None else None
 
@@ -185,12 +189,12 @@ class VersionCases(Cases):
         """Delete the content of a version or of all; the records stay as removed, for lineage."""
         if dry_run:
             with self._node.lock:
-                return plan_removal(self._control, artifact_id)[0]
+                return plan_removal(self._control.catalog, artifact_id)[0]
         return self._remove(artifact_id, force=force)
 
     def _remove(self, artifact_id: str, *, force: bool = False, of_table: bool = False) -> Removal:
         with self._node.changing() as transaction:
-            plan, versions = plan_removal(self._control, artifact_id, of_table=of_table)
+            plan, versions = plan_removal(self._control.catalog, artifact_id, of_table=of_table)
             check_removal(plan, force=force)
             for one in versions:
                 transaction.put(replace(self._ledger.fetch(Artifact, one.id), removed=True))
@@ -198,7 +202,7 @@ class VersionCases(Cases):
                 self._delete_alias(transaction, alias_id)
             self._control.catalog.newest.pop(versions[0].name, None)
             self._control.catalog.known.clear()
-        for uri in removed_uris(self._control, versions):  # without the lock: it may take long
+        for uri in removed_uris(self._ledger, versions):  # without the lock: it may take long
             self._control.storage.remove(uri)
         for one in versions:
             self._control.storage.remove(manifest_uri(one.name, one.number))

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.steps.begin import check_names, resources_used
 from gridmill.control.steps.pipeline_folders import note_origin
 from gridmill.control.steps.stored_pipelines import active_chunks, chunks_left, chunks_of
@@ -39,13 +38,16 @@ class BackfillCases(Cases):
         """Backfills, by name."""
         request = page_request(tuple, "backfills", limit, cursor)
         with self._node.lock:
-            known, view = self._ledger.snapshot.backfills.values(), partial(backfill_view, self._control)
+            known, view = (
+                self._ledger.snapshot.backfills.values(),
+                partial(backfill_view, self._ledger),
+            )
             return page_of_views(request, known, lambda one: (one.name,), view)
 
     def backfill(self, name: str) -> BackfillView:
         """One backfill with its chunks."""
         with self._node.lock:
-            return backfill_view(self._control, self._backfill(name))
+            return backfill_view(self._ledger, self._backfill(name))
 
     def stop_backfill(self, name: str) -> BackfillView:
         """Start no further chunk."""
@@ -76,7 +78,7 @@ class BackfillCases(Cases):
         with self._node.changing() as transaction:
             self._check(chunks)
             for chunk in chunks[:1]:
-                note_origin(self._control, transaction, chunk.pipeline, adopt=False)
+                note_origin(self._ledger, self._control.storage, transaction, chunk.pipeline, adopt=False)
             self._make_way(transaction, backfill)
             self._put_chunks(transaction, backfill, chunks or self._known(backfill))
             transaction.put(replace(backfill, stopped=False))
@@ -88,15 +90,15 @@ class BackfillCases(Cases):
             order(pipeline)
             check_names(pipeline)
             known = {r.name: r for r in (*self._ledger.snapshot.resources.values(), *pipeline.resources)}
-            resources_used(self._control, pipeline, known)
+            resources_used(self._ledger, pipeline, known)
 
     def _make_way(self, transaction: Transaction, backfill: Backfill) -> None:
         """What is left of another range is not run any more. Raises ConflictError while that one goes on."""
         before = self._ledger.snapshot.backfills.get(backfill.name)
         if before is None or chunk_ids(before) == chunk_ids(backfill):
             return
-        left = chunks_left(self._control, before)
-        if not before.stopped and (left or active_chunks(self._control, before.name)):
+        left = chunks_left(self._ledger, before)
+        if not before.stopped and (left or active_chunks(self._ledger, before.name)):
             raise ConflictError(
                 f"a backfill of {before.name!r} from {before.begins} to {before.ends} is under way",
                 hint=f"Wait for its end, or `gridmill stop backfill {before.name}`.",
@@ -106,7 +108,7 @@ class BackfillCases(Cases):
             transaction.delete(Chunk, chunk.id)
 
     def _known(self, backfill: Backfill) -> tuple[Chunk, ...]:
-        known = known_chunks(self._control, backfill.name)
+        known = known_chunks(self._ledger, backfill.name)
         found = tuple(known[id] for id in chunk_ids(backfill) if id in known)
         if not found:
             raise NotFoundError(f"there is no backfill {backfill.name!r} over that range")
@@ -114,7 +116,10 @@ class BackfillCases(Cases):
 
     def _put_chunks(self, transaction: Transaction, backfill: Backfill, chunks: Sequence[Chunk]) -> None:
         """All but those that are done or under way are to be run, as they are declared now."""
-        known, runs = known_chunks(self._control, backfill.name), runs_of(self._control, backfill.name)
+        known, runs = (
+            known_chunks(self._ledger, backfill.name),
+            runs_of(self._ledger, backfill.name),
+        )
         for chunk in chunks:
             before = known.get(chunk.id)
             if before is not None and stays(before, runs.get(before.run), force=backfill.force):
@@ -140,22 +145,22 @@ def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
         raise InputError(f"pipeline {pipeline.name!r} is not {backfill.name!r}", place="chunks")
 
 
-def backfill_view(control: Control, backfill: Backfill) -> BackfillView:
+def backfill_view(ledger: Ledger, backfill: Backfill) -> BackfillView:
     """A backfill as it stands now, by its runs: one that was resumed counts as it ended then."""
-    chunks, runs = known_chunks(control, backfill.name), runs_of(control, backfill.name)
+    chunks, runs = known_chunks(ledger, backfill.name), runs_of(ledger, backfill.name)
     views = tuple(_view(chunks[id], runs) for id in chunk_ids(backfill) if id in chunks)
     return BackfillView(backfill=backfill, chunks=views, counts=dict(Counter(view.state for view in views)))
 
 
-def known_chunks(control: Control, name: str) -> Mapping[str, Chunk]:
+def known_chunks(ledger: Ledger, name: str) -> Mapping[str, Chunk]:
     """All chunks there ever were of that pipeline, by id."""
-    records = control.ledger.store.list(Chunk, parent=name)
+    records = ledger.store.list(Chunk, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Chunk)}
 
 
-def runs_of(control: Control, name: str) -> Mapping[str, Run]:
+def runs_of(ledger: Ledger, name: str) -> Mapping[str, Run]:
     """That pipeline's runs by id."""
-    records = control.ledger.store.list(Run, parent=name)
+    records = ledger.store.list(Run, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Run)}
 
 

@@ -12,7 +12,7 @@ from gridmill.control.garbage import (
     read_records,
     rubbish,
 )
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
 from gridmill.control.usecases.artifacts import VersionCases
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.retention import DAY_SECONDS
@@ -35,7 +35,7 @@ class HousekeepingCases(VersionCases):
     def usage(self) -> tuple[Usage, ...]:
         """What takes space on the disk: versions, records, folders of pods, caches."""
         things = self._control.house.things()
-        records = read_records(self._control)
+        records = read_records(self._ledger)
         owners: dict[str, list[str]] = {}
         for one in records.artifacts:
             if not one.removed:
@@ -49,10 +49,10 @@ class HousekeepingCases(VersionCases):
         with self._node.lock:
             now = control.now()
             before = now - days * DAY_SECONDS
-            records = read_records(control)
-            versions = old_versions(control, records, now)
-            runs = tuple(old_runs(control, records, before))
-            found = tuple(rubbish(control, records, things, now, before))
+            records = read_records(control.ledger)
+            versions = old_versions(control.catalog, records, now)
+            runs = tuple(old_runs(control.ledger, records, before))
+            found = tuple(rubbish(control.catalog, records, things, now, before))
             if not dry_run:
                 for _, thing in found:
                     control.house.set_aside(thing)
@@ -74,10 +74,10 @@ class HousekeepingCases(VersionCases):
         control, store = self._control, self._ledger.store
         things = control.house.things()
         with self._node.lock:
-            run = _removable(control, run_id)
+            run = _removable(control.ledger, run_id)
             gone = [thing for thing in things if _is_of(thing, run_id)]
-            records = read_records(control)
-            found = rubbish(control, records, gone, math.inf, math.inf)  # its attempts have all ended
+            records = read_records(control.ledger)
+            found = rubbish(control.catalog, records, gone, math.inf, math.inf)  # its attempts have all ended
             left = [thing for _, thing in found]
             told = RunRemoval(
                 run=run_id,
@@ -108,9 +108,9 @@ class HousekeepingCases(VersionCases):
             self._control.house.take_away(thing)
 
 
-def _removable(control: Control, run_id: str) -> Record:
+def _removable(ledger: Ledger, run_id: str) -> Record:
     """The record of a run that may be removed. Raises NotFoundError, ConflictError."""
-    record = control.ledger.store.get(Run, run_id)
+    record = ledger.store.get(Run, run_id)
     if record is None or not isinstance(record.noun, Run):
         raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
     if record.noun.state not in FINISHED_RUNS:

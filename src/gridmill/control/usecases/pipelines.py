@@ -27,9 +27,9 @@ class PipelineCases(Cases):
         with self._node.changing() as transaction:
             order(pipeline)
             check_names(pipeline)
-            note_origin(self._control, transaction, pipeline, adopt=adopt)
-            resources = declare_resources(self._control, transaction, pipeline)
-            resources_used(self._control, pipeline, resources)
+            note_origin(self._ledger, self._control.storage, transaction, pipeline, adopt=adopt)
+            resources = declare_resources(self._ledger, transaction, pipeline)
+            resources_used(self._ledger, pipeline, resources)
             self._ledger.look_up(Pipeline, pipeline.name)  # so that it can be replaced
             transaction.put(pipeline)
             self._put_schedules(transaction, pipeline)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from gridmill.control.state import Control
+from gridmill.control.state import Catalog, SitesSeen
 from gridmill.control.steps.references import find_version
 from gridmill.control.steps.result_names import unknown_name
 from gridmill.control.steps.site_choice import crowded_among, made_before, readings_of
@@ -23,6 +23,7 @@ from gridmill.domain.sink_overrides import AlterVerb, Change
 from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.errors import InputError, NotFoundError, UnavailableError, explained
 from gridmill.ports.site import Carries, SitePort
+from gridmill.ports.storage import Storage
 from gridmill.scheduler.dry_run import Carrying
 from gridmill.scheduler.preflight import Known, missing, missing_of
 from gridmill.scheduler.site_choice import Reading
@@ -32,13 +33,13 @@ Lacking = Mapping[str, Mapping[str, int]]
 
 
 def versions_read(
-    control: Control, pipeline: Pipeline, resources: Mapping[str, Sequence[Resource]]
+    catalog: Catalog, pipeline: Pipeline, resources: Mapping[str, Sequence[Resource]]
 ) -> dict[str, tuple[Artifact, ...]]:
     """The versions that its jobs would read, as they are now, by the sites to which they may go; `resources`
     are those of each job."""
     found: dict[str, dict[str, Artifact]] = {}
     for job in pipeline.jobs:
-        versions = [one for name in _names(job) if (one := _version(control, pipeline, name)) is not None]
+        versions = [one for name in _names(job) if (one := _version(catalog, pipeline, name)) is not None]
         for site in {one.site for one in resources[job.name]}:
             found.setdefault(site, {}).update({one.id: one for one in versions})
     return {site: tuple(versions.values()) for site, versions in found.items() if versions}
@@ -65,25 +66,25 @@ def _lacking(port: Carries, versions: Sequence[Artifact]) -> Mapping[str, int] |
 
 
 def forecast_carrying(
-    control: Control, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
+    catalog: Catalog, sites_seen: SitesSeen, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
 ) -> Carrying:
     """What each job reads, and what it made before. What sites say goes before records."""
     jobs = {job.name for job in pipeline.jobs}
     readings = {
         job.name: tuple(
-            _reading(control, pipeline, name, made_anew=name in jobs - unchanged, lacking=lacking)
+            _reading(catalog, pipeline, name, made_anew=name in jobs - unchanged, lacking=lacking)
             for name in _names(job)
         )
         for job in pipeline.jobs
     }
-    before = {job.name: made_before(control, f"{pipeline.name}/{job.name}") for job in pipeline.jobs}
+    before = {job.name: made_before(catalog, f"{pipeline.name}/{job.name}") for job in pipeline.jobs}
     made = {name: size for name, size in before.items() if size is not None}
-    known = (*control.ledger.snapshot.resources.values(), *pipeline.resources)
+    known = (*catalog.ledger.snapshot.resources.values(), *pipeline.resources)
     return Carrying(
         readings=readings,
         made_bytes=made,
-        away=tuple(control.sites_seen.away),
-        crowded=crowded_among(control, known),
+        away=tuple(sites_seen.away),
+        crowded=crowded_among(sites_seen, known),
     )
 
 
@@ -91,24 +92,24 @@ def _names(job: Job) -> tuple[str, ...]:
     return (*job.all_needs, *job.external_names)
 
 
-def _version(control: Control, pipeline: Pipeline, name: str) -> Artifact | None:
+def _version(catalog: Catalog, pipeline: Pipeline, name: str) -> Artifact | None:
     try:
-        found = find_version(control, name if "/" in name else f"{pipeline.name}/{name}")
+        found = find_version(catalog, name if "/" in name else f"{pipeline.name}/{name}")
     except NotFoundError:
         return None
     return None if found.removed else found
 
 
 def _reading(
-    control: Control, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
+    catalog: Catalog, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
 ) -> Reading:
     """Of what is made anew, all travels; but of a sink only what comes to it."""
-    version = _version(control, pipeline, name)
+    version = _version(catalog, pipeline, name)
     if version is None:
         return Reading(name=name, made_by=name if made_anew else "")
     if not version.output.uri:
         return Reading(name=name, size_bytes=0)
-    known = readings_of(control, (version,))[0]
+    known = readings_of(catalog, (version,))[0]
     said = {site: some[version.id] for site, some in lacking.items() if version.id in some}
     there = {**known.lacking, **said}
     if made_anew and version.kind != ArtifactKind.SINK:
@@ -117,12 +118,12 @@ def _reading(
 
 
 def with_columns_checked(
-    control: Control, pipeline: Pipeline, planned: PlannedJob, unchanged: frozenset[str]
+    catalog: Catalog, pipeline: Pipeline, planned: PlannedJob, unchanged: frozenset[str]
 ) -> PlannedJob:
     """The job with what it would fail with, or may: a table that is loaded again may get the column."""
     job = pipeline.job(planned.job)
-    there, later = _known(control, pipeline, job, unchanged)
-    found = (unknown_name(control, name, job) for name in job.external_names)
+    there, later = _known(catalog, pipeline, job, unchanged)
+    found = (unknown_name(catalog, name, job) for name in job.external_names)
     unknown = [error for error in found if error is not None]
     for error in unknown:
         error.place = pipeline.lines.place(error.place) if pipeline.lines is not None else error.place
@@ -131,7 +132,7 @@ def with_columns_checked(
     return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))
 
 
-def check_change(control: Control, name: str, spec: SinkSpec, change: Change) -> None:
+def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: Change) -> None:
     """Raises InputError where what is added to the sink `name` (`pipeline/job`) names a column that neither
     its newest version nor its declaration has; of what was never loaded nothing is known."""
     if change.verb == AlterVerb.REMOVE:
@@ -140,7 +141,7 @@ def check_change(control: Control, name: str, spec: SinkSpec, change: Change) ->
     others = (change.constraint.references,) if change.constraint and change.constraint.references else ()
     known: dict[str, tuple[str, ...]] = {}
     for called in (sink, *others):
-        found = _expected_version(control, called if "/" in called else f"{pipeline}/{called}")
+        found = _expected_version(catalog, called if "/" in called else f"{pipeline}/{called}")
         if found is not None:
             names = tuple(column.name for column in found.output.columns)
             known[called] = (*names, *_declared(spec)) if called == sink else names
@@ -152,14 +153,14 @@ def check_change(control: Control, name: str, spec: SinkSpec, change: Change) ->
         )
 
 
-def _known(control: Control, pipeline: Pipeline, job: Job, unchanged: frozenset[str]) -> tuple[Known, Known]:
+def _known(catalog: Catalog, pipeline: Pipeline, job: Job, unchanged: frozenset[str]) -> tuple[Known, Known]:
     """The columns of tables that stand as they are, and of sinks that are loaded again. What other jobs will
     make anew is not known."""
     sinks = {one.name: one.sink for one in pipeline.jobs if one.sink is not None}
     there: dict[str, tuple[str, ...]] = {}
     later: dict[str, tuple[str, ...]] = {}
     for name in job.spec.references():
-        found = _expected_version(control, name if "/" in name else f"{pipeline.name}/{name}")
+        found = _expected_version(catalog, name if "/" in name else f"{pipeline.name}/{name}")
         if found is None:
             continue
         if "/" in name or name in unchanged:
@@ -169,9 +170,9 @@ def _known(control: Control, pipeline: Pipeline, job: Job, unchanged: frozenset[
     return there, later
 
 
-def _expected_version(control: Control, reference: str) -> Artifact | None:
+def _expected_version(catalog: Catalog, reference: str) -> Artifact | None:
     try:
-        found = find_version(control, reference)
+        found = find_version(catalog, reference)
     except NotFoundError:
         return None
     return None if found.removed else found
@@ -189,14 +190,14 @@ def _declared(sink: SinkSpec) -> tuple[str, ...]:
 
 
 def with_preflight(
-    control: Control, pipeline: Pipeline, made: DryRun, lock: AbstractContextManager[object]
+    catalog: Catalog, storage: Storage, pipeline: Pipeline, made: DryRun, lock: AbstractContextManager[object]
 ) -> DryRun:
     """The plan with what the check of its jobs found. The data is looked at without the lock."""
     with lock:
-        question = _question(control, pipeline, made)
+        question = _question(catalog, storage, pipeline, made)
     if question is None:
         return made
-    checked = control.storage.preflight(question)
+    checked = storage.preflight(question)
     return replace(
         made,
         jobs=tuple(with_findings(job, pipeline, checked) for job in made.jobs),
@@ -204,25 +205,25 @@ def with_preflight(
     )
 
 
-def _question(control: Control, pipeline: Pipeline, made: DryRun) -> Question | None:
+def _question(catalog: Catalog, storage: Storage, pipeline: Pipeline, made: DryRun) -> Question | None:
     unchanged = {job.job for job in made.jobs if job.unchanged}
     external = {name for job in pipeline.jobs for name in job.external_names}
     standing = {name: f"{pipeline.name}/{name}" for name in unchanged} | {name: name for name in external}
     again = {job.name for job in pipeline.jobs if job.sink is not None or job.dataset is not None} - unchanged
     return preflight_question(
         pipeline,
-        root=control.storage.location,
-        versions=_versions(control, standing),
-        earlier=_versions(control, {name: f"{pipeline.name}/{name}" for name in again}),
+        root=storage.location,
+        versions=_versions(catalog, standing),
+        earlier=_versions(catalog, {name: f"{pipeline.name}/{name}" for name in again}),
         unchanged=unchanged,
     )
 
 
-def _versions(control: Control, references: Mapping[str, str]) -> dict[str, Artifact]:
+def _versions(catalog: Catalog, references: Mapping[str, str]) -> dict[str, Artifact]:
     found: dict[str, Artifact] = {}
     for name, reference in references.items():
         try:
-            version = find_version(control, reference)
+            version = find_version(catalog, reference)
         except NotFoundError:
             continue
         if not version.removed:

@@ -58,11 +58,11 @@ class RunCases(AlterationCases):
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
     ) -> RunView:
         """Start a run and return at once."""
-        declared, pipeline = pipeline, chosen(as_altered(self._control, pipeline), only)
+        declared, pipeline = pipeline, chosen(as_altered(self._ledger, pipeline), only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
-            check_names_known(self._control, pipeline.jobs)
+            check_names_known(self._control.catalog, pipeline.jobs)
             run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
             self._know(transaction, declared)
         return self.run(run.id)
@@ -80,7 +80,7 @@ class RunCases(AlterationCases):
 
     def _plan_run(self, pipeline: Pipeline) -> DryRun:
         check_times(pipeline)
-        pipeline = as_altered(self._control, pipeline)
+        pipeline = as_altered(self._ledger, pipeline)
         listings = list_sources(
             self._control.storage, pipeline.jobs, pipeline.folder, self._control.clock.now()
         )
@@ -88,22 +88,26 @@ class RunCases(AlterationCases):
         broken = find_broken(self._control, pipeline, listings, self._node.lock)
         with self._node.lock:
             snapshot, resources = self._ledger.snapshot, self._resources(pipeline)
-            used = resources_used(self._control, pipeline, resources)
+            used = resources_used(self._ledger, pipeline, resources)
             jobs = tuple(
                 job if used[job.name].default or job.resources else replace(job, resource=used[job.name].name)
                 for job in pipeline.jobs
             )
-            sizes = declared_sizes(self._control, pipeline, listings)
+            sizes = declared_sizes(self._control.catalog, pipeline, listings)
             foreseen = foresee(self._control, pipeline, listings, broken)
             unchanged = frozenset(name for name, one in foreseen.items() if one.version is not None)
-            carrying = forecast_carrying(self._control, pipeline, unchanged, lacking)
+            carrying = forecast_carrying(
+                self._control.catalog, self._control.sites_seen, pipeline, unchanged, lacking
+            )
             made = dry_run(
                 replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, self._control.now()
             )
             going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
             advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
-            conflict = conflict_of(self._control, pipeline)
-            checked = [with_columns_checked(self._control, pipeline, one, unchanged) for one in made.jobs]
+            conflict = conflict_of(self._ledger, self._control.storage, pipeline)
+            checked = [
+                with_columns_checked(self._control.catalog, pipeline, one, unchanged) for one in made.jobs
+            ]
         problems = self._unlisted(pipeline, listings)
         told = (
             replace(
@@ -116,7 +120,7 @@ class RunCases(AlterationCases):
             for job in checked
         )
         made = replace(made, jobs=tuple(told), conflict=conflict)
-        return with_preflight(self._control, pipeline, made, self._node.lock)
+        return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
 
     def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, Listed]) -> Mapping[str, str]:
         """Why sources cannot be listed, by job; not of one whose files a command may write before."""
@@ -131,9 +135,9 @@ class RunCases(AlterationCases):
         """What farms to which its jobs may go say that they lack; they are asked without the lock."""
         with self._node.lock:
             order(pipeline)
-            check_project(self._control, pipeline)
-            found = all_resources_used(self._control, pipeline, self._resources(pipeline))
-            versions = versions_read(self._control, pipeline, found)
+            check_project(self._ledger, pipeline)
+            found = all_resources_used(self._ledger, pipeline, self._resources(pipeline))
+            versions = versions_read(self._control.catalog, pipeline, found)
             sites = self._control.sites.items()
             ports = {name: port for name, port in sites if name not in self._control.sites_seen.away}
         return ask_lacking(ports, versions)
@@ -146,7 +150,7 @@ class RunCases(AlterationCases):
         """One line, from the lock's holder."""
         if not (has_workers(job) or may_be_cut(job)):
             return ""
-        found = advice_with(self._control, job, pipeline, resource)
+        found = advice_with(self._ledger, job, pipeline, resource)
         return found.summary if found else ""
 
     def runs(

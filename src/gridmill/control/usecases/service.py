@@ -91,7 +91,7 @@ class Service(
             waiting_jobs=waiting,
             running_jobs=running,
             deployments=len(self._ledger.snapshot.deployments),
-            troubles=troubles(self._control),
+            troubles=troubles(self._control.problems),
             clients=self.clients(),
         )
 

@@ -25,6 +25,7 @@ from gridmill.domain.sink_status import LoadTask, lag_of, position_of, rejects_o
 from gridmill.domain.source import Source
 from gridmill.domain.states import JobState
 from gridmill.errors import NotFoundError
+from gridmill.ports.clock import Clock
 from gridmill.ports.pages import PAGE_ITEMS, Names, Page, cut_page, page_request
 from gridmill.ports.store import key_of
 from gridmill.scheduler.explain import why_waiting
@@ -32,7 +33,7 @@ from gridmill.scheduler.explain import why_waiting
 
 def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun | None) -> Iterator[LoadTask]:
     """Those of one sink; `newest` is its job in the newest run."""
-    alterations = alterations_of(control, name).changes
+    alterations = alterations_of(control.ledger, name).changes
     found = control.catalog.newest_artifact(name)
     version = found if found is not None and not found.removed else None
     task = LoadTask(sink=name, source="", alterations=len(alterations))
@@ -55,7 +56,7 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
         )
     source = altered(spec, alterations).source if spec is not None else None
     for written in _sources(source, version):
-        told = _with_counts(control, replace(task, source=written), version, files=_has_files(source))
+        told = _with_counts(control.clock, replace(task, source=written), version, files=_has_files(source))
         whole = source is not None and source.sql is not None and source.sql.cursor is None
         yield replace(told, position="all of it") if whole and version is not None else told
 
@@ -84,7 +85,7 @@ def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def _with_counts(control: Control, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
+def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
     """Of files, where the version tells sources apart, what came from this one; else all."""
     if version is None:
         return task
@@ -98,7 +99,7 @@ def _with_counts(control: Control, task: LoadTask, version: Artifact | None, *, 
         rows=version.output.rows or 0,
         rejects=rejects_of(version).get("rows", 0),
         position=position_of(version, files=files),
-        lag_seconds=lag_of(version, control.clock.now()),
+        lag_seconds=lag_of(version, clock.now()),
     )
 
 
@@ -145,14 +146,14 @@ class AlterationCases(Cases):
         """Add or remove a part. Raises InputError for what cannot be, also for a column that is not there."""
         spec = self._declared(name)
         with self._node.changing() as transaction:
-            before = alterations_of(self._control, name)
+            before = alterations_of(self._ledger, name)
             if before.changed:  # kept in the store, and read so that it can be replaced
                 self._ledger.fetch(Alterations, name)
             changes = with_change(spec, before.changes, change)
             after_all = altered(spec, changes)
             after_all.check()
             after_all.source.check()
-            check_change(self._control, name, after_all, change)
+            check_change(self._control.catalog, name, after_all, change)
             after = replace(before, changes=changes, changed=transaction.now)
             transaction.put(after)
         return after

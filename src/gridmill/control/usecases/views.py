@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Control
+from gridmill.control.state import Catalog, Control, Problems
 from gridmill.control.steps.problems import trouble_at, why_left_aside
 from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.artifact import Artifact
@@ -81,7 +81,7 @@ def _whys(control: Control, job_runs: Iterable[JobRun]) -> Mapping[str, str]:
         yield why_left_aside(control, one)
         if one.state is JobState.WAITING:
             resource = snapshot.resource_of(one.resource, one.job.kind)
-            yield trouble_at(control, resource.site) if resource is not None else ""
+            yield trouble_at(control.problems, resource.site) if resource is not None else ""
 
     return {one.id: "; ".join(filter(None, told(one))) for one in job_runs}
 
@@ -112,7 +112,7 @@ def _part_view(control: Control, part: JobRun, attempts: Sequence[Attempt]) -> P
     last = attempts[-1] if attempts else None
     return PartView(
         job=part,
-        node=node or (_node_of(control, last) if last else ""),
+        node=node or (_node_of(control.ledger, last) if last else ""),
         exit_code=last.exit_code if last else None,
         seconds=last.ended - last.placed if last and last.ended is not None else None,
         attempts=tuple(attempts),
@@ -121,10 +121,10 @@ def _part_view(control: Control, part: JobRun, attempts: Sequence[Attempt]) -> P
     )
 
 
-def _node_of(control: Control, attempt: Attempt) -> str:
-    deployment: object = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+def _node_of(ledger: Ledger, attempt: Attempt) -> str:
+    deployment: object = ledger.snapshot.deployments.get(attempt.deployment_id)
     if deployment is None:
-        record = control.ledger.store.get(Deployment, attempt.deployment_id)
+        record = ledger.store.get(Deployment, attempt.deployment_id)
         deployment = record.noun if record is not None else None
     pods = deployment.pods if isinstance(deployment, Deployment) else ()
     return next((pod.node for pod in pods if pod.id == attempt.pod_id), "")
@@ -162,43 +162,43 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
 def _carried(control: Control, attempts: Sequence[Attempt]) -> Mapping[str, Any]:
     """How far an attempt's data is on the way to where it runs, or back."""
     last = attempts[-1] if attempts else None
-    site = control.sites.get(_site_of(control, last)) if last is not None else None
+    site = control.sites.get(_site_of(control.ledger, last)) if last is not None else None
     return site.carried(last.id) if last is not None and isinstance(site, Carries) else {}
 
 
-def _held_up(control: Control, attempts: Sequence[Attempt]) -> str:
+def _held_up(ledger: Ledger, problems: Problems, attempts: Sequence[Attempt]) -> str:
     """What a job waits for whose attempt is at a site that does not answer, or whose data cannot travel."""
     last = attempts[-1] if attempts else None
-    site = _site_of(control, last) if last is not None else ""
+    site = _site_of(ledger, last) if last is not None else ""
     if last is None or not site:
         return ""
-    return trouble_at(control, site) or control.problems.lasting.get(f"data at {site} {last.id}", "")
+    return trouble_at(problems, site) or problems.lasting.get(f"data at {site} {last.id}", "")
 
 
-def _site_of(control: Control, attempt: Attempt) -> str:
+def _site_of(ledger: Ledger, attempt: Attempt) -> str:
     """Where a live attempt is; empty for one that has ended."""
-    deployment = control.ledger.snapshot.deployments.get(attempt.deployment_id)
+    deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     return deployment.site if deployment is not None and attempt.state in LIVE_ATTEMPTS else ""
 
 
-def _standing_metrics(control: Control, versions: Sequence[Artifact]) -> Mapping[str, float]:
+def _standing_metrics(catalog: Catalog, versions: Sequence[Artifact]) -> Mapping[str, float]:
     """Those of the versions that stand for an unchanged job. Of a sink no row was added."""
-    found = {name: value for one in versions for name, value in metrics_of(control, one).items()}
+    found = {name: value for one in versions for name, value in metrics_of(catalog, one).items()}
     return found | ({ADDED: 0.0} if ADDED in found else {})
 
 
 def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], why: str) -> JobView:
     whole = tuple(one for one in attempts if one.rank == 0)
     final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
-    artifacts = tuple(fetch_artifact(control, name) for name in job_run.artifacts)
+    artifacts = tuple(fetch_artifact(control.catalog, name) for name in job_run.artifacts)
     if job_run.state == JobState.UNCHANGED:
-        final = dict(_standing_metrics(control, artifacts))
+        final = dict(_standing_metrics(control.catalog, artifacts))
     return JobView(
         job=job_run,
         attempts=whole,
         ranks=tuple(one for one in attempts if one.rank > 0),
         artifacts=artifacts,
-        why=why or _held_up(control, whole),
+        why=why or _held_up(control.ledger, control.problems, whole),
         progress=_carried(control, whole) or control.reported.progress.get(job_run.id, {}),
         metrics=final or control.reported.metrics.get(job_run.id, {}),
     )
