@@ -1,10 +1,12 @@
 """URIs of a storage root: each names a folder or a file below the root, never the root itself."""
 
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from gridmill.errors import UnsafePathError
 
 
+@lru_cache(maxsize=1024)
 def below(root: str | Path, uri: str) -> Path:
     """The path of `uri` below the folder `root`. Nothing is read from the disk: links are not resolved.
 

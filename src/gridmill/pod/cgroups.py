@@ -13,13 +13,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gridmill.domain.amounts import Amounts
+from gridmill.domain.amounts import KIB, Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.pod.processes import send
 
 RECORD = "cgroups"
 """The file in the pod's folder that lists its cgroup folders, for the cleanup after it."""
 
+_READ_BYTES = 16 * KIB
 _PERIOD_US = 100_000
 _SMALLEST_QUOTA_US = 10_000
 _REACHED = 0.98
@@ -125,7 +126,7 @@ class AttemptGroup:
         """Anonymous and shared memory now, without page cache; None when no cgroup measures it."""
         if self.memory is None:
             return None
-        figures = _figures(self.memory / "memory.stat")
+        figures = _figures(f"{self.memory}/memory.stat")
         if "anon" in figures:
             return figures["anon"] + figures.get("shmem", 0)
         return figures.get("total_rss", 0) + figures.get("total_shmem", 0)
@@ -135,7 +136,7 @@ class AttemptGroup:
         if self.memory is None:
             return 0
         for name in ("memory.peak", "memory.max_usage_in_bytes"):
-            text = _read(self.memory / name)
+            text = _read(f"{self.memory}/{name}")
             if text:
                 return int(text)
         return 0
@@ -144,7 +145,7 @@ class AttemptGroup:
         """How many of its processes the kernel killed for memory."""
         if self.memory is None:
             return 0
-        events = _figures(self.memory / "memory.events") or _figures(self.memory / "memory.oom_control")
+        events = _figures(f"{self.memory}/memory.events") or _figures(f"{self.memory}/memory.oom_control")
         return events.get("oom_kill", 0)
 
     def reached_limit(self) -> bool:
@@ -152,10 +153,10 @@ class AttemptGroup:
         Version 1 counts it also where letting go of cached files was enough."""
         if self.memory is None:
             return False
-        events = _figures(self.memory / "memory.events")
+        events = _figures(f"{self.memory}/memory.events")
         if events:
             return events.get("oom", 0) > 0
-        limit = _read(self.memory / "memory.limit_in_bytes").strip()  # failcnt stays 0 in some kernels
+        limit = _read(f"{self.memory}/memory.limit_in_bytes").strip()  # failcnt stays 0 in some kernels
         return bool(limit) and self.highest_bytes() >= int(limit) * _REACHED
 
     def cpu_seconds(self) -> float | None:
@@ -168,9 +169,9 @@ class AttemptGroup:
 
     def _counted(self, v1: str, v2: str) -> float | None:
         if self.cpuacct is not None:
-            text = _read(self.cpuacct / v1)
+            text = _read(f"{self.cpuacct}/{v1}")
             return int(text) / 1e9 if text else None
-        counts = (_figures(folder / "cpu.stat") for folder in self.folders)
+        counts = (_figures(f"{folder}/cpu.stat") for folder in reversed(self.folders))
         return next((figures[v2] / 1e6 for figures in counts if v2 in figures), None)
 
     def remove(self) -> bool:
@@ -259,8 +260,8 @@ def _make_v2(found: Hierarchies, name: str, capacity: Amounts, record: Path) -> 
 def _hand_down(folder: Path) -> bool:
     """Let folders below have the controllers; False when memory is not among them."""
     for controller in ("memory", "cpu"):
-        _write(folder / "cgroup.subtree_control", f"+{controller}")
-    return "memory" in _read(folder / "cgroup.subtree_control").split()
+        _write(f"{folder}/cgroup.subtree_control", f"+{controller}")
+    return "memory" in _read(f"{folder}/cgroup.subtree_control").split()
 
 
 def _make_v1(found: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
@@ -314,12 +315,12 @@ def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = Fals
     1 cannot: there the pod sees it in the group's counter, and kills the others."""
     if not memory_bytes:
         return
-    if _write(folder / "memory.max", str(memory_bytes)):
-        _write(folder / "memory.swap.max", "0")
-        _write(folder / "memory.oom.group", "1" if ends_together else "0")
+    if _write(f"{folder}/memory.max", str(memory_bytes)):
+        _write(f"{folder}/memory.swap.max", "0")
+        _write(f"{folder}/memory.oom.group", "1" if ends_together else "0")
     else:
         (folder / "memory.limit_in_bytes").write_text(str(memory_bytes))
-        _write(folder / "memory.memsw.limit_in_bytes", str(memory_bytes))
+        _write(f"{folder}/memory.memsw.limit_in_bytes", str(memory_bytes))
 
 
 def _needs_quota(cpus: float) -> bool:
@@ -332,19 +333,19 @@ def _limit_cpus(folder: Path, cpus: float) -> None:
     if not _needs_quota(cpus):
         return
     quota = max(_SMALLEST_QUOTA_US, round(cpus * _PERIOD_US))
-    if not _write(folder / "cpu.max", f"{quota} {_PERIOD_US}"):
-        _write(folder / "cpu.cfs_period_us", str(_PERIOD_US))
-        _write(folder / "cpu.cfs_quota_us", str(quota))
+    if not _write(f"{folder}/cpu.max", f"{quota} {_PERIOD_US}"):
+        _write(f"{folder}/cpu.cfs_period_us", str(_PERIOD_US))
+        _write(f"{folder}/cpu.cfs_quota_us", str(quota))
 
 
 def kill_all(folder: Path) -> None:
     """SIGKILL to every process in it: at once where the kernel can, else frozen first so that none forks."""
-    if _write(folder / "cgroup.kill", "1"):
+    if _write(f"{folder}/cgroup.kill", "1"):
         return
-    frozen = _write(folder / "freezer.state", "FROZEN")
+    frozen = _write(f"{folder}/freezer.state", "FROZEN")
     send(_pids(folder), signal.SIGKILL)
     if frozen:
-        _write(folder / "freezer.state", "THAWED")
+        _write(f"{folder}/freezer.state", "THAWED")
 
 
 def destroy(folder: Path, patience_seconds: float = 2.0) -> bool:
@@ -380,23 +381,33 @@ def _remove(folder: Path) -> bool:
 
 
 def _pids(folder: Path) -> list[int]:
-    return [int(pid) for pid in _read(folder / "cgroup.procs").split()]
+    return [int(pid) for pid in _read(f"{folder}/cgroup.procs").split()]
 
 
-def _figures(path: Path) -> dict[str, int]:
+def _figures(path: str | Path) -> dict[str, int]:
     """A file of lines `name number`."""
     pairs = (line.split() for line in _read(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
-def _read(path: Path) -> str:
+def _read(path: str | Path) -> str:
+    """Its text; empty where it is not there. Each job needs several: no layers of an open file."""
     try:
-        return path.read_text()
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
+    try:
+        text = b""
+        while more := os.read(descriptor, _READ_BYTES):
+            text += more
+        return text.decode()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
 
 
-def _write(path: Path, text: str) -> bool:
+def _write(path: str | Path, text: str) -> bool:
     """False where the kernel does not take it; never makes a file."""
     try:
         descriptor = os.open(path, os.O_WRONLY)

@@ -183,11 +183,17 @@ def execute(order: Order, home: Path, work: Path) -> NoReturn:
 def make_ready(order: Order, home: Path, work: Path, environment: Mapping[str, str]) -> Program:
     """All that the command finds on the disk, made now. Raises InputError, StorageError, OSError."""
     program = prepare(order, home, work)
-    Path(environment["GRIDMILL_OUTPUT"]).mkdir(parents=True, exist_ok=True)
+    make_folder(environment["GRIDMILL_OUTPUT"])
     hand_over(order, work)
     if order.checkpoint_uri:
-        Path(environment["GRIDMILL_CHECKPOINTS"]).mkdir(parents=True, exist_ok=True)
+        make_folder(environment["GRIDMILL_CHECKPOINTS"])
     return program
+
+
+def make_folder(path: str | Path) -> None:
+    """Have a folder there, as a rule one that the pod has made already. Raises OSError."""
+    if not os.path.isdir(path):
+        os.makedirs(path, exist_ok=True)
 
 
 def not_executed(name: str, error: OSError, environment: Mapping[str, str]) -> InputError:
@@ -223,9 +229,9 @@ def prepare(order: Order, home: Path, work: Path) -> Program:
 def unpack_code(order: Order, home: Path, work: Path) -> Path:
     """A private copy of the project's code, `code` in the work folder. Raises InputError, StorageError."""
     code = work / CODE
-    (work / "tmp").mkdir(parents=True, exist_ok=True)
+    make_folder(work / "tmp")
     if order.bundle is None:
-        code.mkdir(exist_ok=True)
+        make_folder(code)
     else:
         private_copy(unpacked(home, order.bundle, order.bundle_path), code)
     return code

@@ -40,7 +40,7 @@ class EmptyFolders:
         self._free: dict[str, list[str]] = {}
         self._usual: dict[str, _Look] = {}
 
-    def make(self, path: Path, role: str, *, mode: int = 0o777) -> None:
+    def make(self, path: str | Path, role: str, *, mode: int = 0o777) -> None:
         """A new folder at `path`. Raises FileExistsError where something is there, OSError."""
         free = self._free.get(role)
         if not free:

@@ -57,21 +57,22 @@ def create_attempt_folder(folder: Path, order: Order, empties: EmptyFolders) -> 
     if not folder.parent.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
     empties.make(folder, ATTEMPT, mode=0o700)
-    work = folder / "work"
-    empties.make(work, INNER)
+    empties.make(f"{folder}/work", INNER)
     if order.job.kind == JobKind.COMMAND:
-        empties.make(work / "tmp", INNER)
-        empties.make(work / CODE, INNER)
-        _make_no_files(order, work, empties)
+        empties.make(f"{folder}/work/tmp", INNER)
+        empties.make(f"{folder}/work/{CODE}", INNER)
+        _make_no_files(order, folder / "work", empties)
         with contextlib.suppress(OSError, GridmillError):  # its process tries again, and says what is wrong
             create_output(order, empties)
-    descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(f"{folder}/order.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(encode(order))
 
 
 def _make_no_files(order: Order, work: Path, empties: EmptyFolders) -> None:
     """The empty folders of needed jobs that left nothing."""
+    if not order.job.needs:
+        return
     place = work / NO_FILES
     folders = [folder for folder in input_folders(order, work).values() if folder.parent == place]
     if folders:
