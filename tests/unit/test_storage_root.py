@@ -181,7 +181,7 @@ def test_a_bundle_with_another_hash_is_refused(root: Root, data: Path, tmp_path:
 def test_a_bundle_that_cannot_be_written(data: Path, tmp_path: Path) -> None:
     (tmp_path / "bundles").write_text("a file")
     bundle = make_bundle(data, tmp_path / "cache")
-    with pytest.raises(StorageError, match="cannot keep the code bundle"):
+    with pytest.raises(StorageError, match="cannot be written"):
         Root(tmp_path, bundles=tmp_path / "bundles").put_bundle(bundle.hash, bundle.path.read_bytes())
 
 

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from gridmill.cli.backfill import told
 from gridmill.cli.farm_status import carriage_words, way_words
-from gridmill.cli.format import amounts, in_use, moment
+from gridmill.cli.format import amounts, in_use, moment, scalar
 from gridmill.cli.render import details
 from gridmill.cli.session import emit, show
 from gridmill.cli.tables import COLOURS, FittedTable, table
-from gridmill.domain.amounts import show_bytes, show_number, show_period, show_seconds
+from gridmill.domain.amounts import show_bytes, show_period, show_seconds
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Column
 from gridmill.domain.backfill import Backfill, BackfillView, ChunkState
 from gridmill.domain.column_statistics import ColumnLine, column_lines, columns_left_out
@@ -238,7 +238,7 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
     one, told = view.artifact, view.artifact.output.details
     options = {name: value for name, value in options_of(told).items() if value is not None}
     waited = options.pop("data_wait_share", None)
-    settings = ", ".join(f"{name} {_value(value)}" for name, value in options.items())
+    settings = ", ".join(f"{name} {scalar(value)}" for name, value in options.items())
     rows, left_out = _mapping(one, "rows"), _mapping(one, "not_measured")
     counts = {split: rows.get(split, 0) - left_out.get(split, 0) for split in ("validation", "test")}
     measured = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
@@ -269,7 +269,7 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
         yield Text("\ntakes", style="bold")
         types = {column.name: column.type for each in view.lineage for column in each.output.columns}
         weights = _mapping(one, "importance")
-        rows_ = [(name, types.get(name, ""), _value(weights.get(name))) for name in takes[:_LISTED]]
+        rows_ = [(name, types.get(name, ""), scalar(weights.get(name))) for name in takes[:_LISTED]]
         yield table("column", "type", "importance" if weights else "", rows=rows_)
         yield from _more(len(takes))
     if one.output.metrics:
@@ -305,13 +305,9 @@ def metric_table(values: Mapping[str, float]) -> RenderableType:
     splits = [split for split in _SPLITS if any(name.startswith(f"{split}_") for name in values)]
     plain = {name: value for name, value in values.items() if not name.startswith(tuple(_SPLITS))}
     names = dict.fromkeys(name.partition("_")[2] for name in values if name not in plain)
-    rows = [(name, *(_value(values.get(f"{split}_{name}")) for split in splits)) for name in names]
-    rows += [(marked(name), _value(value), *[""] * (len(splits) - 1)) for name, value in plain.items()]
+    rows = [(name, *(scalar(values.get(f"{split}_{name}")) for split in splits)) for name in names]
+    rows += [(marked(name), scalar(value), *[""] * (len(splits) - 1)) for name, value in plain.items()]
     return table("metric", *(splits or [""]), rows=rows)
-
-
-def _value(value: object) -> str:
-    return "" if value is None else show_number(value) if isinstance(value, float) else str(value)
 
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?.*")
@@ -320,7 +316,7 @@ _WIDEST_VALUE = 40
 
 def _in_cell(value: object) -> str:
     """The value without what says little: times to the minute, the beginning of long texts."""
-    text = _TIME.sub(r"\1 \2", _value(value))
+    text = _TIME.sub(r"\1 \2", scalar(value))
     return text if len(text) <= _WIDEST_VALUE else f"{text[: _WIDEST_VALUE - 1]}…"
 
 
@@ -350,9 +346,9 @@ def _distributions(one: Artifact) -> Iterator[RenderableType]:
 
 
 def _distribution_row(line: ColumnLine) -> tuple[object, ...]:
-    values = ", ".join(_value(value) for value in line.values)
+    values = ", ".join(scalar(value) for value in line.values)
     values = f"not computed: {line.problem}" if line.problem else values
-    return (line.name, line.bars, f"{line.missing:.1%}", values, _value(line.with_label))
+    return (line.name, line.bars, f"{line.missing:.1%}", values, scalar(line.with_label))
 
 
 def _column_row(column: Column, known: Mapping[str, Any]) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import floor
 
-from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_seconds
+from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
 from gridmill.domain.environment_build import is_building, state_of
 from gridmill.domain.graph import critical_path
 from gridmill.domain.metrics import headline, metrics
@@ -49,6 +49,11 @@ def in_use(view: ProjectView) -> tuple[str, str, str]:
     cpus = "" if project.cpus is None else f" of {project.cpus:g}"
     gpus = "" if project.gpus is None else f" of {project.gpus}"
     return f"{view.cpus:g}{cpus}", f"{show_bytes(view.memory_bytes)}{memory}", f"{view.gpus}{gpus}"
+
+
+def scalar(value: object) -> str:
+    """A value of a table; empty for None."""
+    return "" if value is None else show_number(value) if isinstance(value, float) else str(value)
 
 
 def whose(run: Run) -> str:

@@ -18,7 +18,7 @@ import typer
 from gridmill.cli.completion import complete_names, complete_nouns, complete_pipelines, complete_states
 from gridmill.cli.configure import stands_for
 from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
-from gridmill.cli.format import amounts, in_use, moment, whose
+from gridmill.cli.format import amounts, in_use, moment, scalar, whose
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session, show_table
 from gridmill.cli.session import show as show_text
@@ -175,7 +175,7 @@ def _row(trial: Trial, names: Sequence[str], best: int) -> tuple[str, ...]:
         f"{trial['number']}{' *' if trial['number'] == best else ''}",
         _STATES.get(state, state),
         "" if value is None else show_number(value),
-        *(_word(trial["parameters"].get(name)) for name in names),
+        *(scalar(trial["parameters"].get(name)) for name in names),
         "" if seconds is None else show_seconds(seconds),
         trial.get("message") or "",
     )
@@ -183,10 +183,6 @@ def _row(trial: Trial, names: Sequence[str], best: int) -> tuple[str, ...]:
 
 _STATES = {"complete": "succeeded", "pruned": "ended early", "fail": "failed"}
 """The states of trials, shown in the terms of job states."""
-
-
-def _word(value: object) -> str:
-    return "" if value is None else show_number(value) if isinstance(value, float) else str(value)
 
 
 NounName = Annotated[

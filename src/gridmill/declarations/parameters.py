@@ -5,7 +5,6 @@ is bound as a value and never part of the statement; elsewhere it is text. A tex
 becomes the value itself.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
@@ -18,7 +17,7 @@ from gridmill.declarations.problems import FieldPath, Problem, did_you_mean, sho
 from gridmill.declarations.shell import UnsafeError, fill_shell
 from gridmill.declarations.yaml import Document, Fields, Items, Real, Value, Whole, parse_documents, scalar
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.naming import read_moment
+from gridmill.domain.naming import read_moment, word
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.sql_statement import DUE, REFERENCE, Given, check_statement, literals, references_of
@@ -386,13 +385,6 @@ def _is_list(value: Value) -> TypeGuard[Items]:
 def _zoned(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def word(value: object) -> str:
-    """A parameter's value as `--set` writes it."""
-    if isinstance(value, list | tuple):
-        return json.dumps([one if isinstance(one, bool | int | float) else str(one) for one in value])
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _like(default: Word, text: str) -> Word:

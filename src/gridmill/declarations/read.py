@@ -19,7 +19,7 @@ from typing import TypeAlias
 from pydantic_core import ErrorDetails, ValidationError
 
 from gridmill.declarations.other_tools import pointer
-from gridmill.declarations.parameters import Filled, fill_in, with_values, word
+from gridmill.declarations.parameters import Filled, fill_in, with_values
 from gridmill.declarations.problems import (
     FieldPath,
     Problem,
@@ -31,6 +31,7 @@ from gridmill.declarations.problems import (
 from gridmill.declarations.schema import FLATTENED, KINDS, nouns_in, origin_of, parts, validator
 from gridmill.declarations.validate import check
 from gridmill.declarations.yaml import Document, Fields, lines_of, parse_documents
+from gridmill.domain.naming import word
 from gridmill.domain.pipeline import Pipeline, Written
 from gridmill.domain.resource import Resource
 from gridmill.domain.sink import Constraint, Outage, SinkSpec

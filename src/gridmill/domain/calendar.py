@@ -96,3 +96,9 @@ def plus_months(local: datetime, months: int) -> datetime:
 def months_later(time: float, months: int, zone: tzinfo) -> float:
     """The Unix time at which it is the same local time so many months later."""
     return moment_of(plus_months(local_time(time, zone), months), zone)
+
+
+def show_moment(moment: datetime) -> str:
+    """`1 January 2024 12:00:00`: day and month cannot be confused."""
+    day = f"{moment.day} {moment:%B} {moment.year}"
+    return day if moment.time() == datetime.min.time() else f"{day} {moment:%H:%M:%S}"

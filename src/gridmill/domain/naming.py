@@ -3,6 +3,7 @@
 Names become parts of paths and ids, so their characters are restricted.
 """
 
+import json
 import re
 from datetime import UTC, datetime, tzinfo
 from ipaddress import AddressValueError, IPv6Address
@@ -72,3 +73,10 @@ def read_moment(text: str, place: str = "", zone: tzinfo = UTC) -> datetime:
     if zone is UTC:
         return moment.replace(tzinfo=UTC)
     return datetime.fromtimestamp(moment_of(moment, zone), UTC)
+
+
+def word(value: object) -> str:
+    """A parameter's value as `--set` writes it."""
+    if isinstance(value, list | tuple):
+        return json.dumps([one if isinstance(one, bool | int | float) else str(one) for one in value])
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,7 +4,6 @@ The Git commit that the project's folder has checked out is read from Git's file
 installed.
 """
 
-import json
 import re
 import socket
 import warnings
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gridmill.domain.amounts import MIB, show_bytes
+from gridmill.domain.naming import word
 from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.ports.grid import Grid
@@ -174,10 +174,4 @@ def with_bundle(
 
 def words(values: Mapping[str, Any] | None) -> dict[str, str]:
     """Parameters as `--set` writes them."""
-    return {key: _word(value) for key, value in (values or {}).items()}
-
-
-def _word(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return json.dumps([one if isinstance(one, bool | int | float) else str(one) for one in value])
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {key: word(value) for key, value in (values or {}).items()}

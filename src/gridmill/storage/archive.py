@@ -27,6 +27,7 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.storage.manifests import FILES, check_archived, manifests_of, renew_manifests
 from gridmill.storage.manifests import homes as manifest_homes
+from gridmill.transfer.durable import sync
 
 STAGING = ".import-"
 """Prefix of the names of unpacking folders, directly below the storage root."""
@@ -170,7 +171,7 @@ def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, chec
             check_archived(project.artifacts, root, {name: one.sha256 for name, one in entries.items()})
             content = encode(Manifest(project=project, files=entries))
             archive.writestr(zipfile.ZipInfo(_MANIFEST, _EPOCH), content)
-        _sync(draft)
+        sync([draft])
         check()
         draft.replace(target)
     except FileNotFoundError as error:
@@ -243,11 +244,6 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> Entry:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 @contextmanager

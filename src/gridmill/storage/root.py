@@ -367,7 +367,7 @@ class Root:
         shared = Path(self.shared_bundle(bundle))
         try:
             if not shared.exists():
-                _write(shared, self._bundle_path(bundle).read_bytes())
+                write_whole(shared, self._bundle_path(bundle).read_bytes())
         except OSError as error:
             raise StorageError(f"cannot be shared: {error.strerror}", place=str(shared)) from error
 
@@ -378,7 +378,7 @@ class Root:
             return
         if bundle_hash(data) != bundle:
             raise InputError(f"the code bundle does not have the hash {bundle}")
-        _write(path, data)
+        write_whole(path, data)
 
     def _bundle_path(self, bundle: str) -> Path:
         if not _HASH.fullmatch(bundle):
@@ -401,18 +401,3 @@ def _remove(found: Path) -> None:
         with suppress(FileNotFoundError):  # somebody else removes it too: go on with what is left
             rmtree(path)
     path.unlink(missing_ok=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
-    except OSError as error:
-        if path.parent.is_dir():
-            draft.unlink(missing_ok=True)
-        raise StorageError(f"cannot keep the code bundle: {error.strerror}", place=str(path)) from error

@@ -8,6 +8,7 @@ or 14 digits can be a date.
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from gridmill.domain.calendar import show_moment
 from gridmill.domain.dataset import NUMBER_FORMATS
 from gridmill.domain.source import DATE_DIGITS, UNIX_UNITS
 from gridmill.jobs.duckdb_engine import literal, quoted
@@ -143,11 +144,5 @@ def shows(unit: str, number: float) -> bool:
 
 def readings(number: float, units: tuple[str, ...] = NUMBER_FORMATS) -> str:
     """What a number says in each unit that it shows: `1 January 2024 (seconds since 1970)`."""
-    said = (f"{long(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
+    said = (f"{show_moment(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
     return " or ".join(said)
-
-
-def long(moment: datetime) -> str:
-    """A time that nobody can mistake."""
-    day = f"{moment.day} {moment:%B} {moment.year}"
-    return day if moment.time() == datetime.min.time() else f"{day} {moment:%H:%M:%S}"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gridmill.domain.amounts import show_count
+from gridmill.domain.calendar import show_moment
 from gridmill.domain.dataset import NUMBER_FORMATS, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import UNIX_UNITS
@@ -23,7 +24,6 @@ from gridmill.jobs.dataset.epochs import (
     NAMES,
     fits_sql,
     is_numeric,
-    long,
     readings,
     shows,
     shows_sql,
@@ -362,7 +362,7 @@ def unit_lines(units: Units) -> Iterator[str]:
         for name, one in columns.items():
             moment = time_of(one.unit, one.example) if one.example is not None else None
             if one.shown and moment is not None:
-                said = f"{_shown(one.example or 0)} is {long(moment)}"
+                said = f"{_shown(one.example or 0)} is {show_moment(moment)}"
                 yield f"{name!r} of {table_words(table)} is read as {NAMES[one.unit]} ({one.unit}): {said}"
 
 

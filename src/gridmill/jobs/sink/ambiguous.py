@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gridmill.domain.calendar import show_moment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType
 from gridmill.errors import DataError
@@ -144,14 +145,14 @@ def _ambiguous(name: str, text: str, family: tuple[Form, ...], left: tuple[Form,
         said = " or ".join(numbers[mark] for mark in left)
         lines = "`decimal: '.'` (commas group thousands) or `decimal: ','`"
     elif family == ORDERS:
-        said = " or ".join(_long(_moment(text, form)) for form in left)
+        said = " or ".join(show_moment(_moment(text, form)) for form in left)
         lines = " or ".join(
             f"`timestamp_format: {{{name}: {pattern!r}}}` ({_ORDER_NAMES[form]})"
             for form, pattern in zip(ORDERS, _patterns(text), strict=True)
         )
     else:
         units = [form for form in left if Moments(pa.array([text]), declared=True).forms[form].ok[0]]
-        said = " or ".join(f"{_long(_moment(text, form))} ({_UNIT_NAMES[form]})" for form in units)
+        said = " or ".join(f"{show_moment(_moment(text, form))} ({_UNIT_NAMES[form]})" for form in units)
         lines = " or ".join(f"`timestamp_format: {{{name}: {_unit_pattern(text, form)}}}`" for form in units)
     return Unclear(
         text=text,
@@ -170,12 +171,6 @@ def _moment(text: str, form: Form) -> datetime:
 
 
 _MICROSECOND = datetime.resolution
-
-
-def _long(moment: datetime) -> str:
-    """A time that nobody can mistake."""
-    day = f"{moment.day} {moment:%B} {moment.year}"
-    return day if moment.time() == datetime.min.time() else f"{day} {moment:%H:%M:%S}"
 
 
 def _unit_pattern(text: str, form: Form) -> str:

@@ -114,7 +114,7 @@ class Moments:
             if self.declared:
                 self._read_numbers()
             for pattern in _SHORT:
-                self.short |= _mask(pc.match_substring_regex(self.texts, pattern))
+                self.short |= as_mask(pc.match_substring_regex(self.texts, pattern))
             self.short &= ~self.plain.ok
 
     def by(self, family: tuple[Form, ...]) -> Mask:
@@ -153,7 +153,7 @@ class Moments:
     def _is_date_of_digits(self) -> Mask:
         """Dates of 8 and 14 digits are no numbers of seconds: those would be of 1970, or of 2600."""
         length = pc.binary_length(self.texts)
-        return self.forms[Form.DIGITS].ok & _mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
+        return self.forms[Form.DIGITS].ok & as_mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
 
 
 def _fill(found: Reading, more: Reading) -> None:
@@ -163,7 +163,8 @@ def _fill(found: Reading, more: Reading) -> None:
     found.ok = found.ok | more.ok
 
 
-def _mask(found: pa.Array) -> Mask:
+def as_mask(found: pa.Array | pa.ChunkedArray) -> Mask:
+    """Whether each is true; null is not."""
     mask: Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
     return mask
 
@@ -180,7 +181,7 @@ class _Parts:
         found = pc.extract_regex(texts, pattern)
         names = [item.name for item in found.type]
         groups = {name: pc.fill_null(pc.struct_field(found, name), "") for name in names}
-        return cls(groups, _mask(pc.is_valid(found)))
+        return cls(groups, as_mask(pc.is_valid(found)))
 
     def renamed(self, names: Mapping[str, str]) -> "_Parts":
         return _Parts({names.get(name, name): group for name, group in self.groups.items()}, self.there)
@@ -188,7 +189,7 @@ class _Parts:
     def is_there(self, name: str) -> Mask:
         if name not in self.groups:
             return np.zeros(len(self.there), bool)
-        return _mask(pc.not_equal(self.groups[name], ""))
+        return as_mask(pc.not_equal(self.groups[name], ""))
 
     def number(self, name: str, default: int = 0) -> Numbers:
         if name not in self.groups:
@@ -209,7 +210,7 @@ class _Parts:
         """Whether the same sign stands before and after the middle part."""
         if "before" not in self.groups:
             return np.ones(len(self.there), bool)
-        return _mask(pc.equal(self.groups["before"], self.groups["after"]))
+        return as_mask(pc.equal(self.groups["before"], self.groups["after"]))
 
     def _days(self) -> tuple[Numbers, Mask]:
         year = self.number("year", 1)
@@ -250,7 +251,7 @@ class _Parts:
         ok = (hour < 24) & (minute < 60) & (second < 60) & ~(half & ((hour < 1) | (hour > 12)))
         ok &= self.is_there("minute") | half | ~self.is_there("hour") | self._is_iso_hour()
         if half.any():
-            late = _mask(pc.starts_with(self.groups["half"], "p"))
+            late = as_mask(pc.starts_with(self.groups["half"], "p"))
             hour = np.where(half, hour % 12 + 12 * late, hour)
         seconds = hour * 3600 + minute * 60 + second
         return seconds * 10**6 + self._fraction(6) - self._offset() * 60 * 10**6, ok
@@ -259,8 +260,8 @@ class _Parts:
         """ISO 8601 has times of two digits: 2024-01-01T10."""
         if "hour" not in self.groups or "before" not in self.groups or "name" in self.groups:
             return np.zeros(len(self.there), bool)
-        two = _mask(pc.equal(pc.binary_length(self.groups["hour"]), 2))
-        return two & _mask(pc.equal(self.groups["before"], "-"))
+        two = as_mask(pc.equal(pc.binary_length(self.groups["hour"]), 2))
+        return two & as_mask(pc.equal(self.groups["before"], "-"))
 
     def _fraction(self, digits: int) -> Numbers:
         """Of a second, in so many digits: what is finer is cut."""
@@ -278,7 +279,7 @@ class _Parts:
             return np.zeros(len(self.there), np.int64)
         digits = pc.replace_substring_regex(self.groups["zone"], "[^0-9]", "")
         padded = pc.utf8_rpad(digits, width=4, padding="0").cast(pa.int64()).to_numpy(zero_copy_only=False)
-        behind = _mask(pc.starts_with(self.groups["zone"], "-"))
+        behind = as_mask(pc.starts_with(self.groups["zone"], "-"))
         minutes: Numbers = np.where(behind, -1, 1) * (padded // 100 * 60 + padded % 100)
         return minutes
 
@@ -297,11 +298,11 @@ def _counted(parts: _Parts, ok: Mask, factor: int) -> Reading:
     """Numbers since 1970; factor 0: nanoseconds, of which thousands are cut."""
     digits = parts.groups["whole"]
     beyond = pc.and_(pc.greater_equal(pc.binary_length(digits), len(_LARGEST)), pc.greater(digits, _LARGEST))
-    ok = ok & ~_mask(beyond)
+    ok = ok & ~as_mask(beyond)
     whole = pc.if_else(pa.array(ok), digits, "0").cast(pa.int64()).to_numpy()
     fraction = np.where(ok, parts._fraction(6), 0)
     micros = whole // 1000 if factor == 0 else whole * factor + fraction * factor // 10**6
-    negative = _mask(pc.equal(parts.groups["sign"], "-"))
+    negative = as_mask(pc.equal(parts.groups["sign"], "-"))
     micros = np.where(negative, -micros, micros)
     ok = ok & (micros >= _LIMITS[0]) & (micros <= _LIMITS[1])
     return Reading(micros, ok, ok)

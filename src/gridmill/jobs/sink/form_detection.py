@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.domain.frozen import dataclass
-from gridmill.jobs.sink.dates import Mask, Moments, distinct
+from gridmill.jobs.sink.dates import Mask, Moments, as_mask, distinct
 from gridmill.jobs.sink.value_forms import (
     ANY,
     MARKS,
@@ -65,15 +65,15 @@ class Narrowing:
         different, _ = distinct(texts)
         column = pa.chunked_array([different])
         plain = {mark: as_plain(column, mark, declared=self.declared) for mark in MARKS}
-        ok = {mark: _mask(pc.not_equal(numbers, NOT_A_NUMBER)) for mark, numbers in plain.items()}
+        ok = {mark: as_mask(pc.not_equal(numbers, NOT_A_NUMBER)) for mark, numbers in plain.items()}
         numbers = ok[Form.POINT] | ok[Form.COMMA]
         if not (numbers.any() if self.declared else numbers.all()):
             return False
         for mark in MARKS:
             self._rule_out(mark, numbers & ~ok[mark], different)
-            if mark in self.whole and _mask(pc.match_substring_regex(plain[mark], r"[.eEnN]")).any():
+            if mark in self.whole and as_mask(pc.match_substring_regex(plain[mark], r"[.eEnN]")).any():
                 self.whole.discard(mark)
-        either = _mask(is_ambiguous(column))
+        either = as_mask(is_ambiguous(column))
         if either.any():
             self.opens.setdefault(MARKS, _first(different, either))
         return True
@@ -132,11 +132,6 @@ def _are_numbers(texts: pa.StringArray) -> bool:
 def _are_times(found: Moments) -> Mask:
     times: Mask = found.plain.ok | found.by(ORDERS) | found.by(UNITS) | found.short
     return times
-
-
-def _mask(found: pa.ChunkedArray) -> Mask:
-    mask: Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _first(texts: pa.StringArray, where: Mask) -> str:
