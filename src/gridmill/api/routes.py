@@ -79,7 +79,8 @@ def _parameters(row: UseCase) -> Iterator[Parameter]:
     for place in row.places:
         yield _parameter(place.sent, Annotated[str, Path(**_words(place.limits))])
     for name, sent in row.queries.items():
-        query = Query(**_words(row.limits.get(name, Limits())))
+        told = _DESCRIPTIONS.get((row.form, name))
+        query = Query(description=told, **_words(row.limits.get(name, Limits())))
         yield _parameter(sent, Annotated[row.takes[name], query], row.signature.parameters[name].default)
     for name in row.body:
         hint = row.takes[name]
@@ -157,6 +158,21 @@ def _former_import(path: str = "") -> Response:
     raise InputError("/v1/projects/import is now /v1/restore", hint="POST /v1/restore?path=FILE")
 
 
+_DESCRIPTIONS = {
+    (
+        Form.LIST,
+        "limit",
+    ): "The most items of a page. A page also has at most 1 MiB, unless one item is larger.",
+    (Form.LIST, "cursor"): "`next_cursor` of the page before, with the same other arguments. Without it: the "
+    "first page.",
+    (
+        Form.STREAM,
+        "limit",
+    ): "The most items of an answer. It also has at most 1 MiB, unless one item is larger.",
+    (Form.STREAM, "after"): "The `id` of the last item that you have. Without it: from the first one.",
+    (Form.STREAM, "wait_seconds"): "How long to wait if there is no item yet.",
+}
+"""What arguments that all lists, or all streams, have in common are for."""
 _BY_HAND: Mapping[str, Endpoint] = {"backfill_pipeline": _backfill_pipeline}
 _WRAPPER = {"has_bundle": Presence}
 _CLASSES: Mapping[Hint, type[Response]] = {NoneType: Response, str: HTMLResponse}

@@ -1,6 +1,6 @@
 """Use cases of runs: plan, start, show, stop, resume, follow."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gridmill.codec import encode
 from gridmill.control.ledger import Transaction
@@ -47,8 +47,8 @@ from gridmill.ports.store import Order
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
 
-_FIRST_EVENTS = 100
-"""Events of the first read; each further read has twice as many."""
+_FIRST_EVENTS = 250
+"""Events of the first read. A further read has as many as may fit, and four times as many at most."""
 
 
 class RunCases(AlterationCases):
@@ -228,15 +228,23 @@ class RunCases(AlterationCases):
 
     def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:
         """As many as there are, at most `limit`, and at most as many bytes as a page of a list has."""
-        found, size, wanted = list[Event](), 0, _FIRST_EVENTS
+        found, left, wanted = list[Event](), PAGE_BYTES, _FIRST_EVENTS
         while True:
             wanted = min(wanted, limit - len(found))
             rows = self._ledger.store.events(run_id=run_id, job=job, after=after, limit=wanted)
-            for event in rows:
-                size += len(encode(event))
-                if found and size > PAGE_BYTES:
-                    return tuple(found)
-                found.append(event)
+            size = len(encode(rows))
+            if size > left:
+                return (*found, *_that_fit(rows, left, at_least=0 if found else 1))
+            found, left = [*found, *rows], left - size
             if len(rows) < wanted or len(found) == limit:
                 return tuple(found)
-            after, wanted = sequence_of(rows[-1].id), 2 * wanted
+            after, wanted = sequence_of(rows[-1].id), min(4 * wanted, 1 + left * len(rows) // size)
+
+
+def _that_fit(events: Sequence[Event], size: int, *, at_least: int) -> Iterator[Event]:
+    """The first ones that have no more bytes together; `at_least` so many."""
+    for number, event in enumerate(events):
+        size -= len(encode(event))
+        if size < 0 and number >= at_least:
+            return
+        yield event
