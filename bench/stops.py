@@ -13,6 +13,7 @@ of its processes: two in the pipeline, one in the line that the job prints. It p
   that only looks at the value, such as a check or a size, is none.
 - `gridmill.declarations` reads a file as a whole: what it calls of its own is not counted (`INSIDE`). A
   provenance, which says what a version was made from, is another value (`OTHERS`).
+- `gridmill.domain.frozen` does what the standard library's `dataclasses` does, and is not counted (`TOOLS`).
 - A function counts once in each process, however often it is called.
 """
 
@@ -60,8 +61,8 @@ ENDS: Mapping[str, Mapping[str, frozenset[str]]] = {
         "control": frozenset(
             {
                 "gridmill.transport.server:Links._deliver",
-                "gridmill.control.steps.pod_events:_kept",
-                "gridmill.control.ledger:Ledger.commit",
+                "gridmill.control.steps.pod_events:hear",
+                "gridmill.control.ledger:Ledger.stage",
                 "gridmill.rpc.protocol:send_frame",
             }
         ),
@@ -71,6 +72,8 @@ ENDS: Mapping[str, Mapping[str, frozenset[str]]] = {
 """By what is followed and by process, the functions that hand it over."""
 INSIDE = ("gridmill.declarations",)
 """Packages of which only the function that others call counts."""
+TOOLS = ("gridmill.domain.frozen",)
+"""Modules that are not counted."""
 OTHERS = frozenset({"Provenance", "Control", "Dialled", "EmbeddedNode"})
 """Classes of records, and of what holds everything, that are not looked into."""
 LAST = frozenset({"gridmill.rpc.protocol:send_frame", "gridmill.transport.server:Links.send"})

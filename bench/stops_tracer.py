@@ -12,7 +12,7 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
-from bench.stops import ENDS, FILE, FOLDER, INSIDE, LAST, OTHERS, SPECIFICATION, WAYS
+from bench.stops import ENDS, FILE, FOLDER, INSIDE, LAST, OTHERS, SPECIFICATION, TOOLS, WAYS
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src") + os.sep
 DEEPEST = 9
@@ -163,6 +163,8 @@ def _name_of(code: CodeType) -> str:
     if not code.co_filename.startswith(SOURCE) or code.co_name.startswith("<"):
         return ""
     module = code.co_filename[len(SOURCE) : -3].replace(os.sep, ".").removesuffix(".__init__")
+    if module.startswith(TOOLS):
+        return ""
     return f"{module}:{code.co_qualname.replace('.<locals>', '')}"
 
 

@@ -88,22 +88,18 @@ def follow(
     stopping = False
     with shown as show:
         for tick in client.watch(run_id, after=after, every_seconds=_LOOK_SECONDS):
-            _draw(show, tick, interrupts)
+            try:
+                show(tick)
+            except OSError as error:
+                if error.errno != errno.EIO:  # a terminal that is gone, before its SIGHUP has arrived
+                    raise
+                interrupts.lose_terminal()
             on_tick()
             if interrupts.asked and not stopping:
                 stopping = True
                 say(f"stopping {run_id} ... (Ctrl-C again quits at once)")
                 client.stop(run_id)
     return tick.view
-
-
-def _draw(show: Callable[[Tick], None], tick: Tick, interrupts: Interrupts) -> None:
-    try:
-        show(tick)
-    except OSError as error:
-        if error.errno != errno.EIO:  # a terminal that is gone, before its SIGHUP has arrived
-            raise
-        interrupts.lose_terminal()
 
 
 def _ignore(_: Tick) -> None:

@@ -219,7 +219,16 @@ class Ledger:
             self._staged, self._stager = Transaction(self, transaction.now), get_ident()
         self._staged.join(transaction)
         for key, noun in transaction.nouns.items():
-            self._take_over(key, noun)
+            self._note_before(key)
+            self._versions[key] = self._before[key][1] + 1
+            self._written.pop(key, None)
+            over = self._ended_with(*key) if _is_over(noun) else ()
+            if isinstance(noun, Latest | Provenance):
+                self._remember(key, noun)
+            if not isinstance(noun, Measurement):  # the history cannot be taken back
+                self.snapshot.put(noun)
+            for old in over:
+                self._versions.pop(old, None)
         for key in transaction.deletes:
             self._note_before(key)
             self._versions.pop(key, None)
@@ -278,28 +287,20 @@ class Ledger:
         if key not in self._before:
             self._before[key] = (self.snapshot.find(*key), self._versions.get(key, 0))
 
-    def _take_over(self, key: Key, noun: Noun) -> None:
-        self._note_before(key)
-        self._versions[key] = self._before[key][1] + 1
-        self._written.pop(key, None)
-        forget: Sequence[Key] = ()
-        if isinstance(noun, Run) and noun.state in FINISHED_RUNS:
-            forget = [key, *((JobRun, job.id) for job in self.snapshot.job_runs_of(noun.id))]
-            for old in forget:
-                self._note_before(old)
-        elif _is_over(noun):
-            forget = [key]
-            if isinstance(noun, Provenance):
-                self._without_provenance.discard(noun.name)
-            self._remember(key, noun)
-        if not isinstance(noun, Measurement):  # the history cannot be taken back
-            self.snapshot.put(noun)
-        for old in forget:
-            self._versions.pop(old, None)
+    def _ended_with(self, kind: type[Any], key: str) -> Sequence[Key]:
+        """What is not live any more with that noun: itself, and the jobs of a run."""
+        if kind is not Run:
+            return [(kind, key)]
+        over: list[Key] = [(kind, key), *((JobRun, job.id) for job in self.snapshot.job_runs_of(key))]
+        for old in over:
+            self._note_before(old)
+        return over
 
     def _remember(self, key: Key, noun: Noun) -> None:
         """What is looked up soon, when the job ends or runs next. What cleaning deletes beside the ledger is
         not among it."""
+        if isinstance(noun, Provenance):
+            self._without_provenance.discard(noun.name)
         if isinstance(noun, Latest) or (isinstance(noun, Provenance) and not noun.artifact):
             self._written[key] = noun, self._versions[key]
         if len(self._written) > REMEMBERED:
@@ -308,6 +309,8 @@ class Ledger:
 
 def _is_over(noun: Noun) -> bool:
     match noun:
+        case Run():
+            return noun.state in FINISHED_RUNS
         case Artifact() | Alias() | Alterations() | Measurement() | Latest() | Origin():
             return True
         case Provenance() | CodeList():

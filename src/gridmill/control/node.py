@@ -151,7 +151,8 @@ class ControlNode:
                     self._load()
                 transaction = self.control.begin()
                 yield transaction
-                self.control.ledger.commit(transaction)
+                self.control.ledger.stage(transaction)
+                self.control.ledger.flush()
         finally:
             self.wake_now()
 

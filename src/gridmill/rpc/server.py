@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError, to_body
@@ -169,19 +168,17 @@ class CallServer:
         if call.name == GIVE_WAY:
             return self._give_way()
         asked = use_case(call.name)
+        for name in call.arguments:
+            if name not in asked.takes:
+                raise InputError(f"there is no argument {name!r}")
         given = {
-            name: _read(asked.takes, name, part) for name, part in zip(call.arguments, parts, strict=True)
+            name: part if asked.takes[name] is bytes else decode(part, asked.takes[name])
+            for name, part in zip(call.arguments, parts, strict=True)
         }
         use = partial(getattr(self._grid, call.name), **given)
         if asked.starts_run:
             return self._attendance.begin(client, use, call)
         return use()
-
-
-def _read(takes: Any, name: str, part: bytes) -> object:  # noqa: ANN401  types by parameter
-    if name not in takes:
-        raise InputError(f"there is no argument {name!r}")
-    return part if takes[name] is bytes else decode(part, takes[name])
 
 
 def _word(sock: socket.socket) -> Word | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from gridmill.codec import encode_message
-from gridmill.domain.pod_protocol import FromPod, ToPod
+from gridmill.domain.pod_protocol import ToPod
 from gridmill.errors import GridmillError
 from gridmill.ports.link import Received
 from gridmill.transport import unix
@@ -60,7 +60,6 @@ class Exchange:
         self._selector = selectors.DefaultSelector()
         self._numbers = itertools.count(1)
         self._channels: dict[int, Channel] = {}
-        self._known: set[int] = set()  # channels by which something came
         self._folders: dict[Folder, NewLiveness] = {}
         self._folder_of: dict[int, Folder] = {}  # channels that are polled
         self._listeners: dict[socket.socket, Watcher] = {}
@@ -144,16 +143,12 @@ class Exchange:
             if listener not in self._selector.get_map():
                 self.watch(listener, watcher)
 
-    def _hear(self, number: int, message: FromPod, size_bytes: int) -> None:
-        self._known.add(number)
-        self._deliver(Received(channel=number, message=message), size_bytes)
-
     # channels
 
     def _open(self, wire: Wire, new_liveness: NewLiveness | None) -> Channel:
         number = next(self._numbers)
         liveness = new_liveness(self._monotonic) if new_liveness else None
-        channel = Channel(number, wire, self._hear, liveness=liveness, monotonic=self._monotonic)
+        channel = Channel(number, wire, self._deliver, liveness=liveness, monotonic=self._monotonic)
         self._channels[number] = channel
         return channel
 
@@ -176,8 +171,7 @@ class Exchange:
             self._selector.unregister(descriptor)
         self._folder_of.pop(channel.number, None)
         channel.wire.close()
-        if channel.number in self._known:
-            self._known.discard(channel.number)
+        if channel.has_spoken:
             self._deliver(Received(channel=channel.number, message=None), 0)
 
     # sockets

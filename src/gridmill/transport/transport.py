@@ -16,7 +16,6 @@ from gridmill.codec import decode_message, encode_message
 from gridmill.domain.pod_protocol import (
     Ack,
     Events,
-    FromPod,
     Goodbye,
     Heartbeat,
     Hello,
@@ -26,6 +25,7 @@ from gridmill.domain.pod_protocol import (
     Welcome,
 )
 from gridmill.errors import InputError
+from gridmill.ports.link import Received
 from gridmill.transport.socket import Wire
 
 LINE_LIMIT_BYTES = 64 * 2**20
@@ -61,14 +61,6 @@ class Lines:
     def partial(self) -> bool:
         """True while a line has begun and not ended."""
         return self._size > 0
-
-
-def from_pod(line: bytes) -> FromPod:
-    """What a pod may say. Raises InputError for anything else."""
-    message = decode_message(line)
-    if isinstance(message, Hello | Events | Heartbeat):
-        return message
-    raise InputError(f"a pod does not say {type(message).__name__}")
 
 
 def to_pod(line: bytes) -> ToPod:
@@ -129,19 +121,20 @@ GREETING_LIMIT_BYTES = 2**20
 FAREWELL_SECONDS = 5.0
 """How long a dropped channel may take to read the rest."""
 
-Hear: TypeAlias = Callable[[int, FromPod, int], None]
-"""Receives a channel's number, a message and its size in bytes."""
+Deliver: TypeAlias = Callable[[Received, int], None]
+"""Receives a message and its size in bytes."""
 
 
 class Channel:
     """Where a method returns False the channel is over and wants to be closed."""
 
     def __init__(
-        self, number: int, wire: Wire, hear: Hear, *, liveness: Liveness | None, monotonic: Monotonic
+        self, number: int, wire: Wire, deliver: Deliver, *, liveness: Liveness | None, monotonic: Monotonic
     ) -> None:
         self.number = number
         self.wire = wire
-        self._hear = hear
+        self.has_spoken = False
+        self._deliver = deliver
         self._liveness = liveness
         self._monotonic = monotonic
         self._lines = Lines(GREETING_LIMIT_BYTES)
@@ -157,18 +150,17 @@ class Channel:
         if self._liveness:
             self._liveness.heard()
         try:
-            self._understand(self._lines.feed(data))
+            for line in self._lines.feed(data):
+                message = decode_message(line)
+                if not isinstance(message, Hello | Events | Heartbeat):
+                    raise InputError(f"a pod does not say {type(message).__name__}")
+                self._lines.limit_bytes = LINE_LIMIT_BYTES
+                if not isinstance(message, Heartbeat):  # these are the links' own
+                    self.has_spoken = True
+                    self._deliver(Received(channel=self.number, message=message), len(line))
         except InputError as error:
             return self._over(str(error))
         return True
-
-    def _understand(self, lines: list[bytes]) -> None:
-        """Pass on what the lines say but for heartbeats, which are the links' own. Raises InputError."""
-        for line in lines:
-            message = from_pod(line)
-            self._lines.limit_bytes = LINE_LIMIT_BYTES
-            if not isinstance(message, Heartbeat):
-                self._hear(self.number, message, len(line))
 
     def send(self, lines: bytes) -> bool:
         """Send what goes at once and queue the rest; over when the pod left too much unread."""

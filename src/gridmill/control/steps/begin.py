@@ -37,11 +37,15 @@ def alterations_of(ledger: Ledger, name: str) -> Alterations:
     return ledger.read(Alterations, name) or Alterations(name=name)
 
 
+def changes_of(ledger: Ledger, pipeline: Pipeline) -> Mapping[str, Alterations]:
+    """What was altered of its sinks, by `pipeline/job`; of most nothing was."""
+    sinks = [f"{pipeline.name}/{job.name}" for job in pipeline.jobs if job.sink is not None]
+    return {name: one for name in sinks if (one := alterations_of(ledger, name)).changes}
+
+
 def as_altered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
     """The pipeline as it is to run."""
-    sinks = [f"{pipeline.name}/{job.name}" for job in pipeline.jobs if job.sink is not None]
-    found = {name: alterations_of(ledger, name) for name in sinks}
-    return altered_pipeline(pipeline, {name: one for name, one in found.items() if one.changes})
+    return altered_pipeline(pipeline, changes_of(ledger, pipeline))
 
 
 def check_wishes(resource: Resource, site: Site) -> None:

@@ -1,5 +1,6 @@
 """Starts attempts: makes the order and sends it to the pod; to another machine, the code is sent first."""
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -48,14 +49,15 @@ def _give(control: Control, attempt: Attempt, order: Order) -> None:
         share = partial(control.storage.share_bundle, order.bundle)
         control.aside.do(f"share code for {attempt.id}", share, partial(_shared, control, order))
     else:
-        send_to_pod(control.channels, attempt.pod_id, _start(control.ledger, control.clients, attempt, order))
+        environment = _environment_of(control.ledger, control.clients, attempt)
+        send_to_pod(control.channels, attempt.pod_id, Start(order=order, environment=environment))
 
 
-def _start(ledger: Ledger, clients: Clients, attempt: Attempt, order: Order) -> Start:
+def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mapping[str, str] | None:
     """Pods of this machine give the jobs of a client's run that client's environment."""
     here = ledger.snapshot.deployments.get(attempt.deployment_id)
     is_local = here is not None and here.site == LOCAL
-    return Start(order=order, environment=clients.environments.get(attempt.run_id) if is_local else None)
+    return clients.environments.get(attempt.run_id) if is_local else None
 
 
 def _shared(control: Control, order: Order, done: Future[None]) -> None:
@@ -69,7 +71,8 @@ def _shared(control: Control, order: Order, done: Future[None]) -> None:
     except StorageError as error:  # a file server that is full or away: tried again like a lost pod
         outcome = replace(LOST, message=f"its code could not be carried there: {error}")
     if outcome is None:
-        send_to_pod(control.channels, attempt.pod_id, _start(control.ledger, control.clients, attempt, order))
+        environment = _environment_of(control.ledger, control.clients, attempt)
+        send_to_pod(control.channels, attempt.pod_id, Start(order=order, environment=environment))
         return
     transaction = control.begin()
     settle_attempt(control, transaction, attempt, outcome)

@@ -44,7 +44,18 @@ def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEven
         return  # fenced off: acknowledged and dropped
     job_run = transaction.get(JobRun, attempt.job_run_id)
     if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
-        transaction.events.append(_kept(attempt, job_run, pod_id, event))
+        mark = _mark(attempt, job_run) if event.type == EventType.LOG else ""
+        stored = Event(
+            time=event.time,
+            type=event.type.value,
+            run_id=attempt.run_id,
+            job=job_run.job.name if job_run else "",
+            attempt_id=attempt.id,
+            pod_id=pod_id,
+            number=event.number,
+            body=_marked(mark, event.body) if mark else event.body,
+        )
+        transaction.events.append(stored)
     match event.type:
         case EventType.STARTED:
             started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
@@ -72,19 +83,6 @@ def _metric(reported: Reported, attempt: Attempt, body: Mapping[str, object]) ->
         reported.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
 
 
-def _kept(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent) -> Event:
-    return Event(
-        time=event.time,
-        type=event.type.value,
-        run_id=attempt.run_id,
-        job=job_run.job.name if job_run else "",
-        attempt_id=attempt.id,
-        pod_id=pod_id,
-        number=event.number,
-        body=_marked(_mark(attempt, job_run), event),
-    )
-
-
 def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
     """With what each line of the log begins: a gang's with its rank, `[1] `, that of a command on every node
     with the node's name, `[alpha] `."""
@@ -93,11 +91,9 @@ def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
     return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""
 
 
-def _marked(mark: str, event: PodEvent) -> Mapping[str, object]:
-    if not mark or event.type != EventType.LOG:
-        return event.body
-    lines = str(event.body.get("text", "")).splitlines(keepends=True)
-    return {**event.body, "text": "".join(mark + line for line in lines)}
+def _marked(mark: str, body: Mapping[str, object]) -> Mapping[str, object]:
+    lines = str(body.get("text", "")).splitlines(keepends=True)
+    return {**body, "text": "".join(mark + line for line in lines)}
 
 
 def _outcome(event: PodEvent) -> Outcome:

@@ -44,56 +44,39 @@ def advance(control: Control) -> None:
         [job.name for job in jobs if job is not None and job.state is JobState.BLOCKED]
     )
     for job_run_id in candidates:
-        job_run = _whole(transaction, transaction.get(JobRun, job_run_id))
+        job_run = transaction.get(JobRun, job_run_id)
+        if job_run is not None and job_run.part is not None:
+            job_run = transaction.get(JobRun, job_run.part.of)
         run = transaction.get(Run, job_run.run_id) if job_run else None
         if job_run is None or run is None:
             control.looks.listings.pop(job_run_id, None)
             continue
         touched.add(run.id)
+        after = job_run
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
-            _advance_job(control, joining, transaction, run, job_run)
+            after = _advanced(control, joining, transaction, run, job_run)
         elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
-            _take(control, transaction, job_run, gather(control, transaction, run, job_run))
+            after = gather(control, transaction, run, job_run)
+        if after is not job_run:
+            transaction.put(after)
+        if after is not job_run and after.state in FINISHED_JOBS:
+            _follow_up(control, transaction, after)
     for run_id in touched:
         _advance_run(control.ledger, transaction, run_id)
     control.ledger.stage(transaction)
 
 
-def _whole(transaction: Transaction, job_run: JobRun | None) -> JobRun | None:
-    """The job that a part is of."""
-    return transaction.get(JobRun, job_run.part.of) if job_run and job_run.part else job_run
-
-
-def _advance_job(
+def _advanced(
     control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
-) -> None:
+) -> JobRun:
+    """The job as it is once its needs are met. As it is while these or its source are waited for: it is a
+    candidate again when that is done."""
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
     why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
     if why is None:
-        return
+        return job_run
     if why:
-        after = replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
-    else:
-        after = _looked_at(control, joining, transaction, run, job_run)
-    _take(control, transaction, job_run, after)
-
-
-def _take(control: Control, transaction: Transaction, job_run: JobRun, after: JobRun) -> None:
-    if after is job_run:
-        return
-    transaction.put(after)
-    if after.state in DONE_JOBS:
-        note_latest(control, transaction, after)
-    if after.state in FINISHED_JOBS:
-        dependents = may_go_on(control.ledger.snapshot, job_run.id)
-        look = partial(control.candidates.add, job_run.run_id, dependents)
-        transaction.then(look)  # what it made can be read once it is committed
-
-
-def _looked_at(
-    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
-) -> JobRun:
-    """As it is while its source is being listed: it is a candidate again when that is done."""
+        return replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
     again = partial(control.candidates.add, run.id, [job_run.id])
     try:
         found = listed(control, job_run.id, [job_run.job], run.folder, then=again)
@@ -108,6 +91,14 @@ def _looked_at(
         raise
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         return _failed(job_run, transaction.now, explained(defect(control.problems, job_run.id, error)))
+
+
+def _follow_up(control: Control, transaction: Transaction, ended: JobRun) -> None:
+    if ended.state in DONE_JOBS:
+        note_latest(control, transaction, ended)
+    dependents = may_go_on(control.ledger.snapshot, ended.id)
+    look = partial(control.candidates.add, ended.run_id, dependents)
+    transaction.then(look)  # what it made can be read once it is committed
 
 
 def _ready(
@@ -173,6 +164,9 @@ def _ready(
     sizing = with_choice(sizing, choice)
     waiting = replace(job_run, state=JobState.WAITING, fingerprint=fingerprint, sizing=sizing, ready=now)
     waiting = replace(waiting, message=broken) if broken else waiting
+    job = job_run.job
+    if job.each is None and (job.command is not None or job.training is not None):
+        return waiting  # these are never done in parts
     return cut(control.ledger, transaction, waiting)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gridmill.codec import encode
-from gridmill.control.ledger import Transaction
 from gridmill.control.steps.begin import (
     all_resources_used,
     as_altered,
     begin_run,
+    changes_of,
     check_project,
     chosen,
     resources_used,
@@ -39,6 +39,7 @@ from gridmill.domain.pod_protocol import Event, sequence_of
 from gridmill.domain.preflight import Finding, show_finding, written_late
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.sink_overrides import altered_pipeline
 from gridmill.domain.states import RunState
 from gridmill.domain.views import DryRun, RunView
 from gridmill.errors import NotFoundError, PipelineError
@@ -58,20 +59,20 @@ class RunCases(AlterationCases):
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
     ) -> RunView:
         """Start a run and return at once."""
-        declared, pipeline = pipeline, chosen(as_altered(self._ledger, pipeline), only)
+        declared = pipeline
+        if changes := changes_of(self._ledger, pipeline):
+            pipeline = altered_pipeline(pipeline, changes)
+        if only:
+            pipeline = chosen(pipeline, only)
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
             check_names_known(self._control.catalog, pipeline.jobs)
             run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
-            self._know(transaction, declared)
+            known, ran = self._ledger.look_up(Pipeline, declared.name), replace(declared, applied=False)
+            if known is None or (not known.applied and known != ran):  # one that was applied stays so
+                transaction.put(ran)
         return self.run(run.id)
-
-    def _know(self, transaction: Transaction, pipeline: Pipeline) -> None:
-        """The pipeline is known by its name from now on. One that was applied stays as it was applied."""
-        known, ran = self._ledger.look_up(Pipeline, pipeline.name), replace(pipeline, applied=False)
-        if known is None or (not known.applied and known != ran):
-            transaction.put(ran)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
