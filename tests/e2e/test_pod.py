@@ -527,7 +527,7 @@ def test_a_control_node_that_was_away_misses_nothing(grid):
 def test_what_is_not_acknowledged_is_sent_again(grid):
     grid.control.acknowledging = False
     grid.control.run(grid.command("p-1.j.1", "seq 100"))
-    assert (grid.home / "attempts" / "p-1.j.1" / "outcome.json").exists()
+    assert (grid.home / "attempts" / "p-1.j.1").exists()
     first = grid.control.events
     grid.control.close()
     grid.control = ControlEnd(grid.home)

@@ -115,7 +115,7 @@ PROTOCOL = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Everything an attempt needs; written to the attempt's folder as `order.json`.
+    """Everything an attempt needs; `order.json` in the attempt's folder where its process has to read it.
 
     `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
     and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.

@@ -95,7 +95,7 @@ class AttemptGroup:
     @property
     def joins(self) -> tuple[str, ...]:
         """The files that a process writes `0` to in order to join."""
-        return tuple(str(folder / "cgroup.procs") for folder in (*self.folders, *self.also))
+        return tuple(f"{folder}/cgroup.procs" for folder in (*self.folders, *self.also))
 
     @property
     def limits_memory(self) -> bool:
@@ -319,7 +319,7 @@ def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = Fals
         _write(f"{folder}/memory.swap.max", "0")
         _write(f"{folder}/memory.oom.group", "1" if ends_together else "0")
     else:
-        (folder / "memory.limit_in_bytes").write_text(str(memory_bytes))
+        _write_or_raise(f"{folder}/memory.limit_in_bytes", str(memory_bytes))
         _write(f"{folder}/memory.memsw.limit_in_bytes", str(memory_bytes))
 
 
@@ -410,13 +410,15 @@ def _read(path: str | Path) -> str:
 def _write(path: str | Path, text: str) -> bool:
     """False where the kernel does not take it; never makes a file."""
     try:
-        descriptor = os.open(path, os.O_WRONLY)
+        _write_or_raise(path, text)
     except OSError:
         return False
+    return True
+
+
+def _write_or_raise(path: str | Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())
-    except OSError:
-        return False
     finally:
         os.close(descriptor)
-    return True

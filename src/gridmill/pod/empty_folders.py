@@ -99,7 +99,7 @@ class EmptyFolders:
         self._made += 1
         if self._made == 1:
             self._place.mkdir(exist_ok=True)
-        kept = str(self._place / str(self._made))
+        kept = f"{self._place}/{self._made}"
         os.rename(folder, kept)
         return kept
 

@@ -49,11 +49,11 @@ class PodFolder:
 
     def attempt(self, attempt_id: str) -> Path:
         """The folder of an attempt."""
-        return self.home / "attempts" / attempt_id
+        return Path(f"{self.home}/attempts/{attempt_id}")
 
 
 def create_attempt_folder(folder: Path, order: Order, empties: EmptyFolders) -> None:
-    """Make it with its order. Raises FileExistsError when the attempt was started before, OSError."""
+    """Make it, without its order. Raises FileExistsError when the attempt was started before, OSError."""
     if not folder.parent.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
     empties.make(folder, ATTEMPT, mode=0o700)
@@ -64,9 +64,15 @@ def create_attempt_folder(folder: Path, order: Order, empties: EmptyFolders) -> 
         _make_no_files(order, folder / "work", empties)
         with contextlib.suppress(OSError, GridmillError):  # its process tries again, and says what is wrong
             create_output(order, empties)
-    descriptor = os.open(f"{folder}/order.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(encode(order))
+
+
+def write_order(folder: Path, order: Order) -> None:
+    """Write the order, once, for the process that reads it. Raises OSError."""
+    path = folder / "order.json"
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(encode(order))
 
 
 def _make_no_files(order: Order, work: Path, empties: EmptyFolders) -> None:

@@ -28,7 +28,7 @@ from gridmill.pod.commands import (
     runs_foreign_code,
 )
 from gridmill.pod.environments import bundle_folder, is_small_code
-from gridmill.pod.folders import PodFolder
+from gridmill.pod.folders import PodFolder, write_order
 from gridmill.pod.launch import Launch, Pipes, enter, fork
 from gridmill.pod.prefork import Spare, Spares
 from gridmill.pod.small_spares import Program, SmallSpare, SmallSpares, read_trouble
@@ -62,16 +62,16 @@ class Starter:
     def expect(self, orders: Sequence[Order]) -> None:
         """These are about to be started: have processes made for all that need them at once."""
         if self._small is not None and orders:
-            self._small.expect(sum(map(self._is_simple, orders)))
+            self._small.expect(sum(map(self.is_simple, orders)))
 
     def spare(self, order: Order) -> Spare | SmallSpare | None:
         """A process forked ahead for that order, which is the caller's."""
         if order.job.kind != JobKind.COMMAND:
             return None
-        small = self._small.take() if self._small is not None and self._is_simple(order) else None
+        small = self._small.take() if self._small is not None and self.is_simple(order) else None
         return small or (self._spares.take() if self._spares else None)
 
-    def _is_simple(self, order: Order) -> bool:
+    def is_simple(self, order: Order) -> bool:
         """Whether a command needs nothing that takes long to make: its code is small, it reads no files."""
         spec = order.job.command
         if spec is None or spec.environment or order.gang is not None:
@@ -95,8 +95,10 @@ class Starter:
         """The pid; None when the nursery will tell. Takes the pipes over. Raises InputError, OSError."""
         order = attempt.order
         try:
+            if not isinstance(attempt.spare, SmallSpare):
+                write_order(attempt.folder, order)
             environment = self.environment(order, attempt.folder / "work", attempt.environment)
-        except InputError:
+        except (InputError, OSError):
             pipes.close()
             raise
         launch = Launch(
@@ -128,6 +130,7 @@ class Starter:
                 spare.launch(self._program(attempt.order, launch), pipes)
             except (GridmillError, OSError, ValueError):
                 spare.discard()
+                write_order(attempt.folder, attempt.order)
                 return 0
             return spare.pid
         if spare is not None:
@@ -147,7 +150,7 @@ class Starter:
             folder=str(ready.cwd),
             environment=launch.environment,
             affinity=launch.affinity,
-            trouble=str(folder / TROUBLE),
+            trouble=f"{folder}/{TROUBLE}",
         )
 
     def not_executed(self, attempt: Attempt) -> Outcome | None:

@@ -18,7 +18,7 @@ from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.pod.attempt import Attempt, Exit, Reader, Stage
 from gridmill.pod.cleanup import Janitor
 from gridmill.pod.empty_folders import ATTEMPT, INNER, EmptyFolders
-from gridmill.pod.folders import PodFolder, create_attempt_folder, own_outcome
+from gridmill.pod.folders import PodFolder, create_attempt_folder, own_outcome, write_order
 from gridmill.pod.inputs import take_back
 from gridmill.pod.journal import Journal
 from gridmill.pod.kill import Leftovers
@@ -90,7 +90,10 @@ class Supervisor:
         now = time.monotonic()
         try:
             self._note(attempt_id)
-            create_attempt_folder(self._folder.attempt(attempt_id), order, self._empties)
+            folder = self._folder.attempt(attempt_id)
+            create_attempt_folder(folder, order, self._empties)
+            if not self._starter.is_simple(order):
+                write_order(folder, order)
             attempt = self._open(order, now, environment)
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
@@ -298,8 +301,6 @@ class Supervisor:
         attempt.meter.finish()
         outcome = judge(self._ending(attempt, now))
         self._forget(attempt)
-        with contextlib.suppress(OSError):  # a full disk must not keep the end from being said
-            write_outcome(attempt.folder, outcome)
         del self._live[attempt.order.attempt_id]
         self.last_end = now
         if not (attempt.cut and outcome.cause in _CUT):
