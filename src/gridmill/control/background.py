@@ -22,23 +22,18 @@ class Aside(Protocol):
 
     def do(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
         """Do it, unless the same key is being done: then nothing."""
-        ...
 
     def doing(self, key: str) -> bool:
         """Whether that is being done, or done and not taken in yet."""
-        ...
 
     def settle(self) -> bool:
         """Take in what was done meanwhile; whether there was anything. Under the lock."""
-        ...
 
     def has_more(self) -> bool:
         """Whether anything was done since that a tick should know of."""
-        ...
 
     def finish(self, seconds: float) -> None:
         """Wait until all that was asked for is done, at most so long. Without the lock."""
-        ...
 
 
 class AtOnce:

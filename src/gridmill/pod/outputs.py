@@ -281,7 +281,6 @@ class _Settling:
                 raise InputError(f"the output has links in a circle: {self._name(entry)}", hint=_COPY)
             if real.is_dir() or real.is_file():
                 self._copy(real, target / entry.name, (*trail, real))
-        return None
 
     def _copy_file(self, source: Path, target: Path) -> None:
         """A second name where that file is the attempt's alone; it takes no space."""
@@ -292,7 +291,6 @@ class _Settling:
             except OSError:  # not here, or not between these two places
                 pass
         shutil.copy2(source, target)
-        return None
 
 
 def _is_in(path: Path, places: Iterable[Path]) -> bool:

@@ -32,19 +32,15 @@ class Listener(Protocol):
 
     def forked(self, attempt_id: str, pid: int) -> None:
         """The attempt's process exists."""
-        ...
 
     def not_forked(self, attempt_id: str, trouble: str) -> None:
         """It could not be made, or died with the zygote before its number was known."""
-        ...
 
     def launch_cold(self, attempt_id: str) -> None:
         """No zygote is to be had: execute it."""
-        ...
 
     def reaped(self, pid: int, end: Exit) -> None:
         """The attempt's process has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,6 @@ class Store(Protocol):
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
         """Those of `among` that are the parent of any record of that class (see `keys.parent_of`)."""
-        ...
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

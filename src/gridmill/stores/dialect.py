@@ -48,19 +48,15 @@ class Cursor(Protocol):
     @property
     def rowcount(self) -> int:
         """How many rows the last statement changed, summed up over all values."""
-        ...
 
     def execute(self, statement: str, values: Values = ..., /) -> object:
         """One statement, once."""
-        ...
 
     def executemany(self, statement: str, values: Iterable[Values], /) -> object:
         """One statement for each of `values`."""
-        ...
 
     def fetchall(self) -> Rows:
         """The rows of what was executed."""
-        ...
 
 
 class Connection(Protocol):
@@ -68,19 +64,15 @@ class Connection(Protocol):
 
     def cursor(self) -> Cursor:
         """What executes statements."""
-        ...
 
     def commit(self) -> None:
         """End the transaction; all of it is there."""
-        ...
 
     def rollback(self) -> None:
         """End the transaction; nothing of it is there."""
-        ...
 
     def close(self) -> None:
         """The last use."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
