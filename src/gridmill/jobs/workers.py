@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import selectors
 import signal
 import sys
 import time
@@ -121,6 +122,41 @@ def _talk(talk: Talk, orders: int, reports: int) -> None:
             report({"error": to_body(error)})
         except OSError as error:
             report({"error": to_body(StorageError(str(error)))})
+
+
+class Crew:
+    """The children that live, by their pids. They are waited for at once."""
+
+    def __init__(self) -> None:
+        self.children: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def start(self, talk: Talk) -> Child:
+        """One more that runs `talk`."""
+        child = start_child(talk, tuple(self.children.values()))
+        self.children[child.pid] = child
+        self._selector.register(child.reports, selectors.EVENT_READ, child)
+        return child
+
+    def heard(self) -> list[Child]:
+        """Children that have reported or ended; waits for the first."""
+        return [key.data for key, _ in self._selector.select()]
+
+    def remove(self, child: Child) -> str:
+        """End a child, and say how it ended."""
+        self._selector.unregister(child.reports)
+        del self.children[child.pid]
+        return child.end()
+
+    def dismiss(self) -> None:
+        """End all of them."""
+        for child in tuple(self.children.values()):
+            self.remove(child)
+        self._selector.close()
+
+    def leave(self) -> None:
+        """In a child: close what is the parent's."""
+        self._selector.close()
 
 
 def raise_error(report: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ often read them already. A new worker gets the shard of a dead one. The reports 
 are added up.
 """
 
-import selectors
 import signal
 import statistics
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import Parallel
 from gridmill.errors import JobError
-from gridmill.jobs.workers import NOTHING, Child, Spent, raise_error, start_child
+from gridmill.jobs.workers import NOTHING, Child, Crew, Spent, raise_error
 
 MOST_DEATHS = 3
 """If a shard ends this many workers, the job fails: the cause is the shard, not chance."""
@@ -103,24 +102,20 @@ def _receive(state: Shards, crew: "_Crew", worker: Child) -> bool:
     return bool(reports)
 
 
-class _Crew:
+class _Crew(Crew):
     """The workers that live, and the shard that each has in hand (None: idle)."""
 
     def __init__(self, work: Work) -> None:
+        super().__init__()
         self._work = work
-        self._workers: dict[int, Child] = {}
-        self._selector = selectors.DefaultSelector()
         self.hands: dict[int, int | None] = {}
 
     def staff(self, state: Shards, workers: int) -> None:
         """Give open shards to idle workers, and to new ones up to `workers`."""
-        for worker in [worker for worker in self._workers.values() if self.hands[worker.pid] is None]:
+        for worker in [worker for worker in self.children.values() if self.hands[worker.pid] is None]:
             self.hand(worker, state)
-        while state.open and len(self._workers) < workers:
-            worker = start_child(self._talk, tuple(self._workers.values()))
-            self._workers[worker.pid] = worker
-            self._selector.register(worker.reports, selectors.EVENT_READ, worker)
-            self.hand(worker, state)
+        while state.open and len(self.children) < workers:
+            self.hand(self.start(self._talk), state)
 
     def hand(self, worker: Child, state: Shards) -> None:
         """Give it the next open shard, if there is one."""
@@ -129,24 +124,13 @@ class _Crew:
         if shard is not None:
             worker.tell(str(shard))
 
-    def heard(self) -> list[Child]:
-        """Workers with something to hear; waits for it."""
-        return [key.data for key, _ in self._selector.select()]
-
-    def remove(self, worker: Child) -> str:
-        """Forget one that has ended; how it did."""
-        self._selector.unregister(worker.reports)
-        del self._workers[worker.pid], self.hands[worker.pid]
-        return worker.end()
-
-    def dismiss(self) -> None:
-        """End all of them."""
-        for worker in tuple(self._workers.values()):
-            self.remove(worker)
-        self._selector.close()
+    def remove(self, child: Child) -> str:
+        """End a worker, and say how it ended."""
+        del self.hands[child.pid]
+        return super().remove(child)
 
     def _talk(self, next_order: Callable[[], str], report: Callable[[dict[str, Any]], None]) -> None:
-        self._selector.close()  # the parent's
+        self.leave()
         while order := next_order():
             report({"shard": int(order), **self._work(int(order))})
 

@@ -6,7 +6,6 @@ dataset once and runs one trial after the other.
 
 import json
 import os
-import selectors
 import shutil
 import sys
 import time
@@ -28,7 +27,7 @@ from gridmill.errors import InputError, JobError
 from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, open_study, trial_rows
-from gridmill.jobs.workers import Child, raise_error, start_child
+from gridmill.jobs.workers import Child, Crew, raise_error
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
 """Kinds that report losses while they learn; trees report theirs at the end, when nothing can be saved by
@@ -105,7 +104,7 @@ def find_best(
     return crew.found()
 
 
-class _Crew:
+class _Crew(Crew):
     """The children and the trial that each has in hand."""
 
     def __init__(
@@ -115,25 +114,22 @@ class _Crew:
         context: JobContext,
         make: Callable[[], tuple[Objective, TryOut]],
     ) -> None:
+        super().__init__()
         self._spec, self._search, self._context, self._make = spec, search, context, make
-        self._children: dict[int, Child] = {}
         self._hands: dict[int, Trial | None] = {}
         self._began: dict[int, float] = {}
-        self._selector = selectors.DefaultSelector()
         self._study: optuna.Study | None = None
         self._metric = search.metric or ""
 
     def work(self) -> None:
         """Until all trials have ended."""
         self._start()
-        while self._children:
-            for key, _ in self._selector.select():
-                self._hear(key.data)
+        while self.children:
+            for child in self.heard():
+                self._hear(child)
 
     def _start(self) -> None:
-        child = start_child(self._talk, tuple(self._children.values()))
-        self._children[child.pid], self._hands[child.pid] = child, None
-        self._selector.register(child.reports, selectors.EVENT_READ, child)
+        self._hands[self.start(self._talk).pid] = None
 
     def _hear(self, child: Child) -> None:
         reports = child.hear()
@@ -174,7 +170,7 @@ class _Crew:
 
     def _hand(self, child: Child) -> None:
         if self._study is None or self._left() <= 0:
-            self._remove(child)
+            self.remove(child)
             return
         trial, values = ask(self._study, self._spec, self._search)
         self._hands[child.pid], self._began[trial.number] = trial, time.monotonic()
@@ -210,7 +206,7 @@ class _Crew:
         self._context.progress(min(done, self._search.trials), self._search.trials, "trials", note=note)
 
     def _lose(self, child: Child) -> None:
-        trial, how = self._hands[child.pid], self._remove(child)
+        trial, how = self._hands[child.pid], self.remove(child)
         if trial is None:
             raise JobError(f"a process of the search ended ({how})", hint="The job's log has more.")
         print(f"trial {trial.number} ended its process ({how})", flush=True)
@@ -219,17 +215,6 @@ class _Crew:
         self._study.tell(trial, state=TrialState.FAIL)
         if self._left() > 0:
             self._start()
-
-    def _remove(self, child: Child) -> str:
-        self._selector.unregister(child.reports)
-        del self._children[child.pid]
-        return child.end()
-
-    def dismiss(self) -> None:
-        """End all children."""
-        for child in tuple(self._children.values()):
-            self._remove(child)
-        self._selector.close()
 
     def found(self) -> Found:
         """What was found. Raises JobError when every trial failed."""
