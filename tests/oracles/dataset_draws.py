@@ -1,7 +1,8 @@
 """Random tables and declarations of datasets, for the comparison with the brute-force dataset.
 
-Left out, as the documentation does not decide it: a `known_at` before the row's own time, lags and windows of
-rows over labels that can be missing, columns whose value is `OneOf` in expressions, `required` and encoders.
+Left out, as the documentation does not decide it: a `known_at` before the row's own time, a missing one of
+the basis, lags and windows of rows over labels that can be missing, columns whose value is `OneOf` in
+expressions, `required` and encoders.
 """
 
 import math
@@ -184,7 +185,7 @@ class _Draw:
 
     def lose_clocks(self) -> None:
         """Some rows of some bases are never known. Drawn last, so that all else is as it was without it."""
-        if self.maybe(0.7):
+        if self.basis.known_at is not None or self.maybe(0.7):
             return
         never = {row["id"] for row in self.rows_of["obs"] if self.maybe(0.15)}
         for row in self.rows_of["obs"]:

@@ -362,8 +362,7 @@ class Oracle:
         time = self.time(row)
         known, labels = (time, {}) if self.label is None else self.label_of(row)
         made = Made(source=row, values=values, time=time, labels=labels, label_known=known)
-        has_clock = self.label is not None and (self.label.known_at or self.basis.known_at)
-        never = known is None and bool(has_clock)
+        never = known is None and self.label is not None and self.label.known_at is not None
         if never or any(is_missing(value) for value in labels.values()):
             made.reasons.add("label")
         if any(is_missing({**row, **values}[name]) for name in self.spec.required):

@@ -305,6 +305,17 @@ def test_keys_that_are_equal_stay_what_each_of_them_was(tmp_path: Path) -> None:
     assert made["f"].to_pylist() == ["a"] * 4
 
 
+def test_windows_by_a_known_at_that_every_row_lacks_are_empty(tmp_path: Path) -> None:
+    case = DatasetCase(tmp_path)
+    kind = pa.timestamp("us", "UTC")
+    times = pa.array([START + timedelta(seconds=n) for n in range(3)], kind)
+    case.give("obs", {"t": times, "late": pa.nulls(3, kind), "x": [1.0, 2.0, 3.0]})
+    window = Window(column="x", aggregates=ALL, span_seconds=60, known_at="late")
+    made = case.table(case.make(DatasetSpec(basis=Basis(table="obs", time="t"), windows=(window,))))
+    assert made["x_mean_1m"].to_pylist() == [None] * 3
+    assert made["x_count_1m"].to_pylist() == [0] * 3
+
+
 def test_the_past_of_an_entity_that_is_too_long_to_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

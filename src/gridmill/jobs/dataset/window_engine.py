@@ -63,7 +63,8 @@ def _load(
     known = _known(engine, theirs)
     number_keys(engine, keys, known, theirs.on)
     counted = engine.sql(f'SELECT {COUNT} FROM {quoted(keys)} ORDER BY "{CODE}"').to_arrow_table()
-    offsets = np.concatenate(([0], np.cumsum(integers(counted[COUNT]))))
+    counts = integers(counted[COUNT])
+    offsets = np.concatenate(([0], np.cumsum(counts[counts > 0])))  # without `on` no rows are one key of none
     on_disk = _values(theirs, int(offsets[-1])) > most_values
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
     found = engine.sql(f'{numbered(known, theirs.on, keys, wanted)} ORDER BY "{CODE}", "{KNOWN}"')
