@@ -1,7 +1,7 @@
 """The shape of a use case: a method of `Grid` and its HTTP request, and how an argument travels in it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from functools import cache
@@ -158,6 +158,10 @@ class UseCase:
     def arguments(self, given: tuple[object, ...], named: Mapping[str, object]) -> Mapping[str, Any]:
         """The arguments of a call, by name. Raises TypeError as the method does."""
         return self.signature.bind(*given, **named).arguments
+
+    def names(self, given: int, named: Iterable[str]) -> tuple[str, ...]:
+        """The arguments of a call with so many by position. Raises TypeError as the method does."""
+        return tuple(self.signature.bind(*range(given), **dict.fromkeys(named)).arguments)
 
 
 _PLACE = re.compile(r"\{(?P<whole>(?P<argument>\w+)(?:\.(?P<field>\w+))?)(?P<slashes>(?::path)?)\}")

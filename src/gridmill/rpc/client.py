@@ -201,11 +201,12 @@ class _Calls:
         asked = use_case(name)
 
         def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
-            arguments = asked.arguments(given, named)
-            parts = [one if isinstance(one, bytes) else encode(one) for one in arguments.values()]
+            names = asked.names(len(given), named)
+            values = (*given, *(named[name] for name in names[len(given) :]))
+            parts = [one if isinstance(one, bytes) else encode(one) for one in values]
             envelope = Call(
                 name=name,
-                arguments=tuple(arguments),
+                arguments=names,
                 attend=self.attend,
                 key=self.key,
                 again=self.again,

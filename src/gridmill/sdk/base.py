@@ -91,22 +91,21 @@ class Connected:
     ) -> None:
         self.close()
 
-    def attend(self, question: Callable[[Grid], RunView]) -> RunView:
-        """Start a run, or continue one, that is stopped when this client goes without having seen its end."""
-        view = self._start(question, attend=True)
-        self._attends.add(view.run.id)
-        return view
+    def attend(self, question: Callable[[Grid], RunView], *, detached: bool = False) -> RunView:
+        """Start a run, or continue one, that is stopped when this client goes without having seen its end.
 
-    def _start(self, question: Callable[[Grid], RunView], *, attend: bool = False) -> RunView:
-        """Ask for a run, once: when the control node ends before it answers, the next one is told that it was
-        asked for, and looks whether it was started."""
+        It is asked for once: when the control node ends before it answers, the next one is told that it was
+        asked for, and looks whether it was started. With `detached` it goes on when this client goes.
+        """
         until, again, key = time.monotonic() + _STORE_SECONDS, False, os.urandom(16).hex()
         while True:
             asked = self._dialled
             if asked.starting is None:
-                return self._ask_once(question)
+                view = self._ask_once(question)
+                break
             try:
-                return question(asked.starting(attend, key, again))
+                view = question(asked.starting(not detached, key, again))
+                break
             except UnreachedError:
                 if time.monotonic() > until:
                     raise
@@ -115,6 +114,9 @@ class Connected:
                 if not asked.is_gone() or time.monotonic() > until:
                     raise
             self._replace(asked)
+        if not detached:
+            self._attends.add(view.run.id)
+        return view
 
     def _has_ended(self, run: str) -> None:
         """This client has seen the run's end."""

@@ -136,7 +136,7 @@ class RunVerbs(Connected):
             return grid.start_run(prepared, force=force, only=only, adopt=adopt)
 
         if not wait:
-            return self._start(start)
+            return self.attend(start, detached=True)
         return self.wait(self.attend(start).run.id, on_tick=on_tick, check=check)
 
     def prepare(
