@@ -129,6 +129,37 @@ def test_an_unknown_field_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("cursor=nonsense", "cursor"),
+        ("cursor=", "query.cursor"),
+        ("limit=1001", "query.limit"),
+        ("limit=0", "query.limit"),
+    ],
+)
+def test_a_page_that_cannot_be_is_refused(served: httpx.Client, query: str, place: str) -> None:
+    answer = served.get(f"/v1/runs?{query}")
+    assert (answer.status_code, answer.json()["code"], answer.json()["place"]) == (
+        422,
+        "invalid-input",
+        place,
+    )
+
+
+def test_a_list_is_read_page_by_page(served: httpx.Client) -> None:
+    for name in "abc":
+        served.put(f"/v1/resources/{name}", json={"name": name, "type": "command"})
+    first = served.get("/v1/resources?limit=2").json()
+    served.delete("/v1/resources/b")
+    rest = served.get("/v1/resources", params={"cursor": first["next_cursor"]}).json()
+    assert [one["name"] for one in first["items"]] == ["a", "b"]
+    assert [one["name"] for one in rest["items"]] == ["c"]
+    assert rest["next_cursor"] is None
+    other = served.get("/v1/sites", params={"cursor": first["next_cursor"]})
+    assert (other.status_code, other.json()["place"]) == (422, "cursor")
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/nothing", 404, "not-found"),

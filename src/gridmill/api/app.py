@@ -25,6 +25,10 @@ BODY_BYTES = 16 * 2**20
 """Largest request body. A pipeline of 100,000 jobs is smaller."""
 BUNDLE_BYTES = 512 * 2**20
 """Largest code bundle."""
+_DESCRIPTION = """Times are numbers: seconds since 1970-01-01 UTC. Times that a user declares, as the bounds
+of a backfill, are text as they were declared. Every list has pages: `items`, and `next_cursor` to send as
+`cursor` with the same other arguments; null on the last page. Events are a stream: `after` with the `id` of
+the last one that you have gives those that follow."""
 _log = logging.getLogger("gridmill.api")
 
 
@@ -81,7 +85,9 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
 
     Without, whoever can connect may do everything: for a Unix socket that only its owner can open.
     """
-    app = FastAPI(title="Gridmill", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Gridmill", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None
+    )
     app.state.grid = grid
     app.include_router(make_routes())
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
