@@ -203,6 +203,15 @@ def not_executed(name: str, error: OSError, environment: Mapping[str, str]) -> I
     return InputError(f"{name!r} cannot be executed: {error.strerror}")
 
 
+def programs(name: str, environment: Mapping[str, str]) -> list[str]:
+    """The files that may be a command's program, in the order in which they are tried. What is relative is so
+    to the command's folder."""
+    if os.sep in name:
+        return [name]
+    found = [os.path.join(folder, name) for folder in os.get_exec_path(environment)]
+    return [path for path in found if not os.path.isabs(path) or os.path.exists(path)]
+
+
 def _is_nowhere(name: str, environment: Mapping[str, str]) -> bool:
     """Whether no folder of PATH that we may look into has it: one that is closed to us says "denied"."""
     return os.sep not in name and not any(

@@ -5,25 +5,28 @@ them. It only executes: what a simple command needs on disk the pod has made bef
 burst as many as came at once.
 """
 
-import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.pod import forker
 from gridmill.pod.cgroups import AttemptGroup
+from gridmill.pod.forker import HEADER, HELLO, PROGRAMS, REGION_BYTES
 from gridmill.pod.launch import Pipes
 from gridmill.pod.limits import Limits
 
+_POINTER = 8
 _FAILURES = 3
 """After this many processes that could not be made no more are."""
 _MOST = 8
@@ -31,18 +34,37 @@ _CALM_SECONDS = 5.0
 """So long after the last burst one process is kept again."""
 _PATIENCE_SECONDS = 2.0
 """A process that is not ready after this time is given up."""
-_PID_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What such a process becomes. Into `trouble` it writes the error number if it cannot be executed."""
+    """What such a process becomes: the first of `paths` that can be executed. Into `trouble` it writes the
+    error number if none can."""
 
     argv: tuple[str, ...]
+    paths: tuple[str, ...]
     folder: str
     environment: Mapping[str, str]
     affinity: tuple[int, ...]
     trouble: str
+
+    def packed(self, address: int) -> bytes:
+        """As a process reads it to that address. Raises ValueError where it is too large."""
+        environment = [f"{name}={value}" for name, value in self.environment.items()]
+        words = [self.trouble, self.folder, *self.paths, *self.argv, *environment]
+        texts = [os.fsencode(word) + b"\0" for word in words]
+        lists = HEADER.size + _POINTER * (len(self.argv) + len(environment) + 2)
+        begin = lists + _POINTER * len(self.affinity)
+        ends = list(accumulate(map(len, texts), initial=address + begin))
+        if ends[-1] - address > REGION_BYTES or any(text.count(b"\0") > 1 for text in texts):
+            raise ValueError("a command that is too large, or has a NUL")
+        tried, first = len(self.paths), 2 + len(self.paths)
+        arguments, variables = ends[first : first + len(self.argv)], ends[first + len(self.argv) : -1]
+        argv, envp = address + HEADER.size, address + HEADER.size + _POINTER * (len(arguments) + 1)
+        told = (ends[0], ends[1], argv, envp, lists, len(self.affinity), tried, *ends[2:first])
+        header = HEADER.pack(*told, *[0] * (PROGRAMS - tried))
+        pointers = (*arguments, 0, *variables, 0, *self.affinity)
+        return header + struct.pack(f"<{len(pointers)}q", *pointers) + b"".join(texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +72,16 @@ class SmallSpare:
     """The waiting process and the cgroup it is in (None where there are none)."""
 
     pid: int
+    address: int
     group: AttemptGroup | None
     link: socket.socket
 
     def launch(self, program: Program, pipes: Pipes) -> None:
-        """Let it become the command. Raises OSError when it is no longer there, or cannot be told."""
-        told = {
-            "argv": program.argv,
-            "folder": program.folder,
-            "environment": dict(program.environment),
-            "affinity": program.affinity,
-            "trouble": program.trouble,
-        }
+        """Let it become the command. Raises OSError when it is no longer there, ValueError when it cannot be
+        told."""
+        told = program.packed(self.address)
         with self.link:
-            socket.send_fds(self.link, [json.dumps(told).encode()], [pipes.out, pipes.err, pipes.events])
+            socket.send_fds(self.link, [told], [pipes.out, pipes.err, pipes.events])
 
     def discard(self) -> None:
         """Let it end; the pod's loop reaps it as any child."""
@@ -72,11 +90,11 @@ class SmallSpare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Coming:
-    """`pid` is 0 while it has not said it."""
+    """`hello` is None while it has not said it."""
 
     group: AttemptGroup | None
     link: socket.socket
-    pid: int = 0
+    hello: tuple[int, int] | None = None
 
 
 def can_fork_small() -> bool:
@@ -101,7 +119,7 @@ class SmallSpares:
 
     def is_one(self, pid: int) -> bool:
         """Whether that is the small process or a waiting one that has said its number."""
-        return pid in (self.pid, *(coming.pid for coming in self._coming))
+        return pid in (self.pid, *(coming.hello[0] for coming in self._coming if coming.hello is not None))
 
     def _bring_up(self) -> bool:
         """Start the small process where there is none. False where none would live."""
@@ -170,21 +188,22 @@ class SmallSpares:
             try:
                 if self._link is None:
                     raise BrokenPipeError
-                socket.send_fds(self._link, [json.dumps(joins).encode()], [theirs.fileno()])
+                socket.send_fds(self._link, ["\0".join(joins).encode() or b"\0"], [theirs.fileno()])
             except OSError:
                 ours.close()
                 self._release(group)
                 return
-        pid = _pid_said(ours) if group is None else 0  # else it may be taken for what a job left
-        self._coming.append(_Coming(group=group, link=ours, pid=pid))
+        hello = _hello(ours) if group is None else None  # else it may be taken for what a job left
+        self._coming.append(_Coming(group=group, link=ours, hello=hello))
 
     def take(self) -> SmallSpare | None:
         """One that is the caller's from now on; None when there is none to be had."""
         while self._coming:
             coming = self._coming.popleft()
-            pid = coming.pid or _pid_said(coming.link)
-            if pid:
-                return SmallSpare(pid=pid, group=coming.group, link=coming.link)
+            hello = coming.hello or _hello(coming.link)
+            if hello is not None:
+                pid, address = hello
+                return SmallSpare(pid=pid, address=address, group=coming.group, link=coming.link)
             self._failures += 1
             self._drop(coming)
         return None
@@ -214,12 +233,14 @@ class SmallSpares:
             self._child.returncode = 0
 
 
-def _pid_said(link: socket.socket) -> int:
-    """The number that a new process says when it is ready; 0 when it has died, or takes too long."""
+def _hello(link: socket.socket) -> tuple[int, int] | None:
+    """What a new process says when it is ready: its number and where its text is read to. None when it has
+    died, or takes too long."""
     try:
-        return int(link.recv(_PID_BYTES) or b"0")
-    except OSError:
-        return 0
+        pid, address = HELLO.unpack(link.recv(HELLO.size))
+    except (OSError, struct.error):
+        return None
+    return pid, address
 
 
 def read_trouble(file: Path) -> int | None:

@@ -24,11 +24,13 @@ from gridmill.pod.commands import (
     markers,
     not_executed,
     prepare_foreign,
+    programs,
     rank_variables,
     runs_foreign_code,
 )
 from gridmill.pod.environments import bundle_folder, is_small_code
 from gridmill.pod.folders import PodFolder, write_order
+from gridmill.pod.forker import PROGRAMS
 from gridmill.pod.launch import Launch, Pipes, enter, fork
 from gridmill.pod.prefork import Spare, Spares
 from gridmill.pod.small_spares import Program, SmallSpare, SmallSpares, read_trouble
@@ -143,10 +145,12 @@ class Starter:
         """A simple command with all that it needs on the disk. Raises GridmillError, OSError, ValueError."""
         folder = Path(launch.folder)
         ready = make_ready(order, self._folder.home, folder / "work", launch.environment)
-        if any("\0" in word for word in ready.argv):
-            raise ValueError("NUL in a command")
+        paths = programs(ready.argv[0], launch.environment)[:PROGRAMS]
+        if not paths:
+            raise FileNotFoundError(ready.argv[0])
         return Program(
             argv=ready.argv,
+            paths=tuple(paths),
             folder=str(ready.cwd),
             environment=launch.environment,
             affinity=launch.affinity,
