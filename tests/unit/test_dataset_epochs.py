@@ -284,7 +284,7 @@ GROWN = DatasetSpec(
 )
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [mostly_long(unit, "unix_ns", "%Y%m%d") for unit in UNITS])
 @pytest.mark.parametrize("declared", [True, False])
 def test_appended_numbers_give_what_all_numbers_give(
     case: DatasetCase, unit: str, declared: bool, capsys: pytest.CaptureFixture[str]

@@ -206,7 +206,7 @@ EACH = [*((way, 0) for way in WAYS), *((way, late) for way, each in LATE.items()
 @pytest.mark.parametrize(
     ("way", "late"),
     [
-        pytest.param(way, late, marks=pytest.mark.long if late or number % 2 else ())
+        pytest.param(way, late, marks=pytest.mark.long if late or number % 4 else ())
         for number, (way, late) in enumerate(EACH)
     ],
 )
@@ -235,7 +235,14 @@ def test_appended_rows_give_what_all_rows_give(tmp_path: Path, way: str, late: i
         assert made.details[name] == full.details[name], name
 
 
-@pytest.mark.parametrize("until", ["2020-01-31T12:00", "2020-02-04", "2020-03-01"])
+@pytest.mark.parametrize(
+    "until",
+    [
+        pytest.param("2020-01-31T12:00", marks=pytest.mark.long),
+        "2020-02-04",
+        pytest.param("2020-03-01", marks=pytest.mark.long),
+    ],
+)
 def test_appended_rows_of_a_label_that_is_known_until_a_time(case: DatasetCase, until: str) -> None:
     """Of events before that time, which may come later, and after it."""
     label = replace(GONE, known_until=until)

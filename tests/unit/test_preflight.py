@@ -460,8 +460,14 @@ RIGHT: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("rows", ["all rows", "some rows"])
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        pytest.param(name, rows, marks=pytest.mark.long if number % 2 == (rows == "all rows") else ())
+        for number, name in enumerate(RIGHT)
+        for rows in ("all rows", "some rows")
+    ],
+)
 def test_nothing_is_said_of_what_runs(
     name: str, rows: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
