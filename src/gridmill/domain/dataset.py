@@ -3,7 +3,7 @@
 Encoders are fitted on the training rows and then applied to all rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -478,9 +478,15 @@ class DatasetSpec:
     def references(self) -> tuple[str, ...]:
         """The tables that are read."""
         named = [self.basis.table] if self.basis else []
-        parts = (*self.joins, *self.asof_joins, *self.windows, *self.lags, self.label)
-        named += [part.table for part in parts if part is not None and part.table is not None]
+        named += [part.table for _, part in self.parts() if part.table is not None]
         return tuple(dict.fromkeys((*named, *self.tables)))
+
+    def parts(self) -> Iterator[tuple[str, "Join | AsOfJoin | Window | Lag | Label"]]:
+        """Joins, as-of joins, windows, lags and the label, each after the field that declares it."""
+        for place in ("joins", "asof_joins", "windows", "lags"):
+            yield from ((place, part) for part in getattr(self, place))
+        if self.label is not None:
+            yield "label", self.label
 
     def _check_incremental(self) -> None:
         """Raise InputError where earlier rows could change when later ones are added."""

@@ -12,15 +12,12 @@ import pyarrow.parquet as pq
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.dataset import (
     UNTIL_BASIS,
-    AsOfJoin,
     Basis,
     DatasetSpec,
     Join,
     Label,
-    Lag,
     Split,
     SplitBy,
-    Window,
 )
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
@@ -75,25 +72,16 @@ def _known_ats(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]
     """Every `known_at`: of which table, its text, and where it is declared."""
     if basis.known_at is not None:
         yield basis.table, basis.known_at, "basis"
-    label = (spec.label,) if spec.label is not None else ()
-    kinds: Mapping[str, tuple[Join | AsOfJoin | Window | Lag | Label, ...]] = {
-        "joins": spec.joins,
-        "asof_joins": spec.asof_joins,
-        "windows": spec.windows,
-        "lags": spec.lags,
-        "label": label,
-    }
-    for place, parts in kinds.items():
-        for part in parts:
-            table = part.table or basis.table
-            if part.known_at is not None:
-                yield table, part.known_at, place
-            elif table != basis.table and place in ("windows", "lags"):
-                raise InputError(
-                    f"of table {table!r} it is not said when its rows became known",
-                    hint="Add `known_at: COLUMN` (or an SQL expression).",
-                    place=f"dataset.{place}.known_at",
-                )
+    for place, part in spec.parts():
+        table = part.table or basis.table
+        if part.known_at is not None:
+            yield table, part.known_at, place
+        elif table != basis.table and place in ("windows", "lags"):
+            raise InputError(
+                f"of table {table!r} it is not said when its rows became known",
+                hint="Add `known_at: COLUMN` (or an SQL expression).",
+                place=f"dataset.{place}.known_at",
+            )
 
 
 def _check_known_at(

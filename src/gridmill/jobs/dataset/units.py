@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 from gridmill.domain.amounts import show_count
 from gridmill.domain.calendar import show_moment
-from gridmill.domain.dataset import NUMBER_FORMATS, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Window
+from gridmill.domain.dataset import NUMBER_FORMATS, Basis, DatasetSpec, Label
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import UNIX_UNITS
 from gridmill.errors import DataError, InputError
@@ -128,30 +128,14 @@ def _basis(spec: DatasetSpec) -> Basis:
     return spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
 
 
-Part: TypeAlias = Join | AsOfJoin | Window | Lag | Label
-
-
-def _parts(spec: DatasetSpec) -> Iterator[tuple[Part, str, str]]:
-    """Each part, its table, and where it is declared."""
-    basis, label = _basis(spec), (spec.label,) if spec.label is not None else ()
-    kinds: Mapping[str, Sequence[Part]] = {
-        "joins": spec.joins,
-        "asof_joins": spec.asof_joins,
-        "windows": spec.windows,
-        "lags": spec.lags,
-        "label": label,
-    }
-    for place, parts in kinds.items():
-        yield from ((part, part.table or basis.table, place) for part in parts)
-
-
 def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
     """Table and column of each time that is a column, and where it is declared."""
     basis = _basis(spec)
     yield basis.table, basis.time, "basis" if spec.basis else "time"
     if basis.known_at is not None:
         yield basis.table, basis.known_at, "basis.known_at"
-    for part, table, place in _parts(spec):
+    for place, part in spec.parts():
+        table = part.table or basis.table
         if part.known_at is not None:
             yield table, part.known_at, f"{place}.known_at"
         if not isinstance(part, Label) and basis.time in part.on:
@@ -161,8 +145,9 @@ def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
 def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str, str]]:
     """The columns that the label's clock looks at in other tables."""
     names = {name for _, name, _ in _used(spec)}
-    declared = {part for part, _, _ in _parts(spec)}
-    for part, table, place in _parts(clocked):
+    declared = {part for _, part in spec.parts()}
+    for place, part in clocked.parts():
+        table = part.table or _basis(clocked).table
         if part not in declared and part.known_at is not None:
             words = {*re.findall(r"\w+", part.known_at), *re.findall(r'"([^"]+)"', part.known_at)}
             yield from ((table, name, f"{place}.known_at") for name in sorted(names & words))
@@ -170,7 +155,7 @@ def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str,
 
 def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[str, str, str]]:
     """A name alone is that of a column in all tables that parts name, not in those that only `sql` reads."""
-    named = {_basis(spec).table, *(table for _, table, _ in _parts(spec))}
+    named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     for key in spec.timestamp_format:
         for table, columns in types.items():
             if table in named and key in columns:
@@ -181,7 +166,7 @@ def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[s
 
 def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) -> None:
     """Raise InputError for a `timestamp_format` of a column that is not there, or holds no numbers."""
-    named = {_basis(spec).table, *(table for _, table, _ in _parts(spec))}
+    named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     known = {(table, name): kind for table, columns in types.items() for name, kind in columns.items()}
     for key in spec.timestamp_format:
         mine = {
