@@ -129,7 +129,7 @@ class Project:
         home, pipeline = self.place / "home", read_pipeline(self.file)
         bundle = make_bundle(self.folder, home / "bundles", hashes=home / "cache" / "code.json")
         control = simulation().node.control
-        control.storage = Root(self.place / "root", home / "bundles")
+        control.storage = control.code.storage = Root(self.place / "root", home / "bundles")
         run = Run(
             id="p-1",
             pipeline="p",
@@ -154,7 +154,7 @@ class Project:
                 resource="",
             )
             source = listings.get(job.name, NOTHING).there()
-            found[job.name] = provenance_of(control, run, job_run, (), source)
+            found[job.name] = provenance_of(control.code, run, job_run, (), source)
         return pipeline, found
 
     def some_file(self) -> str:

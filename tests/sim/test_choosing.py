@@ -154,7 +154,7 @@ def test_what_was_carried_for_an_attempt_teaches_how_quick_the_way_is_also_after
     there = Crossing(carried_bytes=10_000_000, reused_bytes=1, seconds=2.0)
     outcome = Outcome(state=AttemptState.SUCCEEDED, carriage=Carriage(there=there, round_trip_seconds=0.1))
     transaction = control.begin()
-    settle_attempt(control, transaction, attempt, outcome)
+    settle_attempt(control.endings, transaction, attempt, outcome)
     control.ledger.commit(transaction)
     one.control_dies()
     control = one.node.control
@@ -294,7 +294,9 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
     assert one.run_until(lambda: len(control.choices.choosing) == len(jobs), at_most_steps=100)
     looked: list[str] = []
 
-    def look(control: object, joining: object, transaction: object, job_run: JobRun) -> bool:
+    def look(*given: object) -> bool:
+        job_run = given[-1]
+        assert isinstance(job_run, JobRun)
         looked.append(job_run.job.name)
         return False
 

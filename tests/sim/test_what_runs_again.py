@@ -67,7 +67,7 @@ class Table:
 def grid() -> Simulation:
     disk = Disk()
     made = simulation(Table(disk))
-    made.storage = made.node.control.storage = disk
+    made.storage = made.node.control.storage = made.node.control.code.storage = disk
     return made
 
 

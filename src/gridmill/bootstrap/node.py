@@ -18,7 +18,17 @@ from gridmill.control.background import Beside
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.site_monitor import Surveyor
-from gridmill.control.state import Alarms, Catalog, Channels, Control, Counters, Limits, Problems
+from gridmill.control.state import (
+    Alarms,
+    Catalog,
+    Channels,
+    CodeFiles,
+    Control,
+    Counters,
+    Limits,
+    Problems,
+    Timeline,
+)
 from gridmill.control.usecases.service import Identity, Render, Service
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GPU_SHARES
@@ -139,17 +149,19 @@ def _control(
     secret: bytes,
     owner: str = "",
 ) -> Control:
-    ledger = Ledger(store, owner)
+    ledger, timeline = Ledger(store, owner), Timeline(clock=SystemClock())
+    storage = Root(settings.root, bundles=settings.home / "bundles")
     return Control(
         ledger=ledger,
         catalog=Catalog(ledger=ledger),
-        channels=Channels(links=links, grace_seconds=settings.grace_seconds),
+        channels=Channels(links=links, secret=secret, grace_seconds=settings.grace_seconds),
+        code=CodeFiles(storage=storage, timeline=timeline),
+        timeline=timeline,
         problems=Problems(warn=warn),
-        clock=SystemClock(),
+        clock=timeline.clock,
         sites={"local": site},
-        storage=Root(settings.root, bundles=settings.home / "bundles"),
+        storage=storage,
         house=HouseFolder(settings.home, settings.root),
-        secret=secret,
         new_token=lambda: secrets.token_hex(8),
         counters=Counters(store.counters()),
         limits=Limits(
@@ -162,7 +174,9 @@ def _control(
 def _local_site(control: Control) -> Site:
     """The local site as this machine is now, and whose it is."""
     nodes = control.sites["local"].nodes()
-    home = hashlib.sha256(b"home" + control.secret).hexdigest()[:16] if control.secret else ""
+    home = (
+        hashlib.sha256(b"home" + control.channels.secret).hexdigest()[:16] if control.channels.secret else ""
+    )
     marks = {"home": home, "host": socket.gethostname()} if home else {}
     return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE, settings=marks)
 

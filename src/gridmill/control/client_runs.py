@@ -71,7 +71,14 @@ class AttendedRuns:
         with self._node.changing() as transaction:
             found = self._node.control.ledger.snapshot.runs.get(run)
             if found is not None and found.state == RunState.ACTIVE:
-                stop_run(self._node.control, transaction, found, None)
+                stop_run(
+                    self._node.control.ledger,
+                    self._node.control.channels,
+                    self._node.control.candidates,
+                    transaction,
+                    found,
+                    None,
+                )
 
     def is_over(self, run: str) -> bool:
         """Whether it has ended."""

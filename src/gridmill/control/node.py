@@ -63,13 +63,13 @@ class ControlNode:
                 self._load()
             with control.ledger.staging():  # one commit for all of these; what they cause comes after it
                 control.aside.settle()
-                receive(control)
+                receive(control.starting, control.bring_ups)
                 observe(control)
                 advance(control)
                 until_due = min(keep_schedules(control), keep_backfills(control), look_elsewhere(control))
                 wanted = dispatch(control)
             until_due = min(until_due, reap(control))
-            discard(control)
+            discard(control.storage, control.problems, control.aside, control.discarded)
             control.ledger.flush()
             if control.aside.has_more() or control.candidates or not wanted.complete:
                 return 0.0
@@ -77,7 +77,7 @@ class ControlNode:
             if control.ledger.snapshot.deployments:
                 waits.append(control.next_observe - control.clock.monotonic())
             if wanted.again_at is not None:
-                waits.append(wanted.again_at - control.now())
+                waits.append(wanted.again_at - control.timeline.now())
             return max(0.0, min(waits))
 
     def await_clients(self, seconds: float) -> None:
@@ -112,8 +112,8 @@ class ControlNode:
         control.forget()
         self._greet_again()
         snapshot = control.ledger.snapshot
-        now = control.now()
-        transaction = control.begin()
+        now = control.timeline.now()
+        transaction = control.ledger.begin(control.timeline.now())
         for run in snapshot.runs.values():
             jobs = snapshot.job_runs_of(run.id)
             control.candidates.add(run.id, [job.id for job in jobs])

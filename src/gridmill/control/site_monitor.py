@@ -81,7 +81,13 @@ class Surveyor:
             stands = self._stands(site)
             if self._ending.is_set():
                 return
-            surveyed(self._node.control, site.name, trouble if stands else "")
+            surveyed(
+                self._node.control.ledger,
+                self._node.control.problems,
+                self._node.control.aside,
+                site.name,
+                trouble if stands else "",
+            )
             if stands and trouble:
                 self._node.control.sites_seen.away.add(site.name)
             elif stands:

@@ -184,9 +184,25 @@ class Catalog:
 
 
 @dataclass(slots=True, kw_only=True)
-class CodeFiles:
-    """The files of code bundles, and by reader those that it reads."""
+class Timeline:
+    """The time that records get: read once, then carried on by the monotonic clock, so it never jumps."""
 
+    clock: Clock
+    offset: float | None = None
+
+    def now(self) -> float:
+        """Unix time."""
+        if self.offset is None:
+            self.offset = self.clock.now() - self.clock.monotonic()
+        return self.offset + self.clock.monotonic()
+
+
+@dataclass(slots=True, kw_only=True)
+class CodeFiles:
+    """The files of code bundles in the storage, and by reader those that it reads."""
+
+    storage: Storage
+    timeline: Timeline
     files: Recent[Sequence[CodeFile]] = field(default_factory=lambda: Recent(BUNDLES_KEPT))
     read: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))
 
@@ -196,10 +212,15 @@ class Channels:
     """The pods that are connected. `open` are all channels, also those whose pod has not greeted."""
 
     links: LinkServer
+    secret: bytes
     grace_seconds: float = 5.0
     by_pod: dict[str, int] = field(default_factory=dict)
     by_channel: dict[int, str] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
+
+    def pod_secret(self, pod_id: str) -> str:
+        """What a pod must say in its Hello: derived, so nothing secret is stored."""
+        return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
 
     def drop_all(self) -> None:
         """Have every pod connect and greet again."""
@@ -291,6 +312,44 @@ class Clients:
     asked: Asked = field(default_factory=Asked)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endings:
+    """What it takes to end an attempt: its records, what its job has reported, and whom its end concerns."""
+
+    catalog: Catalog
+    channels: Channels
+    storage: Storage
+    problems: Problems
+    reported: Reported
+    candidates: Candidates
+    discarded: list[str]
+
+    @property
+    def ledger(self) -> Ledger:
+        """The catalog's."""
+        return self.catalog.ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """What it takes to start an attempt, or to end it where it cannot be started."""
+
+    endings: Endings
+    timeline: Timeline
+    aside: Aside
+    clients: Clients
+
+    @property
+    def ledger(self) -> Ledger:
+        """The catalog's."""
+        return self.endings.catalog.ledger
+
+    @property
+    def channels(self) -> Channels:
+        """Those to which starts are sent, and stops."""
+        return self.endings.channels
+
+
 @dataclass(slots=True, kw_only=True)
 class Control:
     """All that a control node has: its ports, and in parts what is known until a restart. Steps are given the
@@ -303,11 +362,12 @@ class Control:
     clock: Clock
     sites: dict[str, SitePort]
     storage: Storage
-    secret: bytes
+    timeline: Timeline
     new_token: Callable[[], str]
     counters: Counters
     catalog: Catalog
     channels: Channels
+    code: CodeFiles
     limits: Limits = field(default_factory=Limits)
     house: House = field(default_factory=NoHouse)
     open_site: Callable[[Site], SitePort] = no_site
@@ -320,26 +380,36 @@ class Control:
     sites_seen: SitesSeen = field(default_factory=SitesSeen)
     looks: Looks = field(default_factory=Looks)
     clients: Clients = field(default_factory=Clients)
-    code: CodeFiles = field(default_factory=CodeFiles)
     discarded: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     next_observe: float = 0.0
-    offset: float | None = None
     alarms: Alarms | None = None
 
+    @property
+    def endings(self) -> Endings:
+        """See Endings."""
+        return Endings(
+            catalog=self.catalog,
+            channels=self.channels,
+            storage=self.storage,
+            problems=self.problems,
+            reported=self.reported,
+            candidates=self.candidates,
+            discarded=self.discarded,
+        )
+
+    @property
+    def starting(self) -> Starting:
+        """See Starting."""
+        return Starting(endings=self.endings, timeline=self.timeline, aside=self.aside, clients=self.clients)
+
     def now(self) -> float:
-        """Unix time that never jumps: read once, then carried on by the monotonic clock."""
-        if self.offset is None:
-            self.offset = self.clock.now() - self.clock.monotonic()
-        return self.offset + self.clock.monotonic()
+        """See Timeline."""
+        return self.timeline.now()
 
     def begin(self) -> Transaction:
         """A transaction at the present time."""
         return self.ledger.begin(self.now())
-
-    def pod_secret(self, pod_id: str) -> str:
-        """What a pod must say in its Hello: derived, so nothing secret is stored."""
-        return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
 
     def forget(self) -> None:
         """After a load: let go of all that the store may know better, or does not know as live any more."""

@@ -6,7 +6,17 @@ from random import Random
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.state import Alarms, Catalog, Channels, Control, Counters, Limits, Problems
+from gridmill.control.state import (
+    Alarms,
+    Catalog,
+    Channels,
+    CodeFiles,
+    Control,
+    Counters,
+    Limits,
+    Problems,
+    Timeline,
+)
 from gridmill.control.steps.begin import begin_run, resume_run, stop_run
 from gridmill.control.usecases.pipelines import PipelineCases
 from gridmill.domain.artifact import Artifact
@@ -148,18 +158,19 @@ class Simulation:
         return f"token-{self.tokens}"
 
     def _control(self) -> ControlNode:
-        ledger = Ledger(self.store)
+        ledger, timeline = Ledger(self.store), Timeline(clock=self.clock)
         control = Control(
             ledger=ledger,
             clock=self.clock,
             sites={"local": self.world},
             storage=self.storage,
-            secret=b"simulated",
+            timeline=timeline,
+            code=CodeFiles(storage=self.storage, timeline=timeline),
             new_token=self._token,
             counters=Counters(self.store.counters()),
             limits=self.limits,
             catalog=Catalog(ledger=ledger),
-            channels=Channels(links=self.world),
+            channels=Channels(links=self.world, secret=b"simulated"),
             problems=Problems(warn=self.warnings.append),
             alarms=Alarms(),
         )
@@ -195,12 +206,26 @@ class Simulation:
         with self.node.changing() as transaction:
             run = self.node.control.ledger.snapshot.runs.get(run_id)
             if run is not None:
-                stop_run(self.node.control, transaction, run, job)
+                stop_run(
+                    self.node.control.ledger,
+                    self.node.control.channels,
+                    self.node.control.candidates,
+                    transaction,
+                    run,
+                    job,
+                )
 
     def resume(self, run_id: str) -> None:
         """Continue a run. Raises ConflictError when it succeeded."""
         with self.node.changing() as transaction:
-            resume_run(self.node.control, transaction, run_id)
+            resume_run(
+                self.node.control.catalog,
+                self.node.control.storage,
+                self.node.control.candidates,
+                self.node.control.clients,
+                transaction,
+                run_id,
+            )
 
     def attempt(self, act: Callable[[], object]) -> bool:
         """Do something; a failing store and a kill are survived as in life. False: it may not be done."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Control
+from gridmill.control.state import Candidates, Catalog, Channels, Clients, Control
 from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.parts import stop_attempt
 from gridmill.control.steps.pipeline_folders import check_run_origin, note_origin
@@ -27,6 +27,7 @@ from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState, check_move
 from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.plugins import WISHES, find
+from gridmill.ports.storage import Storage
 from gridmill.scheduler.conditions import may_go_on
 from gridmill.scheduler.feasibility import at
 from gridmill.scheduler.sizing import size_job
@@ -255,7 +256,7 @@ def begin_run(
     check_names(pipeline)
     check_times(pipeline)
     note_origin(control.ledger, control.storage, transaction, pipeline, adopt=adopt)
-    _claim(control, pipeline.name)
+    _claim(control.ledger, control.storage, control.claimed, pipeline.name)
     resources = declare_resources(control.ledger, transaction, pipeline)
     used = resources_used(control.ledger, pipeline, resources)
     for resource in used.values():
@@ -318,13 +319,13 @@ def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
         )
 
 
-def _claim(control: Control, pipeline: str) -> None:
+def _claim(ledger: Ledger, storage: Storage, claimed: set[str], pipeline: str) -> None:
     """Two stores would write over each other's results of pipelines of one name. Raises ConflictError."""
-    site = control.ledger.snapshot.sites.get(LOCAL)
+    site = ledger.snapshot.sites.get(LOCAL)
     owner = site.settings.get("store") if site else None
-    if owner and pipeline not in control.claimed:
-        control.storage.claim(pipeline, owner)
-        control.claimed.add(pipeline)
+    if owner and pipeline not in claimed:
+        storage.claim(pipeline, owner)
+        claimed.add(pipeline)
 
 
 def _as_declared(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
@@ -358,14 +359,21 @@ def _job_run(ledger: Ledger, run: Run, job: Job, index: int, resource: Resource,
     )
 
 
-def stop_run(control: Control, transaction: Transaction, run: Run, job: str | None) -> None:
+def stop_run(
+    ledger: Ledger,
+    channels: Channels,
+    candidates: Candidates,
+    transaction: Transaction,
+    run: Run,
+    job: str | None,
+) -> None:
     """Jobs that have not started are stopped now; those that run are asked to end."""
     if run.state in FINISHED_RUNS:
         return
     if job is None and run.state == RunState.ACTIVE:
         transaction.put(replace(run, state=RunState.STOPPING, message="stopping"))
     stopped: list[str] = []
-    for job_run in control.ledger.snapshot.job_runs_of(run.id):
+    for job_run in ledger.snapshot.job_runs_of(run.id):
         if job is not None and job_run.job.name != job:
             continue
         if job_run.state in (JobState.BLOCKED, JobState.WAITING):
@@ -373,37 +381,44 @@ def stop_run(control: Control, transaction: Transaction, run: Run, job: str | No
             transaction.put(ended)
             stopped.append(job_run.id)
         elif job_run.state == JobState.RUNNING:
-            stop_attempt(control.channels, transaction, job_run)
+            stop_attempt(channels, transaction, job_run)
             stopped += [job_run.id] if job_run.parts else []
-    dependents = [key for name in stopped for key in may_go_on(control.ledger.snapshot, name)]
-    control.candidates.add(run.id, [*dependents, *stopped])
+    dependents = [key for name in stopped for key in may_go_on(ledger.snapshot, name)]
+    candidates.add(run.id, [*dependents, *stopped])
 
 
-def resume_run(control: Control, transaction: Transaction, run_id: str) -> None:
+def resume_run(
+    catalog: Catalog,
+    storage: Storage,
+    candidates: Candidates,
+    clients: Clients,
+    transaction: Transaction,
+    run_id: str,
+) -> None:
     """Make a finished run active again; jobs find their resources anew, as these may have been changed.
 
     One that has succeeded is left alone. Raises PipelineError when a resource is gone, ConflictError when the
     pipeline's name was moved to another folder, NotFoundError.
     """
-    if run_id in control.ledger.snapshot.runs:
+    if run_id in catalog.ledger.snapshot.runs:
         return
-    run = control.ledger.fetch(Run, run_id)
+    run = catalog.ledger.fetch(Run, run_id)
     if run.state == RunState.SUCCEEDED:
         return  # it may have ended since it was looked at: there is nothing left to do, and that is well
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
-    check_run_origin(control.ledger, control.storage, transaction, run)
-    known = control.ledger.read_all(JobRun, parent=run_id)
+    check_run_origin(catalog.ledger, storage, transaction, run)
+    known = catalog.ledger.read_all(JobRun, parent=run_id)
     settled = {
-        **settle_names(control.catalog, [one.job for one in known]),
+        **settle_names(catalog, [one.job for one in known]),
         **run.settled,
     }  # what was settled stays
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
-    transaction.put(replace(active, attended=control.clients.asked.attended))
+    transaction.put(replace(active, attended=clients.asked.attended))
     again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
     for noun in known:
-        job_run = control.ledger.fetch(JobRun, noun.id)
-        transaction.put(_again(control.ledger, transaction, job_run) if job_run.id in again else job_run)
-    control.candidates.add(run_id, [one.id for one in known])
+        job_run = catalog.ledger.fetch(JobRun, noun.id)
+        transaction.put(_again(catalog.ledger, transaction, job_run) if job_run.id in again else job_run)
+    candidates.add(run_id, [one.id for one in known])
 
 
 def _done_again(job_runs: Sequence[JobRun]) -> frozenset[str]:

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.background import Aside
-from gridmill.control.state import BringUps, Control, Problems
+from gridmill.control.state import BringUps, Channels, Control, Limits, Problems
 from gridmill.control.steps.problems import tell
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.pod_protocol import PodOrder
@@ -23,7 +23,9 @@ def bring_up(control: Control, deployment: Deployment) -> None:
     if site is None:  # not opened yet; asked again with the next look
         return
     then = partial(_brought_up, control.problems, control.bring_ups, deployment.id)
-    control.aside.do(_bringing(deployment), partial(_bring_up, control, site, deployment), then)
+    control.aside.do(
+        _bringing(deployment), partial(_bring_up, control.channels, control.limits, site, deployment), then
+    )
 
 
 def being_brought_up(aside: Aside, bring_ups: BringUps, deployment: Deployment) -> bool:
@@ -52,19 +54,19 @@ def _not_now(deployment_id: str, error: UnavailableError) -> str:
     return f"{deployment_id} cannot be brought up now: {error}"
 
 
-def _bring_up(control: Control, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
+def _bring_up(channels: Channels, limits: Limits, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
     """The pods it brought up. Touches nothing but the site. Raises UnavailableError."""
     orders = [
         PodOrder(
             pod_id=pod.id,
             deployment_id=deployment.id,
             type=deployment.type.value,
-            secret=control.pod_secret(pod.id),
+            secret=channels.pod_secret(pod.id),
             home=site.pod_home(pod.id),
             link=site.link(),
             capacity=pod.capacity,
             keep_seconds=deployment.keep_seconds,
-            orphan_seconds=control.limits.orphan_seconds,
+            orphan_seconds=limits.orphan_seconds,
             node=pod.node,
             settings=deployment.settings,
             pinned=deployment.pinned,

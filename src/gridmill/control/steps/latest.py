@@ -5,7 +5,7 @@ import pwd
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog, Control, Problems
+from gridmill.control.state import Catalog, Problems
 from gridmill.domain.artifact import LATEST, Alias, Artifact, Latest
 from gridmill.domain.manifest import AliasMove
 from gridmill.domain.run import JobRun, Run
@@ -77,7 +77,9 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def note_latest(control: Control, transaction: Transaction, job_run: JobRun) -> None:
+def note_latest(
+    ledger: Ledger, storage: Storage, problems: Problems, transaction: Transaction, job_run: JobRun
+) -> None:
     """Record what a job that is done has made, or found unchanged, as the latest version of its name.
 
     A later run's version stays. A run of a backfill makes no version the latest one, except of a sink: all
@@ -86,11 +88,11 @@ def note_latest(control: Control, transaction: Transaction, job_run: JobRun) -> 
     run = transaction.get(Run, job_run.run_id)
     if run is None or not job_run.artifacts or (run.chunk and job_run.job.sink is None):
         return
-    known = transaction.get(Latest, job_run.name) or control.ledger.look_up(Latest, job_run.name)
+    known = transaction.get(Latest, job_run.name) or ledger.look_up(Latest, job_run.name)
     after = Latest(name=job_run.name, artifact=job_run.artifacts[-1], run=run.id, order=run.order)
     if known is None or (known.order <= run.order and known != after):
         transaction.put(after)
-        note_latest_move(control.storage, control.problems, transaction, known, after)
+        note_latest_move(storage, problems, transaction, known, after)
 
 
 def find_latest(ledger: Ledger, name: str) -> Latest | None:

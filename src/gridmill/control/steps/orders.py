@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Clients, Control
+from gridmill.control.state import Clients, Starting
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.inputs import order_for
 from gridmill.control.steps.settle import LOST, defect, settle_attempt
@@ -23,34 +23,34 @@ from gridmill.errors import GridmillError, StorageError
 STOPPED_EARLY = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started")
 
 
-def start_attempt(control: Control, transaction: Transaction, attempt: Attempt) -> None:
+def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt) -> None:
     """Send Start once the transaction is committed, if the pod's link is open; else its Hello asks for it."""
     current = transaction.get(Attempt, attempt.id)
     if current is not None and current.stop_requested:  # another rank of its gang could not be started
-        settle_attempt(control, transaction, current, STOPPED_EARLY)
+        settle_attempt(starting.endings, transaction, current, STOPPED_EARLY)
         return
     try:
-        order = order_for(control.catalog, control.storage, transaction, attempt)
+        order = order_for(starting.endings.catalog, starting.endings.storage, transaction, attempt)
     except StorageError:  # the store, not the job: tried again
         raise
     except GridmillError as error:
-        settle_attempt(control, transaction, attempt, _failed(Cause.INPUT, error))
+        settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INPUT, error))
         return
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        told = defect(control.problems, attempt.id, error)
-        settle_attempt(control, transaction, attempt, _failed(Cause.INTERNAL, told))
+        told = defect(starting.endings.problems, attempt.id, error)
+        settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INTERNAL, told))
         return
-    transaction.then(partial(_give, control, attempt, order))
+    transaction.then(partial(_give, starting, attempt, order))
 
 
-def _give(control: Control, attempt: Attempt, order: Order) -> None:
+def _give(starting: Starting, attempt: Attempt, order: Order) -> None:
     """Send Start; where the pod is on another machine the code goes first, beside the ticks."""
     if order.bundle_path and order.bundle:
-        share = partial(control.storage.share_bundle, order.bundle)
-        control.aside.do(f"share code for {attempt.id}", share, partial(_shared, control, order))
+        share = partial(starting.endings.storage.share_bundle, order.bundle)
+        starting.aside.do(f"share code for {attempt.id}", share, partial(_shared, starting, order))
     else:
-        environment = _environment_of(control.ledger, control.clients, attempt)
-        send_to_pod(control.channels, attempt.pod_id, Start(order=order, environment=environment))
+        environment = _environment_of(starting.ledger, starting.clients, attempt)
+        send_to_pod(starting.channels, attempt.pod_id, Start(order=order, environment=environment))
 
 
 def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mapping[str, str] | None:
@@ -60,9 +60,9 @@ def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mappi
     return clients.environments.get(attempt.run_id) if is_local else None
 
 
-def _shared(control: Control, order: Order, done: Future[None]) -> None:
+def _shared(starting: Starting, order: Order, done: Future[None]) -> None:
     """Its code is where the pod finds it: start, if that is still wanted."""
-    attempt = control.ledger.snapshot.attempts.get(order.attempt_id)
+    attempt = starting.ledger.snapshot.attempts.get(order.attempt_id)
     if attempt is None or attempt.state != AttemptState.PLACED or attempt.outcome is not None:
         return
     try:
@@ -71,12 +71,12 @@ def _shared(control: Control, order: Order, done: Future[None]) -> None:
     except StorageError as error:  # a file server that is full or away: tried again like a lost pod
         outcome = replace(LOST, message=f"its code could not be carried there: {error}")
     if outcome is None:
-        environment = _environment_of(control.ledger, control.clients, attempt)
-        send_to_pod(control.channels, attempt.pod_id, Start(order=order, environment=environment))
+        environment = _environment_of(starting.ledger, starting.clients, attempt)
+        send_to_pod(starting.channels, attempt.pod_id, Start(order=order, environment=environment))
         return
-    transaction = control.begin()
-    settle_attempt(control, transaction, attempt, outcome)
-    control.ledger.stage(transaction)
+    transaction = starting.ledger.begin(starting.timeline.now())
+    settle_attempt(starting.endings, transaction, attempt, outcome)
+    starting.ledger.stage(transaction)
 
 
 def _failed(cause: Cause, error: GridmillError) -> Outcome:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Channels, Control
+from gridmill.control.state import Catalog, Channels
 from gridmill.control.steps.gangs import members_of, send_to_pod, stop_message
 from gridmill.control.steps.part_folders import discard_parts, part_id, parts_of
 from gridmill.control.steps.settle import NotKeptError, measure_nodes, publish, runs
@@ -15,6 +15,7 @@ from gridmill.domain.resource import Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Site
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState, RunState
+from gridmill.ports.storage import Storage
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.splitting import cut_job
 
@@ -90,27 +91,35 @@ def _part(transaction: Transaction, job_run: JobRun, part: Part, sizing: Sizing)
     )
 
 
-def gather(control: Control, transaction: Transaction, run: Run, job_run: JobRun) -> JobRun:
+def gather(
+    catalog: Catalog,
+    channels: Channels,
+    storage: Storage,
+    discarded: list[str],
+    transaction: Transaction,
+    run: Run,
+    job_run: JobRun,
+) -> JobRun:
     """A job whose parts are done or have ended: WAITING for the attempt that puts them together, FAILED or
     STOPPED. As it is while some go on; where one has failed these are stopped."""
     parts = tuple(parts_of(transaction, job_run))
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None
     if (bad and not each) or run.state != RunState.ACTIVE:
-        parts = tuple(_stopped(control.channels, transaction, part) for part in parts)
+        parts = tuple(_stopped(channels, transaction, part) for part in parts)
     if any(part.state not in FINISHED_JOBS for part in parts):
         return job_run
     if not bad and each:
         measure_nodes(transaction, job_run, parts)
-        discard_parts(control.discarded, transaction, job_run)
+        discard_parts(discarded, transaction, job_run)
         done = replace(job_run, state=JobState.SUCCEEDED, ended=transaction.now)
         try:
-            return publish(control.catalog, control.storage, transaction, done, attempt=None, outputs=())
+            return publish(catalog, storage, transaction, done, attempt=None, outputs=())
         except NotKeptError as error:
             return replace(done, state=JobState.FAILED, message=str(error))
     if not bad and run.state == RunState.ACTIVE:
         return replace(job_run, state=JobState.WAITING, ready=transaction.now)
-    discard_parts(control.discarded, transaction, job_run)
+    discard_parts(discarded, transaction, job_run)
     failed = [part for part in bad if part.state == JobState.FAILED]
     if failed:
         told = "; ".join(f"{_called(part)}: {part.message}" for part in failed[:_MOST_TOLD])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gridmill.codec import from_builtins
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Control, Reported
+from gridmill.control.state import Endings, Reported
 from gridmill.control.steps.settle import runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
@@ -37,7 +37,7 @@ def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
     return replace(deployment, pods=pods, state=DeploymentState.UP if up else deployment.state)
 
 
-def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
+def hear(endings: Endings, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
     """What follows from one event. Those of attempts that are over, or of another token, say nothing."""
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
@@ -61,13 +61,13 @@ def hear(control: Control, transaction: Transaction, pod_id: str, event: PodEven
             started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
             transaction.put(started)
         case EventType.PROGRESS if attempt.rank == 0:
-            control.reported.progress[attempt.job_run_id] = event.body
+            endings.reported.progress[attempt.job_run_id] = event.body
         case EventType.LOG if job_run and job_run.part and job_run.part.node:
-            _last_line(control.reported, job_run, event.body)
+            _last_line(endings.reported, job_run, event.body)
         case EventType.METRIC if attempt.rank == 0:
-            _metric(control.reported, attempt, event.body)
+            _metric(endings.reported, attempt, event.body)
         case EventType.ENDED:
-            settle_attempt(control, transaction, attempt, _outcome(event))
+            settle_attempt(endings, transaction, attempt, outcome_of(event))
 
 
 def _last_line(reported: Reported, part: JobRun, body: Mapping[str, object]) -> None:
@@ -96,7 +96,8 @@ def _marked(mark: str, body: Mapping[str, object]) -> Mapping[str, object]:
     return {**body, "text": "".join(mark + line for line in lines)}
 
 
-def _outcome(event: PodEvent) -> Outcome:
+def outcome_of(event: PodEvent) -> Outcome:
+    """How an attempt ended, as its pod's event says it."""
     try:
         return from_builtins(event.body.get("outcome"), Outcome)
     except GridmillError as error:

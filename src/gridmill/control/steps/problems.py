@@ -5,8 +5,9 @@ A node is unfit if it lacks what it promised for a resource's pods. It is not us
 
 from collections.abc import Collection, Mapping
 
+from gridmill.control.background import Aside
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Control, Problems
+from gridmill.control.state import BringUps, Problems, Timeline
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import JobState
@@ -32,14 +33,14 @@ def tell_all(problems: Problems, kind: str, troubles: Mapping[str, str]) -> None
         tell(problems, what, trouble)
 
 
-def surveyed(control: Control, site: str, trouble: str) -> None:
+def surveyed(ledger: Ledger, problems: Problems, aside: Aside, site: str, trouble: str) -> None:
     """What came of a look at a site. That it does not answer is told once, whoever asked it; who asks for its
     pods tells when that is over, unless there are none, or what they said last is still coming."""
     asked = f"site {site}"
-    pods = any(one.site == site for one in control.ledger.snapshot.deployments.values())
-    if not trouble and (not pods or control.aside.doing(f"observe {site}")):
-        tell(control.problems, asked, "")
-    tell(control.problems, f"look {site}", "" if asked in control.problems.lasting else trouble)
+    pods = any(one.site == site for one in ledger.snapshot.deployments.values())
+    if not trouble and (not pods or aside.doing(f"observe {site}")):
+        tell(problems, asked, "")
+    tell(problems, f"look {site}", "" if asked in problems.lasting else trouble)
 
 
 def forget_gone(ledger: Ledger, problems: Problems) -> None:
@@ -67,34 +68,40 @@ UNFIT_SECONDS = 600.0
 it."""
 
 
-def note_unfit(control: Control, deployment: Deployment, pod: Pod, message: str) -> bool:
+def note_unfit(
+    ledger: Ledger, bring_ups: BringUps, timeline: Timeline, deployment: Deployment, pod: Pod, message: str
+) -> bool:
     """Note that a pod's node is unfit for its resource. Whether other nodes will do."""
-    known = control.bring_ups.unfit.setdefault(deployment.resource, {})
-    known[pod.node] = (control.now(), message)
-    snapshot = control.ledger.snapshot
+    known = bring_ups.unfit.setdefault(deployment.resource, {})
+    known[pod.node] = (timeline.now(), message)
+    snapshot = ledger.snapshot
     resource = snapshot.resource_of(deployment.resource, deployment.type)
-    return resource is not None and will_do_without(snapshot, resource, unfit_of(control, resource.name))
+    return resource is not None and will_do_without(
+        snapshot, resource, unfit_of(bring_ups, timeline, resource.name)
+    )
 
 
-def unfit_of(control: Control, resource: str) -> tuple[str, ...]:
+def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[str, ...]:
     """The nodes left aside for a resource; what was noted long ago is forgotten."""
-    known = control.bring_ups.unfit.get(resource, {})
-    for node in [node for node, (at, _) in known.items() if at <= control.now() - UNFIT_SECONDS]:
+    known = bring_ups.unfit.get(resource, {})
+    for node in [node for node, (at, _) in known.items() if at <= timeline.now() - UNFIT_SECONDS]:
         del known[node]
     return tuple(known)
 
 
-def unfit_nodes(control: Control) -> Mapping[str, Collection[str]]:
+def unfit_nodes(bring_ups: BringUps, timeline: Timeline) -> Mapping[str, Collection[str]]:
     """By resource, where there are any."""
-    return {resource: nodes for resource in control.bring_ups.unfit if (nodes := unfit_of(control, resource))}
+    return {
+        resource: nodes for resource in bring_ups.unfit if (nodes := unfit_of(bring_ups, timeline, resource))
+    }
 
 
-def why_left_aside(control: Control, job_run: JobRun) -> str:
+def why_left_aside(bring_ups: BringUps, timeline: Timeline, job_run: JobRun) -> str:
     """Of a job that waits: which nodes are left aside for its resource, with the last one's reason; or
     nothing."""
-    nodes = unfit_of(control, job_run.resource) if job_run.state is JobState.WAITING else ()
+    nodes = unfit_of(bring_ups, timeline, job_run.resource) if job_run.state is JobState.WAITING else ()
     if not nodes:
         return ""
-    _, message = control.bring_ups.unfit[job_run.resource][nodes[-1]]
+    _, message = bring_ups.unfit[job_run.resource][nodes[-1]]
     others = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
     return f"node {nodes[-1]}{others} left aside: {message}"

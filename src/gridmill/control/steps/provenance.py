@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from gridmill.codec import encode, fingerprint, to_builtins
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, Control
+from gridmill.control.state import Catalog, CodeFiles
 from gridmill.control.steps.latest import latest_of
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.domain.artifact import Artifact, Input
@@ -49,7 +49,7 @@ _SHORT = 16
 
 
 def provenance_of(
-    control: Control, run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]
+    code: CodeFiles, run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]
 ) -> Provenance:
     """What the job is made from in this run; `source` are the files that a sink loads from.
 
@@ -59,11 +59,11 @@ def provenance_of(
     job = job_run.job
     kind = job.kind
     declared = dict(_declared(job.spec, kind.value))
-    code = code_of(control, run, job)
+    code_list = code_of(code, run, job)
     loaded = {stat.name or stat.path: stat.content or _look_of(stat) for stat in source}
     read = {entry.name: entry.artifact.id for entry in inputs}
     name = job_run.name
-    whole = fingerprint(FORMAT, name, kind, declared, code.hash, loaded, read)
+    whole = fingerprint(FORMAT, name, kind, declared, code_list.hash, loaded, read)
     return Provenance(
         name=name,
         fingerprint=whole,
@@ -71,9 +71,9 @@ def provenance_of(
         declared={name: _text(name, value) for name, value in declared.items()},
         parameters=job.parameters,
         inputs=read,
-        code=code.hash,
+        code=code_list.hash,
         source=_bounded(loaded),
-        created=control.now(),
+        created=code.timeline.now(),
     )
 
 
@@ -81,20 +81,20 @@ def _look_of(stat: FileStat) -> str:
     return f"{stat.size_bytes} {stat.mtime_ns} {stat.ctime_ns}"
 
 
-def code_of(control: Control, run: Run, job: Job) -> CodeList:
+def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
     """The files of the code bundle that the job's code reads; those of jobs that read the same are found
     once."""
     if not job.runs_code or run.bundle is None:
         return CodeList(hash="")
     reader = fingerprint(run.bundle, run.file, run.data, run.folder, job.reads_files, files_named(job))
-    known = control.code.read.get(reader)
+    known = code.read.get(reader)
     if known is None:
-        every = control.code.files.get(run.bundle)
+        every = code.files.get(run.bundle)
         if every is None:
-            every = control.code.files[run.bundle] = control.storage.code_files(run.bundle)
+            every = code.files[run.bundle] = code.storage.code_files(run.bundle)
         files = files_read(job, every, file=run.file, data=run.data, folder=run.folder)
-        known = CodeList(hash=fingerprint(files), files=_bounded(files), created=control.now())
-        control.code.read[reader] = known
+        known = CodeList(hash=fingerprint(files), files=_bounded(files), created=code.timeline.now())
+        code.read[reader] = known
     return known
 
 
@@ -275,7 +275,9 @@ def why_restored(same: Artifact) -> str:
     return f"{SAME} {same.id}"
 
 
-def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *, broken: str = "") -> str:
+def why_executes(
+    catalog: Catalog, code: CodeFiles, run: Run, job_run: JobRun, now: Provenance, *, broken: str = ""
+) -> str:
     """Why a job executes that is not restored: what changed since its latest version, or what rules that it
     executes in any case. `broken` is what is wrong with the files of the version that could be restored."""
     if job_run.probe is not None:
@@ -285,14 +287,14 @@ def why_executes(control: Control, run: Run, job_run: JobRun, now: Provenance, *
     ruled = job_run.job.why_executed(scheduled=run.scheduled) or broken
     if ruled:
         return ruled
-    if control.catalog.newest_artifact(job_run.name) is None:
+    if catalog.newest_artifact(job_run.name) is None:
         return FIRST
-    latest = latest_of(control.catalog, job_run.name)
+    latest = latest_of(catalog, job_run.name)
     if latest is None:
         return "all earlier versions were removed"
     if latest.removed:
         return f"{latest.id} was removed"
-    reasons = list(_reasons(control, run, job_run, now, latest))
+    reasons = list(_reasons(catalog, code, run, job_run, now, latest))
     return together(reasons, latest.id) if reasons else _no_change(job_run.job, latest)
 
 
@@ -304,20 +306,22 @@ def _no_change(job: Job, latest: Artifact) -> str:
     return f"{latest.id} cannot be restored: files were loaded since that are not there now"
 
 
-def _reasons(control: Control, run: Run, job_run: JobRun, now: Provenance, latest: Artifact) -> Iterator[str]:
-    before = find_provenance(control.catalog, job_run.name, latest.fingerprint)
+def _reasons(
+    catalog: Catalog, code: CodeFiles, run: Run, job_run: JobRun, now: Provenance, latest: Artifact
+) -> Iterator[str]:
+    before = find_provenance(catalog, job_run.name, latest.fingerprint)
     if before is None:
         yield f"{latest.id} has no record of what it was made from"
         return
-    code, before_code = code_of(control, run, job_run.job), find_code(control.catalog, before.code)
+    code_list, before_code = code_of(code, run, job_run.job), find_code(catalog, before.code)
     yield from why_changed(
         Compared(
             job=job_run.job.name,
             now=now,
             before=before,
-            inputs_now=_versions(control.catalog, now),
-            inputs_before=_versions(control.catalog, before),
-            code_now=code.files,
+            inputs_now=_versions(catalog, now),
+            inputs_before=_versions(catalog, before),
+            code_now=code_list.files,
             code_before=before_code.files if before_code is not None else None,
         )
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Candidates, Catalog, Control, Problems, Reported
+from gridmill.control.state import Candidates, Catalog, Endings, Problems, Reported
 from gridmill.control.steps.gangs import note_end
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.part_folders import discard_parts, left_behind, output_uri, parts_of
@@ -70,7 +70,7 @@ def runs(attempt: Attempt) -> bool:
     return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
 
 
-def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+def settle_attempt(endings: Endings, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
     """Everything that follows from the end of an attempt, in one transaction.
 
     An end that cannot be taken in, by a defect of Gridmill, is the failure of that attempt alone; so is one
@@ -78,65 +78,65 @@ def settle_attempt(control: Control, transaction: Transaction, attempt: Attempt,
     """
     inner = transaction.within()
     try:
-        _settle(control, inner, attempt, outcome)
+        _settle(endings, inner, attempt, outcome)
     except GridmillError:
         raise
     except NotKeptError as error:
         inner = transaction.within()
-        control.catalog.newest.clear()
+        endings.catalog.newest.clear()
         failed = Outcome(state=AttemptState.FAILED, cause=Cause.STORAGE, message=str(error))
-        _settle(control, inner, attempt, failed)
+        _settle(endings, inner, attempt, failed)
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         inner = transaction.within()
-        control.catalog.newest.clear()
-        told = defect(control.problems, attempt.id, error)
+        endings.catalog.newest.clear()
+        told = defect(endings.problems, attempt.id, error)
         failed = Outcome(
             state=AttemptState.FAILED, cause=Cause.INTERNAL, message=told.message, hint=told.hint
         )
-        _settle(control, inner, attempt, failed)
+        _settle(endings, inner, attempt, failed)
     transaction.join(inner)
 
 
-def _settle(control: Control, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
     if attempt.ranks:
-        whole = note_end(control.channels, transaction, attempt, outcome)
+        whole = note_end(endings.channels, transaction, attempt, outcome)
         if whole is None:
             return
         attempt, outcome = whole
     job_run = transaction.get(JobRun, attempt.job_run_id)
-    ended = _ended(control.reported, attempt, _placed(outcome, job_run), transaction.now)
+    ended = _ended(endings.reported, attempt, _placed(outcome, job_run), transaction.now)
     transaction.put(ended)
-    _charge(control.ledger, transaction, ended)
+    _charge(endings.ledger, transaction, ended)
     if job_run is not None and ended.state != AttemptState.SUCCEEDED:
-        transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
+        transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
     if job_run is None or job_run.attempt_id != attempt.id:
         return
-    after = settle(job_run, ended, transaction.now, largest=_largest(control.ledger, job_run))
-    line = control.reported.last_lines.get(job_run.id, "")
+    after = settle(job_run, ended, transaction.now, largest=_largest(endings.ledger, job_run))
+    line = endings.reported.last_lines.get(job_run.id, "")
     if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
         after = replace(after, message=f"{after.message}: {line}" if after.message else line)
     if after.state in DONE_JOBS and job_run.probe is not None:
-        transaction.then(partial(control.discarded.extend, left_behind(job_run, attempt.id)))
+        transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
     elif after.state in DONE_JOBS and job_run.part is None:
         after = publish(
-            control.catalog, control.storage, transaction, after, attempt=ended, outputs=outcome.outputs
+            endings.catalog, endings.storage, transaction, after, attempt=ended, outputs=outcome.outputs
         )
-        note_latest(control, transaction, after)
+        note_latest(endings.ledger, endings.storage, endings.problems, transaction, after)
         if job_run.checkpoints:
-            transaction.then(partial(control.discarded.append, job_run.checkpoints))
+            transaction.then(partial(endings.discarded.append, job_run.checkpoints))
     if job_run.part is not None:
         after = replace(after, told=_told(ended))
     transaction.put(after)
-    _learn_way(control.ledger, transaction, after, ended)
+    _learn_way(endings.ledger, transaction, after, ended)
     told = _whole(transaction, after, outcome)
     if told is not None:
-        measure(control.ledger, transaction, after, ended, told)
+        measure(endings.ledger, transaction, after, ended, told)
     if after.state in FINISHED_JOBS:
-        dependents = may_go_on(control.ledger.snapshot, job_run.id)
-        control.candidates.add(job_run.run_id, dependents or [job_run.id])
-        _look_again(control.ledger, control.candidates, transaction, job_run)
-        discard_parts(control.discarded, transaction, job_run)
-    transaction.then(partial(_forget, control.reported, job_run.id))
+        dependents = may_go_on(endings.ledger.snapshot, job_run.id)
+        endings.candidates.add(job_run.run_id, dependents or [job_run.id])
+        _look_again(endings.ledger, endings.candidates, transaction, job_run)
+        discard_parts(endings.discarded, transaction, job_run)
+    transaction.then(partial(_forget, endings.reported, job_run.id))
 
 
 def _told(ended: Attempt) -> Told | None:

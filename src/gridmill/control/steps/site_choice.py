@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, Control, SitesSeen
+from gridmill.control.ledger import Ledger, Transaction
+from gridmill.control.state import Catalog, Choices, Problems, SitesSeen, Timeline
 from gridmill.control.steps.begin import resources_for
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.parts import cut
@@ -73,9 +73,9 @@ def chosen_resource(
     return chosen, choice
 
 
-def joining_now(control: Control) -> Joining:
+def joining_now(ledger: Ledger, sites_seen: SitesSeen, timeline: Timeline) -> Joining:
     """How long jobs would wait at each resource, as things stand."""
-    return Joining(control.ledger.snapshot, control.now(), coming_at_farms(control.sites_seen))
+    return Joining(ledger.snapshot, timeline.now(), coming_at_farms(sites_seen))
 
 
 def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resource) -> Sizing:
@@ -146,18 +146,26 @@ def _may_move(job_run: JobRun) -> bool:
 
 
 def move(
-    control: Control, joining: Joining, transaction: Transaction, job_run: JobRun, *, refused: str = ""
+    catalog: Catalog,
+    problems: Problems,
+    choices: Choices,
+    sites_seen: SitesSeen,
+    joining: Joining,
+    transaction: Transaction,
+    job_run: JobRun,
+    *,
+    refused: str = "",
 ) -> bool:
     """Let a job that waits go elsewhere, if that is worth it; `refused`: why it can never run where it
     stands. Whether it went."""
     within = transaction.within()
     try:
-        after = _moved(control.catalog, control.sites_seen, joining, within, job_run, refused)
+        after = _moved(catalog, sites_seen, joining, within, job_run, refused)
     except GridmillError:
         return False  # it says so where it stands, when it begins
     except Exception as error:  # noqa: BLE001  it would hold up all others, again and again
-        defect(control.problems, job_run.id, error)
-        control.choices.choosing.discard(job_run.id)
+        defect(problems, job_run.id, error)
+        choices.choosing.discard(job_run.id)
         return False
     if after is None or after.state in FINISHED_JOBS:
         return False

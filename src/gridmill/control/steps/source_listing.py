@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from gridmill.control.state import Control, Looks
+from gridmill.control.background import Aside
+from gridmill.control.state import Looks
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.source import Source
 from gridmill.errors import GridmillError, StorageError
+from gridmill.ports.clock import Clock
 from gridmill.ports.storage import FileStat, Storage
 
 
@@ -55,7 +57,10 @@ def _list(storage: Storage, source: Source, folder: str, now: float) -> Listed:
 
 
 def listed(
-    control: Control,
+    storage: Storage,
+    aside: Aside,
+    clock: Clock,
+    looks: Looks,
     key: str,
     jobs: Iterable[Job],
     folder: str,
@@ -67,10 +72,10 @@ def listed(
     local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
     if not local:
         return {}
-    if key not in control.looks.listings:
-        look = partial(list_sources, control.storage, local, folder, control.clock.now())
-        control.aside.do(f"sources of {key}", look, partial(_keep, control.looks, key, then))
-    found = control.looks.listings.pop(key, None)
+    if key not in looks.listings:
+        look = partial(list_sources, storage, local, folder, clock.now())
+        aside.do(f"sources of {key}", look, partial(_keep, looks, key, then))
+    found = looks.listings.pop(key, None)
     return found.result() if found is not None else None
 
 

@@ -8,8 +8,9 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 
+from gridmill.control.background import Aside
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, Control, Looks
+from gridmill.control.state import Catalog, CodeFiles, Looks, Timeline
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.provenance import provenance_of, restorable, why_executes, why_restored
 from gridmill.control.steps.result_names import settle_names
@@ -38,7 +39,9 @@ class Foreseen:
 
 
 def unchanged_jobs(
-    control: Control,
+    catalog: Catalog,
+    code: CodeFiles,
+    timeline: Timeline,
     pipeline: Pipeline,
     listings: Mapping[str, Listed],
     broken: frozenset[str] = frozenset(),
@@ -48,12 +51,14 @@ def unchanged_jobs(
     """Jobs that would not execute, as far as is known before anything has run, and the versions that would be
     restored. `listings` is what their sources hold, `broken` the versions that have lost files; `scheduled`:
     in a run that a schedule starts."""
-    found = foresee(control, pipeline, listings, broken, scheduled=scheduled)
+    found = foresee(catalog, code, timeline, pipeline, listings, broken, scheduled=scheduled)
     return {name: one.version for name, one in found.items() if one.version is not None}
 
 
 def foresee(
-    control: Control,
+    catalog: Catalog,
+    code: CodeFiles,
+    timeline: Timeline,
     pipeline: Pipeline,
     listings: Mapping[str, Listed],
     broken: frozenset[str] = frozenset(),
@@ -61,8 +66,8 @@ def foresee(
     scheduled: bool = False,
 ) -> Mapping[str, Foreseen]:
     """What would become of each job; see `unchanged_jobs`."""
-    transaction = control.begin()
-    run = _run_of(control.catalog, pipeline, scheduled=scheduled)
+    transaction = catalog.ledger.begin(timeline.now())
+    run = _run_of(catalog, pipeline, scheduled=scheduled)
     transaction.nouns[(Run, run.id)] = run
     found: dict[str, Foreseen] = {}
     jobs = {job.name: job for job in pipeline.jobs}
@@ -70,9 +75,9 @@ def foresee(
         executing = [need for need in jobs[name].all_needs if found[need].version is None]
         job_run = _job_run(run, jobs[name])
         if executing:
-            found[name] = Foreseen(reason=_behind(control.catalog, run, job_run, executing))
+            found[name] = Foreseen(reason=_behind(catalog, run, job_run, executing))
             continue
-        one = _foreseen(control, transaction, run, job_run, listings.get(name, NOTHING), broken)
+        one = _foreseen(catalog, code, transaction, run, job_run, listings.get(name, NOTHING), broken)
         if one.version is not None:
             transaction.nouns[(JobRun, job_run.id)] = replace(job_run, artifacts=(one.version.id,))
         found[name] = one
@@ -109,7 +114,8 @@ def _job_run(run: Run, job: Job) -> JobRun:
 
 
 def _foreseen(
-    control: Control,
+    catalog: Catalog,
+    code: CodeFiles,
     transaction: Transaction,
     run: Run,
     job_run: JobRun,
@@ -117,16 +123,16 @@ def _foreseen(
     broken: frozenset[str],
 ) -> Foreseen:
     try:
-        inputs = inputs_of(control.catalog, transaction, job_run)
-        now = provenance_of(control, run, job_run, inputs, listed.there())
+        inputs = inputs_of(catalog, transaction, job_run)
+        now = provenance_of(code, run, job_run, inputs, listed.there())
     except GridmillError as error:
         return Foreseen(problem=explained(error))
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
-    same = restorable(control.catalog, job_run, now) if not ruled else None
+    same = restorable(catalog, job_run, now) if not ruled else None
     if same is not None and same.id not in broken:
         return Foreseen(version=same, reason=why_restored(same))
     lost = f"files of {same.id} are missing or damaged" if same is not None else ""
-    return Foreseen(reason=why_executes(control, run, job_run, now, broken=lost))
+    return Foreseen(reason=why_executes(catalog, code, run, job_run, now, broken=lost))
 
 
 def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -> str:
@@ -139,18 +145,24 @@ def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -
 
 
 def find_broken(
-    control: Control, pipeline: Pipeline, listings: Mapping[str, Listed], lock: AbstractContextManager[object]
+    catalog: Catalog,
+    storage: Storage,
+    code: CodeFiles,
+    timeline: Timeline,
+    pipeline: Pipeline,
+    listings: Mapping[str, Listed],
+    lock: AbstractContextManager[object],
 ) -> frozenset[str]:
     """The versions that would be restored if they had not lost files. Reads them without the lock."""
     whole, broken = set[str](), set[str]()
     while True:
         with lock:
-            standing = unchanged_jobs(control, pipeline, listings, frozenset(broken))
+            standing = unchanged_jobs(catalog, code, timeline, pipeline, listings, frozenset(broken))
         new = [one for one in standing.values() if one.id not in whole]
         if not new:
             return frozenset(broken)
         for one in new:
-            (broken if _is_broken(control.storage, one) else whole).add(one.id)
+            (broken if _is_broken(storage, one) else whole).add(one.id)
 
 
 def _is_broken(storage: Storage, version: Artifact) -> bool:
@@ -161,7 +173,13 @@ def _is_broken(storage: Storage, version: Artifact) -> bool:
 
 
 def why_broken(
-    control: Control, versions: Iterable[Artifact], asker: str, *, then: Callable[[], None] = lambda: None
+    storage: Storage,
+    aside: Aside,
+    looks: Looks,
+    versions: Iterable[Artifact],
+    asker: str,
+    *,
+    then: Callable[[], None] = lambda: None,
 ) -> str | None:
     """What is wrong with the files of the first version of which something is, in words, once for each time
     that `asker` asked; empty where nothing is. None: they are being looked at, the next tick is told, and
@@ -170,10 +188,10 @@ def why_broken(
     if not asked:
         return ""
     key = f"{', '.join(one.id for one in asked)} for {asker}"
-    if key not in control.looks.files:
-        look = partial(_look, control.storage, asked)
-        control.aside.do(f"files of {key}", look, partial(_keep, control.looks, key, then))
-    found = control.looks.files.pop(key, None)
+    if key not in looks.files:
+        look = partial(_look, storage, asked)
+        aside.do(f"files of {key}", look, partial(_keep, looks, key, then))
+    found = looks.files.pop(key, None)
     return found.result() if found is not None else None
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from gridmill.control.background import done
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import CANDIDATES_PER_TICK, Control
+from gridmill.control.state import CANDIDATES_PER_TICK, Candidates, Control, Problems
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.parts import cut, gather
@@ -26,6 +26,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
+from gridmill.ports.storage import Storage
 from gridmill.scheduler.alternatives import Joining
 from gridmill.scheduler.conditions import may_go_on, why_skipped
 from gridmill.scheduler.outcomes import run_state
@@ -35,8 +36,8 @@ from gridmill.scheduler.sizing import size_job
 
 def advance(control: Control) -> None:
     """Look at jobs whose needs may be met; follow their ends on through the run."""
-    transaction = control.begin()
-    joining = joining_now(control)
+    transaction = control.ledger.begin(control.timeline.now())
+    joining = joining_now(control.ledger, control.sites_seen, control.timeline)
     touched: set[str] = set()
     candidates = [*control.candidates.take(CANDIDATES_PER_TICK)]
     jobs = (transaction.get(JobRun, job_run_id) for job_run_id in candidates)
@@ -56,11 +57,21 @@ def advance(control: Control) -> None:
         if job_run.state == JobState.BLOCKED and run.state == RunState.ACTIVE:
             after = _advanced(control, joining, transaction, run, job_run)
         elif job_run.parts and job_run.state == JobState.RUNNING and job_run.attempt_id is None:
-            after = gather(control, transaction, run, job_run)
+            after = gather(
+                control.catalog,
+                control.channels,
+                control.storage,
+                control.discarded,
+                transaction,
+                run,
+                job_run,
+            )
         if after is not job_run:
             transaction.put(after)
         if after is not job_run and after.state in FINISHED_JOBS:
-            _follow_up(control, transaction, after)
+            _follow_up(
+                control.ledger, control.storage, control.problems, control.candidates, transaction, after
+            )
     for run_id in touched:
         _advance_run(control.ledger, transaction, run_id)
     control.ledger.stage(transaction)
@@ -79,7 +90,16 @@ def _advanced(
         return replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
     again = partial(control.candidates.add, run.id, [job_run.id])
     try:
-        found = listed(control, job_run.id, [job_run.job], run.folder, then=again)
+        found = listed(
+            control.storage,
+            control.aside,
+            control.clock,
+            control.looks,
+            job_run.id,
+            [job_run.job],
+            run.folder,
+            then=again,
+        )
         if found is None:
             return job_run
         source = found.get(job_run.job.name, NOTHING)
@@ -93,11 +113,18 @@ def _advanced(
         return _failed(job_run, transaction.now, explained(defect(control.problems, job_run.id, error)))
 
 
-def _follow_up(control: Control, transaction: Transaction, ended: JobRun) -> None:
+def _follow_up(
+    ledger: Ledger,
+    storage: Storage,
+    problems: Problems,
+    candidates: Candidates,
+    transaction: Transaction,
+    ended: JobRun,
+) -> None:
     if ended.state in DONE_JOBS:
-        note_latest(control, transaction, ended)
-    dependents = may_go_on(control.ledger.snapshot, ended.id)
-    look = partial(control.candidates.add, ended.run_id, dependents)
+        note_latest(ledger, storage, problems, transaction, ended)
+    dependents = may_go_on(ledger.snapshot, ended.id)
+    look = partial(candidates.add, ended.run_id, dependents)
     transaction.then(look)  # what it made can be read once it is committed
 
 
@@ -119,7 +146,7 @@ def _ready(
         lacking = lacking_rows(job_run.job, inputs) if run.due is not None else ()
         if lacking:
             return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
-        made_from = provenance_of(control, run, job_run, inputs, source.there())
+        made_from = provenance_of(control.code, run, job_run, inputs, source.there())
         size = size_of(job_run.job, inputs, source.size_bytes)
     except StorageError:  # the store, not the job: tried again
         raise
@@ -129,14 +156,18 @@ def _ready(
     may_stand = not job_run.force and not job_run.job.why_executed(scheduled=run.scheduled)
     look = may_stand or leaves_checkpoints(job_run.job)
     same = restorable(control.catalog, job_run, made_from) if look else None
-    broken = why_broken(control, (same,), job_run.id, then=again) if may_stand and same is not None else ""
+    broken = (
+        why_broken(control.storage, control.aside, control.looks, (same,), job_run.id, then=again)
+        if may_stand and same is not None
+        else ""
+    )
     if broken is None:
         return job_run
     job_run = replace(job_run, external=_external(job_run, inputs), size=size)
     if may_stand and same is not None and not broken:
         return _unchanged(job_run, same, fingerprint, now, source.waiting)
-    note_provenance(control.catalog, transaction, made_from, code_of(control, run, job_run.job))
-    reason = why_executes(control, run, job_run, made_from, broken=broken)
+    note_provenance(control.catalog, transaction, made_from, code_of(control.code, run, job_run.job))
+    reason = why_executes(control.catalog, control.code, run, job_run, made_from, broken=broken)
     job_run = replace(job_run, reason=reason, checkpoints=checkpoints_of(run, job_run, fingerprint, same))
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:

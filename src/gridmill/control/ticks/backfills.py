@@ -31,7 +31,7 @@ def _start_next(control: Control, backfill: Backfill) -> bool:
     )
     if chunk is None:
         return False
-    transaction = control.begin()
+    transaction = control.ledger.begin(control.timeline.now())
     transaction.put(_dealt_with(control, transaction, backfill, chunk))
     control.ledger.stage(transaction)
     return True

@@ -1,13 +1,13 @@
 """The tick that plans and executes the plan: commit first, then start, bring up, release."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import count, groupby, islice
 from operator import attrgetter
 from typing import Any
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Channels, Control
+from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Channels, Control, Starting
 from gridmill.control.steps.bring_up import bring_up
 from gridmill.control.steps.gangs import meet, member_id, send_to_pod, stop_message
 from gridmill.control.steps.orders import start_attempt
@@ -39,19 +39,19 @@ def dispatch(control: Control) -> Plan:
     """Plan once and act on it. The plan says when to look again and whether more is waiting."""
     wanted = plan(
         control.ledger.snapshot,
-        control.now(),
+        control.timeline.now(),
         limit=STARTS_PER_TICK,
         unwilling=control.bring_ups.unwilling,
-        unfit=unfit_nodes(control),
+        unfit=unfit_nodes(control.bring_ups, control.timeline),
     )
-    transaction = control.begin()
-    joining = joining_now(control)
+    transaction = control.ledger.begin(control.timeline.now())
+    joining = joining_now(control.ledger, control.sites_seen, control.timeline)
     for refusal in wanted.refusals:
         _refuse(control, joining, transaction, refusal)
     for interrupt in wanted.interrupts:
         _interrupt(control.channels, transaction, interrupt)
     for job_run_id, starts in groupby(wanted.starts, key=attrgetter("job_run_id")):
-        _start(control, transaction, job_run_id, tuple(starts))
+        _start(control.starting, control.new_token, transaction, job_run_id, tuple(starts))
     for deployment in [d for up in wanted.bring_ups if (d := _bring_up(control, joining, transaction, up))]:
         transaction.put(deployment)
         transaction.then(partial(bring_up, control, deployment))
@@ -83,7 +83,13 @@ def mark_idle(ledger: Ledger, transaction: Transaction) -> bool:
     return bool(idle)
 
 
-def _start(control: Control, transaction: Transaction, job_run_id: str, starts: Sequence[StartJob]) -> None:
+def _start(
+    starting: Starting,
+    new_token: Callable[[], str],
+    transaction: Transaction,
+    job_run_id: str,
+    starts: Sequence[StartJob],
+) -> None:
     """One attempt; a gang's has a record for each rank."""
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is None:
@@ -91,7 +97,7 @@ def _start(control: Control, transaction: Transaction, job_run_id: str, starts: 
     check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
     number = job_run.attempts + 1
     name = f"{job_run.id.replace('/', '.', 1)}.{number}"
-    attempts = _placed(control, transaction, job_run, name, starts)
+    attempts = _placed(starting.ledger, new_token, transaction, job_run, name, starts)
     if not attempts:
         return
     running = replace(
@@ -108,23 +114,28 @@ def _start(control: Control, transaction: Transaction, job_run_id: str, starts: 
         if deployment is not None and deployment.idle_since is not None:
             transaction.put(replace(deployment, idle_since=None))
     for attempt in attempts:
-        start_attempt(control, transaction, attempt)
+        start_attempt(starting, transaction, attempt)
 
 
 def _placed(
-    control: Control, transaction: Transaction, job_run: JobRun, name: str, starts: Sequence[StartJob]
+    ledger: Ledger,
+    new_token: Callable[[], str],
+    transaction: Transaction,
+    job_run: JobRun,
+    name: str,
+    starts: Sequence[StartJob],
 ) -> tuple[Attempt, ...]:
     """None at all where the GPUs that are free are parts of several, and it needs one."""
-    gpus = free_gpus(transaction, control.ledger, starts)
+    gpus = free_gpus(transaction, ledger, starts)
     attempts = [
-        _attempt(control, transaction, job_run, member_id(name, rank), start, own)
+        _attempt(new_token, transaction, job_run, member_id(name, rank), start, own)
         for rank, (start, own) in enumerate(zip(starts, gpus, strict=False))
     ]
-    return meet(control.ledger, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
+    return meet(ledger, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
 
 
 def _attempt(
-    control: Control,
+    new_token: Callable[[], str],
     transaction: Transaction,
     job_run: JobRun,
     attempt_id: str,
@@ -135,7 +146,7 @@ def _attempt(
         id=attempt_id,
         run_id=job_run.run_id,
         job_run_id=job_run.id,
-        token=control.new_token(),
+        token=new_token(),
         deployment_id=start.deployment_id,
         pod_id=start.pod_id,
         state=AttemptState.PLACED,
@@ -259,7 +270,16 @@ def _refuse(control: Control, joining: Joining, transaction: Transaction, refusa
     job_run = transaction.get(JobRun, refusal.job_run_id)
     if job_run is None:
         return
-    if may_flee(job_run) and move(control, joining, transaction, job_run, refused=refusal.message):
+    if may_flee(job_run) and move(
+        control.catalog,
+        control.problems,
+        control.choices,
+        control.sites_seen,
+        joining,
+        transaction,
+        job_run,
+        refused=refusal.message,
+    ):
         control.candidates.add(job_run.run_id, [job_run.id])  # there is more to plan
         return
     message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import BRING_UPS, BringUps, Control
+from gridmill.control.state import BRING_UPS, BringUps, Channels, Control, Limits, Starting
 from gridmill.control.steps.bring_up import _bring_up, _bringing, _is_missing, _not_now
 from gridmill.control.steps.pod_events import hear, with_pod
 from gridmill.control.steps.problems import forget_gone, note_unfit, tell, tell_all
@@ -21,6 +21,7 @@ from gridmill.domain.resource import Use
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
 from gridmill.errors import UnavailableError, explained
+from gridmill.ports.clock import Clock
 from gridmill.ports.site import Carries, PodSight, Sight, SitePort
 
 _MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
@@ -90,7 +91,7 @@ def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]
     missing = [d for d in standing if any(_is_missing(control.bring_ups, pod) for pod in d.pods)]
     pods = [pod.id for d in standing for pod in d.pods if pod.state != PodState.GONE]
     if pods:
-        look = partial(_look, control, site, missing, pods)
+        look = partial(_look, control.channels, control.limits, site, missing, pods)
         control.aside.do(f"observe {name}", look, partial(_seen, control, name))
 
 
@@ -98,13 +99,15 @@ def _stands(deployment: Deployment) -> bool:
     return deployment.state != DeploymentState.RELEASING
 
 
-def _look(control: Control, site: SitePort, missing: Sequence[Deployment], pods: Sequence[str]) -> Looked:
+def _look(
+    channels: Channels, limits: Limits, site: SitePort, missing: Sequence[Deployment], pods: Sequence[str]
+) -> Looked:
     """Bring up what a crash or the site kept from it, then look at all. Touches nothing but the site."""
     brought_up: set[str] = set()
     problems: dict[str, str] = {}
     for deployment in missing:
         try:
-            brought_up.update(_bring_up(control, site, deployment))
+            brought_up.update(_bring_up(channels, limits, site, deployment))
             problems[deployment.id] = ""
         except UnavailableError as error:
             problems[deployment.id] = _not_now(deployment.id, error)
@@ -128,7 +131,7 @@ def _seen(control: Control, name: str, done: Future[Looked]) -> None:
     for deployment_id, problem in looked.problems.items():
         tell(control.problems, deployment_id, problem)
     control.bring_ups.brought_up |= looked.brought_up
-    transaction = control.begin()
+    transaction = control.ledger.begin(control.timeline.now())
     for deployment in list(control.ledger.snapshot.deployments.values()):
         if deployment.site == name and _stands(deployment):
             _record(control, transaction, deployment, looked)
@@ -142,30 +145,44 @@ def _record(control: Control, transaction: Transaction, deployment: Deployment, 
         if sight is None or pod.state == PodState.GONE:
             continue
         if sight.sight == Sight.GONE:
-            _pod_gone(control, transaction, deployment.id, pod, sight, looked.words[pod.id])
+            _pod_gone(
+                control.starting,
+                control.bring_ups,
+                transaction,
+                deployment.id,
+                pod,
+                sight,
+                looked.words[pod.id],
+            )
         else:
             note(transaction, deployment.id, pod, sight)
     current = transaction.get(Deployment, deployment.id)
     if current is not None and current.state in (DeploymentState.STARTING, DeploymentState.UP):
-        _mind_silence(control, transaction, current, sights)
+        _mind_silence(
+            control.channels, control.limits, control.clock, control.bring_ups, transaction, current, sights
+        )
 
 
 def _mind_silence(
-    control: Control, transaction: Transaction, deployment: Deployment, sights: Mapping[str, PodSight]
+    channels: Channels,
+    limits: Limits,
+    clock: Clock,
+    bring_ups: BringUps,
+    transaction: Transaction,
+    deployment: Deployment,
+    sights: Mapping[str, PodSight],
 ) -> None:
     """Release a deployment whose pods, but for those that are gone, all run, and none of which has had a link
     for too long: it never greeted, or hangs. What it was running is lost."""
     running = {name for name, sight in sights.items() if sight.sight == Sight.RUNNING}
-    now = control.clock.monotonic()
+    now = clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]
-    if not all(pod.id in running and pod.id not in control.channels.by_pod for pod in left):
-        control.bring_ups.silent_since.pop(deployment.id, None)
-    elif (
-        now - control.bring_ups.silent_since.setdefault(deployment.id, now) >= control.limits.greeting_seconds
-    ):
-        control.bring_ups.silent_since.pop(deployment.id)
-        message = f"no pod of it has answered for {control.limits.greeting_seconds:g} s"
-        _count_failure(control.bring_ups, deployment, PodSight(sight=Sight.RUNNING, message=message))
+    if not all(pod.id in running and pod.id not in channels.by_pod for pod in left):
+        bring_ups.silent_since.pop(deployment.id, None)
+    elif now - bring_ups.silent_since.setdefault(deployment.id, now) >= limits.greeting_seconds:
+        bring_ups.silent_since.pop(deployment.id)
+        message = f"no pod of it has answered for {limits.greeting_seconds:g} s"
+        _count_failure(bring_ups, deployment, PodSight(sight=Sight.RUNNING, message=message))
         transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
 
 
@@ -176,7 +193,8 @@ def _count_failure(bring_ups: BringUps, deployment: Deployment, sight: PodSight)
 
 
 def _pod_gone(
-    control: Control,
+    starting: Starting,
+    bring_ups: BringUps,
     transaction: Transaction,
     deployment_id: str,
     pod: Pod,
@@ -188,20 +206,22 @@ def _pod_gone(
     if deployment is None:
         return
     if pod.state == PodState.STARTING:
-        elsewhere = sight.unfit and note_unfit(control, deployment, pod, sight.message)
+        elsewhere = sight.unfit and note_unfit(
+            starting.ledger, bring_ups, starting.timeline, deployment, pod, sight.message
+        )
         if not (sight.left or elsewhere):
-            _count_failure(control.bring_ups, deployment, sight)
-        control.bring_ups.unwilling.setdefault(deployment.resource, set()).add(pod.node)
+            _count_failure(bring_ups, deployment, sight)
+        bring_ups.unwilling.setdefault(deployment.resource, set()).add(pod.node)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
     if all(p.state == PodState.GONE for p in deployment.pods):
         deployment = replace(deployment, state=DeploymentState.GONE, message=sight.message)
     transaction.put(deployment)
     for event in words:
         if event.number > pod.acknowledged:
-            hear(control, transaction, pod.id, event)
-    for known in control.ledger.snapshot.attempts_on(pod.id):
+            hear(starting.endings, transaction, pod.id, event)
+    for known in starting.ledger.snapshot.attempts_on(pod.id):
         attempt = transaction.get(Attempt, known.id) or known
         if attempt.state in LIVE_ATTEMPTS:
-            settle_attempt(control, transaction, attempt, lost_with(attempt, sight, transaction.now))
-    control.bring_ups.brought_up.discard(pod.id)
-    control.bring_ups.silent_since.pop(deployment_id, None)
+            settle_attempt(starting.endings, transaction, attempt, lost_with(attempt, sight, transaction.now))
+    bring_ups.brought_up.discard(pod.id)
+    bring_ups.silent_since.pop(deployment_id, None)

@@ -3,14 +3,14 @@
 Ending pods takes seconds, so this happens beside the ticks, without the lock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from math import inf
 
-from gridmill.control.background import done
+from gridmill.control.background import Aside, done
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Channels, Control, Problems
+from gridmill.control.state import BringUps, Channels, Control, Problems, Starting
 from gridmill.control.steps.bring_up import being_brought_up
 from gridmill.control.steps.problems import tell
 from gridmill.control.steps.settle import LOST, settle_attempt
@@ -20,6 +20,7 @@ from gridmill.domain.pod_protocol import Goodbye
 from gridmill.domain.states import DeploymentState, PodState
 from gridmill.errors import StorageError, UnavailableError
 from gridmill.ports.site import SitePort
+from gridmill.ports.storage import Storage
 
 
 def reap(control: Control) -> float:
@@ -36,7 +37,9 @@ def reap(control: Control) -> float:
             _say_goodbye(control.channels, deployment)
             site = control.sites.get(deployment.site)
             then = partial(_torn_down, control, deployment, site)
-            control.aside.do(f"tear down {deployment.id}", _tearing_down(control, deployment), then)
+            control.aside.do(
+                f"tear down {deployment.id}", _tearing_down(control.ledger, control.sites, deployment), then
+            )
     return min(waits)
 
 
@@ -45,7 +48,7 @@ def reap_now(control: Control) -> None:
     for deployment in _released(control.ledger):
         _say_goodbye(control.channels, deployment)
         site = control.sites.get(deployment.site)
-        _torn_down(control, deployment, site, done(_tearing_down(control, deployment)))
+        _torn_down(control, deployment, site, done(_tearing_down(control.ledger, control.sites, deployment)))
 
 
 def _released(ledger: Ledger) -> tuple[Deployment, ...]:
@@ -61,14 +64,11 @@ def _say_goodbye(channels: Channels, deployment: Deployment) -> None:
             channels.links.drop(channel)
 
 
-def discard(control: Control) -> None:
+def discard(storage: Storage, problems: Problems, aside: Aside, discarded: list[str]) -> None:
     """Remove what failed attempts left in storage, beside the ticks: nobody reads it."""
-    discarded = control.discarded
     while discarded:
         uri = discarded.pop()
-        control.aside.do(
-            f"remove {uri}", partial(control.storage.remove, uri), partial(_removed, control.problems)
-        )
+        aside.do(f"remove {uri}", partial(storage.remove, uri), partial(_removed, problems))
 
 
 def _removed(problems: Problems, done: Future[None]) -> None:
@@ -78,10 +78,12 @@ def _removed(problems: Problems, done: Future[None]) -> None:
         problems.warn(f"a failed attempt's output stays: {error}")
 
 
-def _tearing_down(control: Control, deployment: Deployment) -> Callable[[], None]:
-    declared = deployment.site in control.ledger.snapshot.sites
+def _tearing_down(
+    ledger: Ledger, sites: Mapping[str, SitePort], deployment: Deployment
+) -> Callable[[], None]:
+    declared = deployment.site in ledger.snapshot.sites
     pods = [pod.id for pod in deployment.pods]
-    return partial(_tear_down, control.sites.get(deployment.site), declared, pods)
+    return partial(_tear_down, sites.get(deployment.site), declared, pods)
 
 
 def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> None:
@@ -108,15 +110,15 @@ def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, 
     control.bring_ups.not_before.pop(deployment.id, None)
     current = control.ledger.snapshot.deployments.get(deployment.id)
     if current is not None and current.state == DeploymentState.RELEASING:
-        _record_gone(control, current)
+        _record_gone(control.starting, control.bring_ups, current)
 
 
-def _record_gone(control: Control, deployment: Deployment) -> None:
-    transaction = control.begin()
+def _record_gone(starting: Starting, bring_ups: BringUps, deployment: Deployment) -> None:
+    transaction = starting.ledger.begin(starting.timeline.now())
     pods = tuple(replace(pod, state=PodState.GONE) for pod in deployment.pods)
     transaction.put(replace(deployment, state=DeploymentState.GONE, pods=pods))
-    for attempt in control.ledger.snapshot.attempts_on(deployment.id):  # a pod that hung had some
-        settle_attempt(control, transaction, attempt, replace(LOST, message=deployment.message))
-    control.ledger.stage(transaction)
-    control.bring_ups.brought_up.difference_update(pod.id for pod in pods)
-    control.bring_ups.silent_since.pop(deployment.id, None)
+    for attempt in starting.ledger.snapshot.attempts_on(deployment.id):  # a pod that hung had some
+        settle_attempt(starting.endings, transaction, attempt, replace(LOST, message=deployment.message))
+    starting.ledger.stage(transaction)
+    bring_ups.brought_up.difference_update(pod.id for pod in pods)
+    bring_ups.silent_since.pop(deployment.id, None)

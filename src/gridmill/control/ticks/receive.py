@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Channels, Control
+from gridmill.control.state import BringUps, Channels, Endings, Starting
 from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
-from gridmill.control.steps.pod_events import _outcome, deployment_of, hear, with_pod
+from gridmill.control.steps.pod_events import deployment_of, hear, outcome_of, with_pod
 from gridmill.control.steps.settle import LOST, runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
@@ -26,23 +26,23 @@ from gridmill.domain.run import Attempt
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
 
 
-def receive(control: Control) -> None:
+def receive(starting: Starting, bring_ups: BringUps) -> None:
     """Take everything that has come, commit, then answer.
 
     Channels are noted first: if this fails half-way, each of them is dropped, read or not, and greets again.
     """
-    batch = control.channels.links.receive()
-    control.channels.open.update(received.channel for received in batch)
-    transaction = control.begin()
+    batch = starting.channels.links.receive()
+    starting.channels.open.update(received.channel for received in batch)
+    transaction = starting.ledger.begin(starting.timeline.now())
     for received in batch:
         match received.message:
             case None:
-                _closed(control.channels, received.channel)
+                _closed(starting.channels, received.channel)
             case Hello() as hello:
-                _hello(control, transaction, received.channel, hello)
+                _hello(starting, bring_ups, transaction, received.channel, hello)
             case Events(events=events):
-                _events(control, transaction, received.channel, events)
-    control.ledger.stage(transaction)
+                _events(starting.endings, transaction, received.channel, events)
+    starting.ledger.stage(transaction)
 
 
 def _closed(channels: Channels, channel: int) -> None:
@@ -52,25 +52,27 @@ def _closed(channels: Channels, channel: int) -> None:
         del channels.by_pod[pod_id]
 
 
-def _hello(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
+def _hello(
+    starting: Starting, bring_ups: BringUps, transaction: Transaction, channel: int, hello: Hello
+) -> None:
     deployment = deployment_of(transaction, hello.pod_id)
     pod = _known_pod(deployment, hello)
-    refusal = _refusal(control, deployment, pod, hello)
+    refusal = _refusal(starting.channels, deployment, pod, hello)
     if refusal or deployment is None or pod is None:
-        transaction.then(partial(_turn_away, control.channels, channel, refusal))
+        transaction.then(partial(_turn_away, starting.channels, channel, refusal))
         return
-    control.channels.by_pod[pod.id] = channel
-    control.channels.by_channel[channel] = pod.id
-    control.bring_ups.failed.pop(deployment.resource, None)
-    control.bring_ups.unwilling.get(deployment.resource, set()).discard(pod.node)
-    control.bring_ups.unfit.get(deployment.resource, {}).pop(pod.node, None)
-    control.bring_ups.silent_since.pop(deployment.id, None)
+    starting.channels.by_pod[pod.id] = channel
+    starting.channels.by_channel[channel] = pod.id
+    bring_ups.failed.pop(deployment.resource, None)
+    bring_ups.unwilling.get(deployment.resource, set()).discard(pod.node)
+    bring_ups.unfit.get(deployment.resource, {}).pop(pod.node, None)
+    bring_ups.silent_since.pop(deployment.id, None)
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
     if (pod.state, pod.address) != (state, hello.address):
         transaction.put(with_pod(deployment, replace(pod, state=state, address=hello.address)))
     # what it acknowledges may be part of this very transaction: a pod forgets what it is told is committed
-    _send_after(control.channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
-    _reconcile(control, transaction, channel, hello)
+    _send_after(starting.channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
+    _reconcile(starting, transaction, channel, hello)
 
 
 def _turn_away(channels: Channels, channel: int, refusal: str) -> None:
@@ -83,8 +85,8 @@ def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:
     return next((pod for pod in pods if pod.id == hello.pod_id), None)
 
 
-def _refusal(control: Control, deployment: Deployment | None, pod: Pod | None, hello: Hello) -> str:
-    if hello.secret != control.pod_secret(hello.pod_id):
+def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None, hello: Hello) -> str:
+    if hello.secret != channels.pod_secret(hello.pod_id):
         return "the secret is wrong"
     if hello.protocol != PROTOCOL:
         return f"protocol {hello.protocol} is not spoken here; this is {PROTOCOL}"
@@ -95,28 +97,31 @@ def _refusal(control: Control, deployment: Deployment | None, pod: Pod | None, h
     return ""
 
 
-def _reconcile(control: Control, transaction: Transaction, channel: int, hello: Hello) -> None:
+def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello: Hello) -> None:
     """Start what the pod has not heard of, repeat stops, end what is fenced off."""
-    mine = {attempt.id: attempt for attempt in _live_on(control.ledger, transaction, hello.pod_id)}
+    mine = {attempt.id: attempt for attempt in _live_on(starting.ledger, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:
             if attempt.stop_requested or attempt.interrupted is not None:
                 why = attempt.interrupted.why if attempt.interrupted is not None else "stopped"
                 _send_after(
-                    control.channels, transaction, channel, stop_message(control.channels, attempt.id, why)
+                    starting.channels,
+                    transaction,
+                    channel,
+                    stop_message(starting.channels, attempt.id, why),
                 )
         elif attempt.state == AttemptState.PLACED and attempt.stop_requested:
-            early = stop_message(control.channels, attempt.id, "stopped before it started")
-            _send_after(control.channels, transaction, channel, early)
-            settle_attempt(control, transaction, attempt, STOPPED_EARLY)
+            early = stop_message(starting.channels, attempt.id, "stopped before it started")
+            _send_after(starting.channels, transaction, channel, early)
+            settle_attempt(starting.endings, transaction, attempt, STOPPED_EARLY)
         elif attempt.state == AttemptState.PLACED:
-            start_attempt(control, transaction, attempt)
+            start_attempt(starting, transaction, attempt)
         else:
-            settle_attempt(control, transaction, attempt, LOST)
+            settle_attempt(starting.endings, transaction, attempt, LOST)
     for attempt_id, state in hello.attempts.items():
         if attempt_id not in mine and state in LIVE_ATTEMPTS:
-            replaced = stop_message(control.channels, attempt_id, "replaced by a newer attempt")
-            _send_after(control.channels, transaction, channel, replaced)
+            replaced = stop_message(starting.channels, attempt_id, "replaced by a newer attempt")
+            _send_after(starting.channels, transaction, channel, replaced)
 
 
 def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> list[Attempt]:
@@ -129,8 +134,8 @@ def _send_after(channels: Channels, transaction: Transaction, channel: int, mess
     transaction.then(lambda: channels.links.send(channel, [message]))
 
 
-def _events(control: Control, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
-    pod_id = control.channels.by_channel.get(channel)
+def _events(endings: Endings, transaction: Transaction, channel: int, events: Sequence[PodEvent]) -> None:
+    pod_id = endings.channels.by_channel.get(channel)
     deployment = deployment_of(transaction, pod_id) if pod_id else None
     pod = next((p for p in deployment.pods if p.id == pod_id), None) if deployment else None
     if deployment is None or pod is None:
@@ -138,12 +143,12 @@ def _events(control: Control, transaction: Transaction, channel: int, events: Se
     new = [event for event in events if event.number > pod.acknowledged]
     ends = any(_ends_its_pod(transaction, event) for event in new)
     for event in new:
-        hear(control, transaction, pod.id, event)
+        hear(endings, transaction, pod.id, event)
     if new:
         last, state = new[-1].number, PodState.ENDING if ends else pod.state
         current = transaction.get(Deployment, deployment.id) or deployment
         transaction.put(with_pod(current, replace(pod, acknowledged=last, state=state)))
-        transaction.then(lambda: control.channels.links.send(channel, [Ack(number=last)]))
+        transaction.then(lambda: endings.channels.links.send(channel, [Ack(number=last)]))
 
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
@@ -156,4 +161,4 @@ def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
         return False  # it was stopped for a newer one
     if attempt.stop_requested or attempt.interrupted is not None:
         return False
-    return _outcome(event).state == AttemptState.STOPPED
+    return outcome_of(event).state == AttemptState.STOPPED

@@ -36,9 +36,15 @@ def start_scheduled(
 ) -> Schedule | None:
     """Begin the run that is due, unless nothing in it would run. The schedule, having noted it; None while
     the files of versions that would stand are looked at."""
-    standing = unchanged_jobs(control, pipeline, listings, scheduled=True)
+    standing = unchanged_jobs(
+        control.catalog, control.code, control.timeline, pipeline, listings, scheduled=True
+    )
     all_stand = standing.keys() >= {job.name for job in pipeline.jobs if job.when == When.SUCCESS}
-    broken = why_broken(control, standing.values(), schedule.name) if all_stand else ""
+    broken = (
+        why_broken(control.storage, control.aside, control.looks, standing.values(), schedule.name)
+        if all_stand
+        else ""
+    )
     if broken is None:
         return None
     if all_stand and not broken:
@@ -107,7 +113,15 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
     """Seconds until the next look; 0 while the sources are being listed. A source that only the load can
     tell of is new at each."""
     pipeline = scheduled_pipeline(control.ledger, schedule)
-    found = listed(control, _key(schedule), pipeline.jobs, pipeline.folder)
+    found = listed(
+        control.storage,
+        control.aside,
+        control.clock,
+        control.looks,
+        _key(schedule),
+        pipeline.jobs,
+        pipeline.folder,
+    )
     if found is None:
         return 0.0
     there = frozenset(_as_known(file) for one in found.values() for file in one.there())
@@ -124,7 +138,9 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
         watch.message = f"{len(new)} new files wait for their block to be closed"
         return min(left, continuous.check_seconds)
     sinks = {job.name for job in pipeline.jobs if job.sink is not None}
-    as_before = unchanged_jobs(control, pipeline, found).keys() >= sinks  # as seen before a restart
+    as_before = (
+        unchanged_jobs(control.catalog, control.code, control.timeline, pipeline, found).keys() >= sinks
+    )  # as seen before a restart
     if not as_before and not _start(control, schedule, pipeline, found):
         return 0.0
     watch.seen, watch.waiting_since = there, None
@@ -142,7 +158,7 @@ def _key(schedule: Schedule) -> str:
 
 def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, Listed]) -> bool:
     """False where that takes another look."""
-    transaction = control.begin()
+    transaction = control.ledger.begin(control.timeline.now())
     now = control.clock.now()
     after = start_scheduled(control, transaction, schedule, now, pipeline, listings)
     if after is None:
@@ -198,7 +214,7 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
     if verdict.done is None:
         alarms.times[schedule.name] = (schedule, verdict.look_at if not verdict.message else -inf)
         return verdict.look_at - now
-    transaction = control.begin()
+    transaction = control.ledger.begin(control.timeline.now())
     after = _dealt_with(control, transaction, schedule, verdict)
     if after is None:
         return inf
@@ -219,7 +235,9 @@ def _dealt_with(
     try:
         pipeline = scheduled_pipeline(control.ledger, schedule, verdict.start)
         key = f"schedule {schedule.name} at {verdict.start}"
-        found = listed(control, key, pipeline.jobs, pipeline.folder)
+        found = listed(
+            control.storage, control.aside, control.clock, control.looks, key, pipeline.jobs, pipeline.folder
+        )
         if found is None:
             return None
         return start_scheduled(control, transaction, after, verdict.start, pipeline, found)

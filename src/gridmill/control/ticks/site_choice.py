@@ -1,7 +1,7 @@
 """The tick that looks whether waiting jobs that may use several resources are done sooner at another."""
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Choices, Control
+from gridmill.control.state import Catalog, Choices, Control, Problems, SitesSeen
 from gridmill.control.steps.site_choice import _may_move, joining_now, move
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import FINISHED_JOBS
@@ -26,9 +26,20 @@ def look_elsewhere(control: Control) -> float:
         return control.choices.next_at - now
     if not control.choices.looking:
         control.choices.looking = _waiting(control.ledger, control.choices)
-    joining, transaction = joining_now(control), control.begin()
+    joining, transaction = (
+        joining_now(control.ledger, control.sites_seen, control.timeline),
+        control.ledger.begin(control.timeline.now()),
+    )
     for _ in range(min(LOOKS_PER_TICK, len(control.choices.looking))):
-        _look_at(control, joining, transaction, control.choices.looking.pop())
+        _look_at(
+            control.catalog,
+            control.problems,
+            control.choices,
+            control.sites_seen,
+            joining,
+            transaction,
+            control.choices.looking.pop(),
+        )
     control.ledger.stage(transaction)
     pause = PAUSE_SECONDS if control.choices.looking else LOOK_AGAIN_SECONDS
     control.choices.next_at = now + pause
@@ -44,7 +55,15 @@ def _waiting(ledger: Ledger, choices: Choices) -> list[str]:
     return [one.id for one in sorted(waiting, key=lambda one: rank_of(one, snapshot.runs[one.run_id]))]
 
 
-def _look_at(control: Control, joining: Joining, transaction: Transaction, job_run_id: str) -> None:
+def _look_at(
+    catalog: Catalog,
+    problems: Problems,
+    choices: Choices,
+    sites_seen: SitesSeen,
+    joining: Joining,
+    transaction: Transaction,
+    job_run_id: str,
+) -> None:
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is not None and _may_move(job_run):
-        move(control, joining, transaction, job_run)
+        move(catalog, problems, choices, sites_seen, joining, transaction, job_run)

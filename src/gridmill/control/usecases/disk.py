@@ -47,7 +47,7 @@ class HousekeepingCases(VersionCases):
         control = self._control
         things = control.house.things()  # before the records: what is made meanwhile is not among them
         with self._node.lock:
-            now = control.now()
+            now = control.timeline.now()
             before = now - days * DAY_SECONDS
             records = read_records(control.ledger)
             versions = old_versions(control.catalog, records, now)

@@ -30,7 +30,7 @@ class ShareCases(Cases):
 
     def _project_views(self) -> tuple[ProjectView, ...]:
         with self._node.lock:
-            snapshot, now = self._ledger.snapshot, self._control.now()
+            snapshot, now = self._ledger.snapshot, self._control.timeline.now()
             known = sorted(snapshot.projects.values(), key=lambda project: project.name)
             tallies = {one.name: snapshot.places.tallies.get(one.name, Tally()) for one in known}
             used = {one.name: used_now(one, tallies[one.name], now) for one in known}

@@ -86,7 +86,15 @@ class RunCases(AlterationCases):
             self._control.storage, pipeline.jobs, pipeline.folder, self._control.clock.now()
         )
         lacking = self._lacking(pipeline)
-        broken = find_broken(self._control, pipeline, listings, self._node.lock)
+        broken = find_broken(
+            self._control.catalog,
+            self._control.storage,
+            self._control.code,
+            self._control.timeline,
+            pipeline,
+            listings,
+            self._node.lock,
+        )
         with self._node.lock:
             snapshot, resources = self._ledger.snapshot, self._resources(pipeline)
             used = resources_used(self._ledger, pipeline, resources)
@@ -95,13 +103,20 @@ class RunCases(AlterationCases):
                 for job in pipeline.jobs
             )
             sizes = declared_sizes(self._control.catalog, pipeline, listings)
-            foreseen = foresee(self._control, pipeline, listings, broken)
+            foreseen = foresee(
+                self._control.catalog, self._control.code, self._control.timeline, pipeline, listings, broken
+            )
             unchanged = frozenset(name for name, one in foreseen.items() if one.version is not None)
             carrying = forecast_carrying(
                 self._control.catalog, self._control.sites_seen, pipeline, unchanged, lacking
             )
             made = dry_run(
-                replace(pipeline, jobs=jobs), snapshot, sizes, unchanged, carrying, self._control.now()
+                replace(pipeline, jobs=jobs),
+                snapshot,
+                sizes,
+                unchanged,
+                carrying,
+                self._control.timeline.now(),
             )
             going = {one.job: resources.get(one.resource, used[one.job]) for one in made.jobs}
             advice = {job.name: self._advice(job, pipeline.name, going[job.name]) for job in pipeline.jobs}
@@ -190,7 +205,14 @@ class RunCases(AlterationCases):
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run."""
         with self._node.changing() as transaction:
-            resume_run(self._control, transaction, run_id)
+            resume_run(
+                self._control.catalog,
+                self._control.storage,
+                self._control.candidates,
+                self._control.clients,
+                transaction,
+                run_id,
+            )
         return self.run(run_id)
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
@@ -202,7 +224,14 @@ class RunCases(AlterationCases):
         with self._node.changing() as transaction:
             run = self._ledger.snapshot.runs.get(run_id)
             if run is not None:
-                stop_run(self._control, transaction, run, job)
+                stop_run(
+                    self._control.ledger,
+                    self._control.channels,
+                    self._control.candidates,
+                    transaction,
+                    run,
+                    job,
+                )
         return self.run(run_id)
 
     def events(

@@ -73,7 +73,7 @@ class Service(
         self._identity = identity
         self._render = render
         self._end = end
-        self._started = node.control.now()
+        self._started = node.control.timeline.now()
         self.clients: Callable[[], tuple[ClientView, ...]] = tuple
 
     def control(self) -> ControlView:

@@ -7,7 +7,8 @@ declarations, versions, runs and schedules.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gridmill.control.state import Control
+from gridmill.control.ledger import Ledger
+from gridmill.control.state import Control, Timeline
 from gridmill.control.steps.begin import alterations_of
 from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.usecases.base import Cases
@@ -43,7 +44,7 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
             state=newest.state,
             looked=newest.ended,
             run=newest.run_id,
-            why=_why(control, newest),
+            why=_why(control.ledger, control.timeline, newest),
         )
     task = _scheduled(control, task)
     if version is not None:
@@ -61,9 +62,9 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
         yield replace(told, position="all of it") if whole and version is not None else told
 
 
-def _why(control: Control, job: JobRun) -> str:
-    if job.state in (JobState.BLOCKED, JobState.WAITING) and job.id in control.ledger.snapshot.job_runs:
-        return why_waiting(control.ledger.snapshot, job.id, control.now())
+def _why(ledger: Ledger, timeline: Timeline, job: JobRun) -> str:
+    if job.state in (JobState.BLOCKED, JobState.WAITING) and job.id in ledger.snapshot.job_runs:
+        return why_waiting(ledger.snapshot, job.id, timeline.now())
     return job.message if job.state in (JobState.FAILED, JobState.STOPPED, JobState.SKIPPED) else ""
 
 

@@ -102,7 +102,7 @@ class SiteCases(Cases):
         if looked.away:
             self._control.sites_seen.away.add(name)
         else:
-            surveyed(self._control, name, "")
+            surveyed(self._control.ledger, self._control.problems, self._control.aside, name, "")
 
     def _check_resources(self, site: Site) -> None:
         """Those that are there still get what they ask for."""

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import Catalog, Control, Problems
+from gridmill.control.state import BringUps, Catalog, Control, Problems, Reported, Timeline
 from gridmill.control.steps.problems import trouble_at, why_left_aside
 from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.artifact import Artifact
@@ -23,7 +23,7 @@ from gridmill.domain.run_failures import at_fault, failed_jobs
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
 from gridmill.errors import NotFoundError
-from gridmill.ports.site import Carries
+from gridmill.ports.site import Carries, SitePort
 from gridmill.ports.store import Store
 from gridmill.scheduler.explain import why_waiting
 from gridmill.scheduler.wait_estimate import Waits
@@ -58,30 +58,48 @@ def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
     every = [*ordered, *chain.from_iterable(parts.values())]
     if any(_is_behind(job, attempts.get(job.id, ())) for job in every):
         attempts = attempts_of(ledger.store, run_id)
-    whys = _whys(control, islice(filter(_waits, ordered), WHYS_PER_VIEW))
+    whys = _whys(
+        control.ledger,
+        control.problems,
+        control.bring_ups,
+        control.timeline,
+        islice(filter(_waits, ordered), WHYS_PER_VIEW),
+    )
     jobs = tuple(
         _with_parts(
-            control,
-            _job_view(control, job, attempts.get(job.id, ()), whys.get(job.id, "")),
+            control.ledger,
+            control.reported,
+            control.timeline,
+            _job_view(
+                control.catalog,
+                control.problems,
+                control.reported,
+                control.sites,
+                job,
+                attempts.get(job.id, ()),
+                whys.get(job.id, ""),
+            ),
             parts.get(job.id, ()),
             attempts,
         )
         for job in ordered
     )
-    return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.now()))
+    return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.timeline.now()))
 
 
-def _whys(control: Control, job_runs: Iterable[JobRun]) -> Mapping[str, str]:
+def _whys(
+    ledger: Ledger, problems: Problems, bring_ups: BringUps, timeline: Timeline, job_runs: Iterable[JobRun]
+) -> Mapping[str, str]:
     """Why each waits, as far as it is known here."""
-    snapshot, now = control.ledger.snapshot, control.now()
+    snapshot, now = ledger.snapshot, timeline.now()
     waits = Waits(snapshot, now)
 
     def told(one: JobRun) -> Iterable[str]:
         yield why_waiting(snapshot, one.id, now, waits)
-        yield why_left_aside(control, one)
+        yield why_left_aside(bring_ups, timeline, one)
         if one.state is JobState.WAITING:
             resource = snapshot.resource_of(one.resource, one.job.kind)
-            yield trouble_at(control.problems, resource.site) if resource is not None else ""
+            yield trouble_at(problems, resource.site) if resource is not None else ""
 
     return {one.id: "; ".join(filter(None, told(one))) for one in job_runs}
 
@@ -98,26 +116,35 @@ def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], 
     return parts, list(jobs.values())
 
 
-def _with_parts(control: Control, view: JobView, parts: Sequence[JobRun], attempts: Attempts) -> JobView:
+def _with_parts(
+    ledger: Ledger,
+    reported: Reported,
+    timeline: Timeline,
+    view: JobView,
+    parts: Sequence[JobRun],
+    attempts: Attempts,
+) -> JobView:
     """While they are done, their progress together is the job's."""
     if not parts:
         return view
-    views = tuple(_part_view(control, part, attempts.get(part.id, ())) for part in parts)
+    views = tuple(_part_view(ledger, reported, timeline, part, attempts.get(part.id, ())) for part in parts)
     gathering = view.job.attempt_id is not None
     return replace(view, parts=views, progress=view.progress if gathering else _together(views))
 
 
-def _part_view(control: Control, part: JobRun, attempts: Sequence[Attempt]) -> PartView:
-    snapshot, node = control.ledger.snapshot, part.part.node if part.part else ""
+def _part_view(
+    ledger: Ledger, reported: Reported, timeline: Timeline, part: JobRun, attempts: Sequence[Attempt]
+) -> PartView:
+    snapshot, node = ledger.snapshot, part.part.node if part.part else ""
     last = attempts[-1] if attempts else None
     return PartView(
         job=part,
-        node=node or (_node_of(control.ledger, last) if last else ""),
+        node=node or (_node_of(ledger, last) if last else ""),
         exit_code=last.exit_code if last else None,
         seconds=last.ended - last.placed if last and last.ended is not None else None,
         attempts=tuple(attempts),
-        why=why_waiting(snapshot, part.id, control.now()) if part.id in snapshot.job_runs else "",
-        progress=control.reported.progress.get(part.id, {}),
+        why=why_waiting(snapshot, part.id, timeline.now()) if part.id in snapshot.job_runs else "",
+        progress=reported.progress.get(part.id, {}),
     )
 
 
@@ -159,10 +186,10 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
     return record.noun, tuple(job for job in jobs if isinstance(job, JobRun))
 
 
-def _carried(control: Control, attempts: Sequence[Attempt]) -> Mapping[str, Any]:
+def _carried(ledger: Ledger, sites: Mapping[str, SitePort], attempts: Sequence[Attempt]) -> Mapping[str, Any]:
     """How far an attempt's data is on the way to where it runs, or back."""
     last = attempts[-1] if attempts else None
-    site = control.sites.get(_site_of(control.ledger, last)) if last is not None else None
+    site = sites.get(_site_of(ledger, last)) if last is not None else None
     return site.carried(last.id) if last is not None and isinstance(site, Carries) else {}
 
 
@@ -187,20 +214,28 @@ def _standing_metrics(catalog: Catalog, versions: Sequence[Artifact]) -> Mapping
     return found | ({ADDED: 0.0} if ADDED in found else {})
 
 
-def _job_view(control: Control, job_run: JobRun, attempts: Sequence[Attempt], why: str) -> JobView:
+def _job_view(
+    catalog: Catalog,
+    problems: Problems,
+    reported: Reported,
+    sites: Mapping[str, SitePort],
+    job_run: JobRun,
+    attempts: Sequence[Attempt],
+    why: str,
+) -> JobView:
     whole = tuple(one for one in attempts if one.rank == 0)
     final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
-    artifacts = tuple(fetch_artifact(control.catalog, name) for name in job_run.artifacts)
+    artifacts = tuple(fetch_artifact(catalog, name) for name in job_run.artifacts)
     if job_run.state == JobState.UNCHANGED:
-        final = dict(_standing_metrics(control.catalog, artifacts))
+        final = dict(_standing_metrics(catalog, artifacts))
     return JobView(
         job=job_run,
         attempts=whole,
         ranks=tuple(one for one in attempts if one.rank > 0),
         artifacts=artifacts,
-        why=why or _held_up(control.ledger, control.problems, whole),
-        progress=_carried(control, whole) or control.reported.progress.get(job_run.id, {}),
-        metrics=final or control.reported.metrics.get(job_run.id, {}),
+        why=why or _held_up(catalog.ledger, problems, whole),
+        progress=_carried(catalog.ledger, sites, whole) or reported.progress.get(job_run.id, {}),
+        metrics=final or reported.metrics.get(job_run.id, {}),
     )
 
 
