@@ -28,7 +28,7 @@ from gridmill.pod.limits import Limits
 
 _POINTER = 8
 _FAILURES = 3
-"""After this many processes that could not be made no more are."""
+"""After this many processes in a row that could not be made no more are."""
 _MOST = 8
 _CALM_SECONDS = 5.0
 """So long after the last burst one process is kept again."""
@@ -123,10 +123,10 @@ class SmallSpares:
 
     def _bring_up(self) -> bool:
         """Start the small process where there is none. False where none would live."""
-        if self._link is not None:
-            return True
         if self._failures >= _FAILURES:
             return False
+        if self._link is not None:
+            return True
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             argv = [sys.executable, "-I", "-S", forker.__file__, str(theirs.fileno()), str(os.getpid())]
@@ -203,6 +203,7 @@ class SmallSpares:
             hello = coming.hello or _hello(coming.link)
             if hello is not None:
                 pid, address = hello
+                self._failures = 0
                 return SmallSpare(pid=pid, address=address, group=coming.group, link=coming.link)
             self._failures += 1
             self._drop(coming)
