@@ -1,0 +1,67 @@
+"""Ticks and steps of the control node take the parts of its state that they need, not all of it."""
+
+import ast
+from pathlib import Path
+
+from tests.house.contracts import SOURCE
+
+CONTROL = SOURCE / "gridmill" / "control"
+WHOLE = {
+    "steps.begin:begin_run",
+    "steps.bring_up:bring_up",
+    "steps.due_runs:schedule_view",
+    "ticks.advance:_advanced",
+    "ticks.advance:_ready",
+    "ticks.advance:advance",
+    "ticks.backfills:_dealt_with",
+    "ticks.backfills:_start_next",
+    "ticks.backfills:keep_backfills",
+    "ticks.dispatch:_bring_up",
+    "ticks.dispatch:_give_up",
+    "ticks.dispatch:_refuse",
+    "ticks.dispatch:dispatch",
+    "ticks.observe:_observe_site",
+    "ticks.observe:_record",
+    "ticks.observe:_seen",
+    "ticks.observe:observe",
+    "ticks.reap:_torn_down",
+    "ticks.reap:reap",
+    "ticks.reap:reap_now",
+    "ticks.schedules:_dealt_with",
+    "ticks.schedules:_keep",
+    "ticks.schedules:_look",
+    "ticks.schedules:_start",
+    "ticks.schedules:keep_continuous",
+    "ticks.schedules:keep_schedules",
+    "ticks.schedules:start_scheduled",
+    "ticks.site_choice:look_elsewhere",
+}
+"""Functions that still get all of it: those that begin runs, and the outer functions of ticks."""
+
+
+def takes_all(path: Path) -> set[str]:
+    """The functions of a module with an argument of the class Control."""
+    functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
+    return {
+        f"{path.parent.name}.{path.stem}:{function.name}"
+        for function in functions
+        for argument in (*function.args.args, *function.args.kwonlyargs)
+        if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "Control"
+    }
+
+
+def test_no_other_function_takes_the_whole_state():
+    found = {
+        name
+        for folder in ("ticks", "steps")
+        for path in (CONTROL / folder).glob("*.py")
+        for name in takes_all(path)
+    }
+    assert found - WHOLE == set(), "give it the parts of control/state.py that it needs"
+    assert WHOLE - found == set(), "take it off the list"
+
+
+def test_a_function_that_takes_it_is_found(tmp_path: Path):
+    module = tmp_path / "bad.py"
+    module.write_text("def bad(control: Control) -> None: ...\ndef good(ledger: Ledger) -> None: ...\n")
+    assert takes_all(module) == {f"{tmp_path.name}.bad:bad"}
