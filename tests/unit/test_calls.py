@@ -15,6 +15,7 @@ import pytest
 
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import event_id
 from gridmill.domain.states import RunState
 from gridmill.errors import InputError, NotFoundError, UnavailableError, UnreachedError
 from gridmill.ports.usecases import use_case
@@ -109,7 +110,7 @@ def test_a_call_under_way_is_finished_before_the_end(fake: FakeGrid, served: Ser
     run = fake.start_run(DEMO).run.id
     link, found = dial(tmp_path), list[object]()
     waiting = threading.Thread(
-        target=lambda: found.append(link.grid().events(run, after=99, wait_seconds=0.3))
+        target=lambda: found.append(link.grid().events(run, after=event_id(99), wait_seconds=0.3))
     )
     waiting.start()
     while not served.attendance._calls:
@@ -213,7 +214,7 @@ def test_an_answer_that_does_not_come_is_not_known(served: Served, tmp_path: Pat
 
     def wait() -> None:
         try:
-            link.grid().events(run, after=99, wait_seconds=1)
+            link.grid().events(run, after=event_id(99), wait_seconds=1)
         except UnavailableError as error:
             failed.append(error)
 

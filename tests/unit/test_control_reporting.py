@@ -7,7 +7,7 @@ from tests.report_views import a_job, a_run, curve, logs
 from gridmill.control.usecases import views
 from gridmill.control.usecases.views import events_to_show, run_before
 from gridmill.domain.environment_build import BEGUN
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.pod_protocol import Event, EventType, event_id
 from gridmill.domain.states import JobState, RunState
 
 FAILED = a_run(a_job("good"), a_job("bad", state=JobState.FAILED), state=RunState.FAILED)
@@ -15,10 +15,10 @@ FAILED = a_run(a_job("good"), a_job("bad", state=JobState.FAILED), state=RunStat
 
 def shown(events: list[Event], size: int = 7) -> tuple[Event, ...]:
     """The events, read in pages of that size."""
-    numbered = [replace(event, sequence=number) for number, event in enumerate(events, 1)]
+    kept = [replace(event, id=event_id(number)) for number, event in enumerate(events, 1)]
 
     def read(after: int, _limit: int) -> list[Event]:
-        return [event for event in numbered if event.sequence > after][:size]
+        return kept[after : after + size]
 
     return events_to_show(FAILED, read)
 
