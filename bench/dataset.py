@@ -119,7 +119,7 @@ def by_gridmill(folder: Path) -> None:
     from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
     from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Split, Window
     from gridmill.domain.job import Job
-    from gridmill.domain.pod_protocol import Order
+    from gridmill.domain.pod_protocol import AttemptOrder
     from gridmill.jobs.context import JobContext
     from gridmill.jobs.dataset.run import run
 
@@ -143,7 +143,7 @@ def by_gridmill(folder: Path) -> None:
     earlier = (Input(name="d", artifact=decode(kept.read_bytes(), Artifact)),) if load == "rest" else ()
     uri = f"datasets/{load}"
     shutil.rmtree(folder / "root" / uri, ignore_errors=True)
-    order = Order(
+    order = AttemptOrder(
         attempt_id=load,
         token="",
         run_id="b-1",

@@ -18,7 +18,7 @@ from bench.measure import Result, Series, alternate, at_most, cpu_seconds, row, 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.training.run import run
@@ -121,7 +121,7 @@ def plain_dataset() -> Artifact:
 def train(root: Path, dataset: Artifact, spec: TrainingSpec, workers: int = 1) -> JobResult:
     """A whole training by so many workers, with a CPU each."""
     with TemporaryDirectory(dir=root) as work:
-        order = Order(
+        order = AttemptOrder(
             attempt_id="bench", token="", run_id="b", pipeline="b", job=Job(name="m", training=spec),
             root=str(root), output_uri=str(Path(work).relative_to(root)) + "/m", workers=workers,
             given=Amounts(cpus=workers, memory_bytes=2**34),

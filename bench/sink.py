@@ -13,7 +13,7 @@ import duckdb
 from bench.measure import Result, Series, alternate, at_least, cpu_seconds, row, save
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source
 from gridmill.jobs.context import JobContext
@@ -97,7 +97,7 @@ def _copy(path: Path, cores: int) -> int:
 def _ours(path: Path, cores: int) -> int:
     """The size of the table's files, in bytes."""
     root = path.parent / _ROOT
-    order = Order(
+    order = AttemptOrder(
         attempt_id="p-1.s.1",
         token="t",
         run_id="p-1",

@@ -49,13 +49,13 @@ def ours(folder: Path) -> Callable[[], object]:
     keep_pandas_out()  # as every attempt begins
     from gridmill.domain.amounts import GIB, Amounts
     from gridmill.domain.job import Job
-    from gridmill.domain.pod_protocol import Order
+    from gridmill.domain.pod_protocol import AttemptOrder
     from gridmill.domain.sink import SinkSpec
     from gridmill.domain.source import Source
     from gridmill.jobs.context import JobContext
     from gridmill.jobs.sink.run import run
 
-    order = Order(
+    order = AttemptOrder(
         attempt_id=f"p-1.s.{time.time_ns()}",
         token="t",
         run_id="p-1",

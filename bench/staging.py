@@ -23,19 +23,19 @@ from bench.contestants import environment
 from bench.environments import programs
 from bench.farm import add, controller
 from bench.measure import Result, Series, alternate, at_least, at_most, cpu_seconds, row, save
-from gridmill.domain.farm_protocol import Place
+from gridmill.domain.farm_protocol import PlaceTree
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
-from gridmill.transfer.bucket import Objects
-from gridmill.transfer.bucket_cache import Kept
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.bucket import BucketClient
+from gridmill.transfer.bucket_cache import BucketCache
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import pull, push
 from gridmill.transfer.manifest import HashCache, scan
 from gridmill.transfer.paths import chunk_sizes
-from gridmill.transfer.progress import Progress
+from gridmill.transfer.progress import TransferProgress
 from gridmill.transfer.signed_urls import flows
-from gridmill.transfer.stream import UNMETERED, Chunk, Flow, Meter
+from gridmill.transfer.stream import UNMETERED, ByteMeter, Chunk, ChunkStream
 
 AREA = "Staging"
 HERE = ("127.0.0.1",)  # where the bucket is allowed to be: farms read none on their own machine
@@ -117,22 +117,22 @@ def _write(folder: Path, files: int, size_bytes: int) -> None:
         path.write_bytes(os.urandom(size_bytes))
 
 
-def _far(endpoint: str, bucket: str) -> Kept:
+def _far(endpoint: str, bucket: str) -> BucketCache:
     said = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1", "endpoint": endpoint}
-    return Kept(Objects(f"s3://{bucket}/p", said))
+    return BucketCache(BucketClient(f"s3://{bucket}/p", said))
 
 
 class _Signed:
     """Reads as a farm does: by signed URLs."""
 
-    def __init__(self, kept: Kept, sizes: Mapping[str, int]) -> None:
+    def __init__(self, kept: BucketCache, sizes: Mapping[str, int]) -> None:
         self._kept, self._sizes = kept, sizes
         assert kept.missing(sizes) == ()
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         return (flow.gathered() for flow in self.flows(chunks))
 
-    def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
+    def flows(self, chunks: Iterable[str]) -> Iterator[ChunkStream]:
         for parcel in self._kept.parcels({chunk: self._sizes[chunk] for chunk in chunks}):
             yield from flows(parcel, HERE)
 
@@ -141,11 +141,11 @@ class _Signed:
 class _Kept:
     """Of a bucket what home puts there, and counts, as it does for a farm."""
 
-    kept: Kept
-    meter: Meter = UNMETERED
+    kept: BucketCache
+    meter: ByteMeter = UNMETERED
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "_Kept":
-        return _Kept(self.kept, Meter(moved=moved, piece_bytes=piece_bytes))
+        return _Kept(self.kept, ByteMeter(moved=moved, piece_bytes=piece_bytes))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         return self.kept.missing(chunks)
@@ -243,7 +243,7 @@ class _Contest:
 
         def down() -> None:
             store = ChunkStore(self.work / "store", 1 << 40)
-            placer = Placer(self.work / "root", store)
+            placer = TreeCheckout(self.work / "root", store)
             placer.place("x", manifest, "t.1")
             pull(manifest, store, _Signed(_far(self.endpoint, bucket), chunk_sizes(manifest)))
             placer.place("x", manifest, "t.1")
@@ -254,7 +254,7 @@ class _Contest:
         def across() -> None:
             manifest = scan(self.root)
             store = ChunkStore(self.work / "store", 1 << 40)
-            placer = Placer(self.work / "root", store)
+            placer = TreeCheckout(self.work / "root", store)
             placer.place("x", manifest, "t.1")
             push(manifest, self.root, store)
             placer.place("x", manifest, "t.1")
@@ -291,7 +291,7 @@ def _direct(root: Path, home: Path) -> None:
     """As a job's data goes to the farm that this home calls `far`."""
     farm = member(keeping(home, "far"))
     manifest = scan(root)
-    place = Place(uri="x", manifest=manifest, attempt_id="bench-1.job.1")
+    place = PlaceTree(uri="x", manifest=manifest, attempt_id="bench-1.job.1")
     farm.place(place)
     push(manifest, root, farm)
     assert farm.place(place) == ()
@@ -317,14 +317,14 @@ def _again(kind: str, root: Path, endpoint: str) -> list[Result]:
         push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"))
         time.sleep(_SETTLE_SECONDS)  # files that have just been written are not believed to be done
         scan(root, cache=cache)
-        began, same = time.perf_counter(), Progress()
+        began, same = time.perf_counter(), TransferProgress()
         push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"), progress=same)
         took = time.perf_counter() - began
         _grow(kind, root)
-        grown = Progress()
+        grown = TransferProgress()
         push(scan(root, cache=cache), root, _far(endpoint, f"{kind}-again"), progress=grown)
     what = _KINDS[kind]
-    shares = [100 * look.carried_bytes / look.total_bytes for look in (same.look(), grown.look())]
+    shares = [100 * look.transferred_bytes / look.total_bytes for look in (same.look(), grown.look())]
     return [
         at_most(2, AREA, f"{what}, unchanged, once more", took, "s"),
         at_most(1, AREA, f"{what}, unchanged, once more: travels", shares[0], "%"),

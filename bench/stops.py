@@ -49,7 +49,7 @@ ENDS: Mapping[str, Mapping[str, frozenset[str]]] = {
             {
                 "gridmill.control.ledger:Transaction.put",
                 "gridmill.scheduler.snapshot:Snapshot.put",
-                "gridmill.transport.server:Links.send",
+                "gridmill.transport.server:PodLinkServer.send",
             }
         ),
         "pod": frozenset({"gridmill.pod.supervisor:Supervisor._open", "gridmill.pod.commands:execute"}),
@@ -60,13 +60,13 @@ ENDS: Mapping[str, Mapping[str, frozenset[str]]] = {
         ),
         "control": frozenset(
             {
-                "gridmill.transport.server:Links._deliver",
-                "gridmill.control.steps.pod_events:hear",
+                "gridmill.transport.server:PodLinkServer._deliver",
+                "gridmill.control.steps.pod_events:apply_event",
                 "gridmill.control.ledger:Ledger.stage",
                 "gridmill.rpc.protocol:send_frame",
             }
         ),
-        "cli": frozenset({"gridmill.cli.follow:Lines.show"}),
+        "cli": frozenset({"gridmill.cli.follow:StateChangeLines.show"}),
     },
 }
 """By what is followed and by process, the functions that hand it over."""
@@ -76,7 +76,7 @@ TOOLS = ("gridmill.domain.frozen",)
 """Modules that are not counted."""
 OTHERS = frozenset({"Provenance", "Control", "Dialled", "EmbeddedNode"})
 """Classes of records, and of what holds everything, that are not looked into."""
-LAST = frozenset({"gridmill.rpc.protocol:send_frame", "gridmill.transport.server:Links.send"})
+LAST = frozenset({"gridmill.rpc.protocol:send_frame", "gridmill.transport.server:PodLinkServer.send"})
 """Functions after which the value has left the process for good."""
 
 

@@ -20,7 +20,7 @@ from gridmill.codec import encode as to_json
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.features import encode, runs
@@ -163,7 +163,7 @@ class Place:
 
     def _do(self, job: Job, inputs: dict[str, Artifact], cpus: int) -> float:
         """The job in its own process, as a pod starts it; wall seconds."""
-        order = Order(
+        order = AttemptOrder(
             attempt_id="bench", token="", run_id="b", pipeline="b", job=job, root=str(self.root),
             output_uri=f"outputs/{job.name}", given=Amounts(cpus=cpus, memory_bytes=2**32),
             inputs=tuple(Input(name=name, artifact=artifact) for name, artifact in inputs.items()),

@@ -13,12 +13,12 @@ import torch
 from bench.measure import Result, Series, alternate, at_most, row, save
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.batches import Feed
-from gridmill.jobs.training.networks import Network, Perceptron, Recurrent, Shape
-from gridmill.jobs.training.train_loop import GRADIENT_NORM, Learner, course_of, rate_share
+from gridmill.jobs.training.batches import BatchFeed
+from gridmill.jobs.training.networks import Network, NetworkShape, Perceptron, Recurrent
+from gridmill.jobs.training.train_loop import GRADIENT_NORM, Trainer, course_of, rate_share
 
 AREA = "Training"
 LIMIT = 3.0
@@ -62,10 +62,10 @@ def _compare(kind: ModelKind) -> list[Result]:
     ]
 
 
-def _feed(length: int | None) -> Feed:
+def _feed(length: int | None) -> BatchFeed:
     random = np.random.default_rng(0)
     inputs = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
-    return Feed(
+    return BatchFeed(
         inputs=torch.from_numpy(inputs),
         target=torch.from_numpy(inputs[:, :1] * 2 + inputs[:, 1:2]),
         starts=torch.zeros(ROWS, dtype=torch.int64),
@@ -75,7 +75,7 @@ def _feed(length: int | None) -> Feed:
 
 def _network(spec: TrainingSpec) -> Network:
     torch.manual_seed(0)
-    shape = Shape(width=WIDTH, outputs=1)
+    shape = NetworkShape(width=WIDTH, outputs=1)
     return Recurrent(shape, spec) if spec.model == ModelKind.LSTM else Perceptron(shape, spec)
 
 
@@ -84,13 +84,13 @@ def _rows() -> tuple[np.ndarray, np.ndarray]:
     return rows[:-HELD], rows[-HELD:]
 
 
-def _ours(spec: TrainingSpec, feed: Feed, waits: Series) -> Callable[[], float]:
+def _ours(spec: TrainingSpec, feed: BatchFeed, waits: Series) -> Callable[[], float]:
     def act() -> float:
         with TemporaryDirectory() as folder:
             context = _context(spec, Path(folder))
             train, held = _rows()
             course = course_of(spec, len(train))
-            learner = Learner(_network(spec), feed, spec, course, context, Path(folder) / "checkpoints")
+            learner = Trainer(_network(spec), feed, spec, course, context, Path(folder) / "checkpoints")
             begin = time.process_time()
             learned = learner.learn(train, held)
             waits.values.append(learned.waiting)
@@ -101,14 +101,14 @@ def _ours(spec: TrainingSpec, feed: Feed, waits: Series) -> Callable[[], float]:
 
 def _context(spec: TrainingSpec, folder: Path) -> JobContext:
     job = Job(name="learn", training=spec)
-    order = Order(
+    order = AttemptOrder(
         attempt_id="bench", token="", run_id="b", pipeline="b", job=job, root=str(folder), output_uri="m",
         given=Amounts(cpus=1, memory_bytes=2**30),
     )  # fmt: skip
     return JobContext(order=order, work=folder, events_fd=os.open(os.devnull, os.O_WRONLY))
 
 
-def _bare(spec: TrainingSpec, feed: Feed) -> Callable[[], float]:
+def _bare(spec: TrainingSpec, feed: BatchFeed) -> Callable[[], float]:
     def act() -> float:
         network = _network(spec)
         train, held = (torch.from_numpy(some) for some in _rows())
@@ -119,7 +119,7 @@ def _bare(spec: TrainingSpec, feed: Feed) -> Callable[[], float]:
     return act
 
 
-def _bare_loop(network: Network, feed: Feed, train: torch.Tensor, held: torch.Tensor) -> None:
+def _bare_loop(network: Network, feed: BatchFeed, train: torch.Tensor, held: torch.Tensor) -> None:
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     steps = EPOCHS * math.ceil(len(train) / BATCH)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_share(step / steps))

@@ -84,7 +84,7 @@ def _context(folder: Path, job: Any) -> Any:
     from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
     from gridmill.domain.dataset import Basis, DatasetSpec, Encoder, Label, Method, Split
     from gridmill.domain.job import Job
-    from gridmill.domain.pod_protocol import Order
+    from gridmill.domain.pod_protocol import AttemptOrder
     from gridmill.jobs.context import JobContext
     from gridmill.jobs.tables import plain_schema
 
@@ -100,7 +100,7 @@ def _context(folder: Path, job: Any) -> Any:
     )
     output = Output(kind=ArtifactKind.SINK, uri="hourly", table_version=0)
     artifact = Artifact(id="b/hourly@1", name="b/hourly", number=1, output=output, fingerprint="")
-    order = Order(
+    order = AttemptOrder(
         attempt_id="wide",
         token="",
         run_id="b-1",

@@ -7,8 +7,8 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from gridmill.declarations import scalars
-from gridmill.declarations.scalars import Leaf
-from gridmill.declarations.schema import Part, is_named, parts, shorthand
+from gridmill.declarations.scalars import ScalarType
+from gridmill.declarations.schema import FieldSchema, is_named, parts, shorthand
 from gridmill.domain.pipeline import Pipeline
 from gridmill.sdk.declared import NOUNS
 
@@ -62,13 +62,13 @@ def _name(what: type) -> str:
     return f"{what.__module__}.{what.__qualname__}"
 
 
-def _type(part: Part, modules: dict[str, set[str]]) -> str:
+def _type(part: FieldSchema, modules: dict[str, set[str]]) -> str:
     found = _hint(part.hint, part.leaf, modules)
     optional = NoneType in get_args(part.hint) or not part.required
     return f"{found} | None" if optional and "None" not in found.split(" | ") else found
 
 
-def _hint(hint: Any, leaf: Leaf | None, modules: dict[str, set[str]]) -> str:  # noqa: ANN401  a type expression
+def _hint(hint: Any, leaf: ScalarType | None, modules: dict[str, set[str]]) -> str:  # noqa: ANN401  a type expression
     origin, args = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, UnionType):
         return " | ".join(dict.fromkeys(_hint(one, leaf, modules) for one in args if one is not NoneType))

@@ -2,7 +2,7 @@
 
 from inspect import getdoc
 
-from gridmill.errors import TABLE, GridmillError, Row
+from gridmill.errors import TABLE, ErrorRow, GridmillError
 
 INTRODUCTION = """\
 # Errors and exit codes
@@ -50,7 +50,7 @@ def _tree(error: type[GridmillError]) -> list[type[GridmillError]]:
     return [error, *below]
 
 
-def _row(row: Row, error: type[GridmillError]) -> list[str]:
+def _row(row: ErrorRow, error: type[GridmillError]) -> list[str]:
     depth = len(error.__mro__) - len(GridmillError.__mro__)
     name = "&emsp;" * depth + f"`{error.__name__}`"
     retry = "yes" if error.retryable else "no"

@@ -5,7 +5,7 @@ from types import NoneType
 from typing import Any, get_args
 
 from gridmill.declarations import scalars
-from gridmill.declarations.schema import KINDS, Part, is_named, nouns_in, origin_of, parts, shorthand
+from gridmill.declarations.schema import KINDS, FieldSchema, is_named, nouns_in, origin_of, parts, shorthand
 from gridmill.declarations.schema_export import about, default_of, summary
 
 _CONTAINERS = (tuple, dict, Mapping)
@@ -140,7 +140,7 @@ def _section(noun: type, kind: str) -> str:
     return "\n".join((*lines, ""))
 
 
-def _default(noun: type, part: Part) -> str:
+def _default(noun: type, part: FieldSchema) -> str:
     if part.required:
         return "required"
     default = default_of(noun, part)
@@ -149,7 +149,7 @@ def _default(noun: type, part: Part) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def _type(part: Part) -> str:
+def _type(part: FieldSchema) -> str:
     return _cell(" or ".join(_one(hint, part) for hint in _alternatives(part.hint)))
 
 
@@ -159,7 +159,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401  a type express
     return tuple(one for one in get_args(hint) if one is not NoneType) or (hint,)
 
 
-def _one(hint: Any, part: Part) -> str:  # noqa: ANN401  a type expression
+def _one(hint: Any, part: FieldSchema) -> str:  # noqa: ANN401  a type expression
     nouns = list(nouns_in(hint))
     if nouns:
         title = nouns[0].__name__.removesuffix("Spec")

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gridmill.codec import decode, encode
-from gridmill.domain.farm_protocol import Joined, JoinRequest
+from gridmill.domain.farm_protocol import JoinRequest, JoinResponse
 from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.join import invite
-from gridmill.farm.main import Running, start
+from gridmill.farm.main import RunningFarm, start
 from gridmill.settings import Settings
 from gridmill.version import __version__
 
@@ -36,7 +36,9 @@ def open_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def farm(home: Path, port: int = 0, place: Site = LOCAL, retain_seconds: float = 3600.0) -> Iterator[Running]:
+def farm(
+    home: Path, port: int = 0, place: Site = LOCAL, retain_seconds: float = 3600.0
+) -> Iterator[RunningFarm]:
     settings = Settings(
         home=home,
         root=home / "storage",
@@ -110,17 +112,17 @@ class Visitor:
         wanted = JoinRequest(source=name, secret=secret, request=self.request(name), version=version)
         answer = self.ask("POST", "/v1/join", wanted)
         if answer.status == 200:
-            joined = decode(answer.body, Joined)
+            joined = decode(answer.body, JoinResponse)
             (self.folder / "crt").write_text(joined.certificate)
             self.token, self.certified = joined.token, True
         return answer
 
 
-def visitor(running: Running, folder: Path) -> Visitor:
+def visitor(running: RunningFarm, folder: Path) -> Visitor:
     return Visitor(int(running.server.address.rpartition(":")[2]), folder)
 
 
-def member(running: Running, folder: Path, name: str = "home") -> Visitor:
+def member(running: RunningFarm, folder: Path, name: str = "home") -> Visitor:
     """A source that has joined."""
     one = visitor(running, folder)
     answer = one.join(invite(running.farm.records, running.farm.now()), name)

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
 from gridmill.errors import NotFoundError, UnavailableError
-from gridmill.transfer.stream import UNMETERED, Meter
+from gridmill.transfer.stream import UNMETERED, ByteMeter
 
 SECRET = "5ec5ec5ec"
 REFUSED = b"<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
@@ -29,12 +29,12 @@ class LittleBucket:
         self._port, self._numbers = port, count()
         self._passes: dict[str, tuple[str, str, float]] = {}
 
-    def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
+    def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
         for _ in meter.sending(content):
             pass
         self.objects[name], self.put_at[name] = content, time.time()
 
-    def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
+    def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
         if name not in self.objects:
             raise NotFoundError("is not there", place=name)
         assert len(self.objects[name]) <= most_bytes

@@ -8,7 +8,7 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.domain.graph import critical_path
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import Event, EventType
-from gridmill.domain.resource import Sizing, Use
+from gridmill.domain.resource import MeasuredUse, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.domain.training import ModelKind, TrainingSpec
@@ -67,7 +67,7 @@ def a_job(
         exit_code=1 if state == JobState.FAILED else 0,
         message=message,
         hint=hint,
-        use=Use(wall_seconds=takes * 0.7, cpu_seconds=takes / 2, peak_memory_bytes=60 * MIB),
+        use=MeasuredUse(wall_seconds=takes * 0.7, cpu_seconds=takes / 2, peak_memory_bytes=60 * MIB),
     )
     return JobView(job=job_run, attempts=(attempt,) if ran else (), artifacts=artifacts)
 

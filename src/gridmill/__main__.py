@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None, *, context: "Client | None" = N
 
     `context` is a client that every command uses instead of finding a control node.
     """
-    from gridmill.bootstrap.host import OwnHost
+    from gridmill.bootstrap.host import ProgramHost
     from gridmill.cli.invocation import Invocation
     from gridmill.cli.main import run
 
     given = list(sys.argv[1:] if arguments is None else arguments)
-    run(given, Invocation(host=OwnHost(), client=context))
+    run(given, Invocation(host=ProgramHost(), client=context))
 
 
 if __name__ == "__main__":

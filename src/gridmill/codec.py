@@ -83,5 +83,5 @@ def decode_passed(line: bytes) -> tuple[int, Message | None]:
         channel, body = msgspec.json.decode(line, type=tuple[int, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a passed message: {error}") from error
-    said = bytes(body).strip()
-    return channel, None if said == b"null" else decode_message(said)
+    text = bytes(body).strip()
+    return channel, None if text == b"null" else decode_message(text)

@@ -214,7 +214,7 @@ class InternalError(GridmillError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ErrorRow:
     """One line of the error table."""
 
     error: type[GridmillError]
@@ -222,31 +222,31 @@ class Row:
     exit_code: int
 
 
-TABLE: dict[str, Row] = {
+TABLE: dict[str, ErrorRow] = {
     row.error.code: row
     for row in (
-        Row(error=GridmillError, http_status=500, exit_code=1),
-        Row(error=JobError, http_status=409, exit_code=1),
-        Row(error=MemoryExceededError, http_status=409, exit_code=1),
-        Row(error=TimeLimitError, http_status=409, exit_code=1),
-        Row(error=InputError, http_status=422, exit_code=2),
-        Row(error=PipelineError, http_status=422, exit_code=2),
-        Row(error=DataError, http_status=422, exit_code=2),
-        Row(error=UnsafePathError, http_status=422, exit_code=2),
-        Row(error=NotFoundError, http_status=404, exit_code=4),
-        Row(error=ConflictError, http_status=409, exit_code=5),
-        Row(error=StaleVersionError, http_status=409, exit_code=5),
-        Row(error=HomeInUseError, http_status=409, exit_code=6),
-        Row(error=StoreInUseError, http_status=409, exit_code=6),
-        Row(error=CapacityError, http_status=409, exit_code=7),
-        Row(error=UnavailableError, http_status=503, exit_code=8),
-        Row(error=UnreachedError, http_status=503, exit_code=8),
-        Row(error=AwayError, http_status=503, exit_code=8),
-        Row(error=InstallError, http_status=503, exit_code=8),
-        Row(error=StorageError, http_status=507, exit_code=8),
-        Row(error=StoreLostError, http_status=503, exit_code=8),
-        Row(error=InternalError, http_status=500, exit_code=70),
-        Row(error=InterruptedRunError, http_status=409, exit_code=130),
+        ErrorRow(error=GridmillError, http_status=500, exit_code=1),
+        ErrorRow(error=JobError, http_status=409, exit_code=1),
+        ErrorRow(error=MemoryExceededError, http_status=409, exit_code=1),
+        ErrorRow(error=TimeLimitError, http_status=409, exit_code=1),
+        ErrorRow(error=InputError, http_status=422, exit_code=2),
+        ErrorRow(error=PipelineError, http_status=422, exit_code=2),
+        ErrorRow(error=DataError, http_status=422, exit_code=2),
+        ErrorRow(error=UnsafePathError, http_status=422, exit_code=2),
+        ErrorRow(error=NotFoundError, http_status=404, exit_code=4),
+        ErrorRow(error=ConflictError, http_status=409, exit_code=5),
+        ErrorRow(error=StaleVersionError, http_status=409, exit_code=5),
+        ErrorRow(error=HomeInUseError, http_status=409, exit_code=6),
+        ErrorRow(error=StoreInUseError, http_status=409, exit_code=6),
+        ErrorRow(error=CapacityError, http_status=409, exit_code=7),
+        ErrorRow(error=UnavailableError, http_status=503, exit_code=8),
+        ErrorRow(error=UnreachedError, http_status=503, exit_code=8),
+        ErrorRow(error=AwayError, http_status=503, exit_code=8),
+        ErrorRow(error=InstallError, http_status=503, exit_code=8),
+        ErrorRow(error=StorageError, http_status=507, exit_code=8),
+        ErrorRow(error=StoreLostError, http_status=503, exit_code=8),
+        ErrorRow(error=InternalError, http_status=500, exit_code=70),
+        ErrorRow(error=InterruptedRunError, http_status=409, exit_code=130),
     )
 }
 

@@ -149,8 +149,8 @@ def find(table: str, name: str) -> Callable[..., Any]:
         group = {entry.name: entry.value for entry in metadata.entry_points(group=f"gridmill.{table}")}
         target = group.get(name)
         if target is None:
-            known = ", ".join(sorted({*TABLES[table], *group}))
-            raise NotFoundError(f"there is no {name!r} among {table}", hint=f"There are: {known}.")
+            names = ", ".join(sorted({*TABLES[table], *group}))
+            raise NotFoundError(f"there is no {name!r} among {table}", hint=f"There are: {names}.")
     module, _, attribute = target.partition(":")
     factory: Callable[..., Any] = getattr(import_module(module), attribute)
     return factory

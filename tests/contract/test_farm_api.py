@@ -14,17 +14,17 @@ from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
 
 from gridmill.codec import decode, decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.farm_protocol import Deploy, FileEntry, Hashes, Manifest, Place, PodNames
+from gridmill.domain.farm_protocol import ChunkHashes, DeployRequest, FileEntry, Manifest, PlaceTree, PodNames
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Events, Hello, Order, PodOrder, Start, Welcome
+from gridmill.domain.pod_protocol import AttemptOrder, Events, Hello, PodOrder, Start, Welcome
 from gridmill.errors import InputError
-from gridmill.farm.deployment import Berth, Lodging, LodgingState, Work
+from gridmill.farm.deployment import AttemptRecord, PodPlacement, TenantDeployment, TenantDeploymentState
 from gridmill.farm.deployments import deploy
 from gridmill.farm.join import invite, revoke
-from gridmill.farm.main import Running
-from gridmill.farm.store import Records
-from gridmill.farm.tenant import Heard, Invitation, Source
-from gridmill.ports.site import PodSight, Sight, Sights
+from gridmill.farm.main import RunningFarm
+from gridmill.farm.store import RecordStore
+from gridmill.farm.tenant import Invitation, LastContact, Tenant
+from gridmill.ports.site import PodReport, PodReports, PodStatus
 from gridmill.transfer.stream import Chunk, hash_of
 from gridmill.transfer.stream import decode as decode_frames
 from gridmill.transfer.stream import encode as encode_frames
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
+def running() -> Iterator[RunningFarm]:
     with open_folder() as place, farm(place / "h") as one:
         yield one
 
@@ -45,7 +45,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def home(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Visitor:
+def home(running: RunningFarm, tmp_path_factory: pytest.TempPathFactory) -> Visitor:
     return member(running, tmp_path_factory.mktemp("home"))
 
 
@@ -64,7 +64,7 @@ def pod_order(pod: str, **more: object) -> PodOrder:
 
 
 def attempt(name: str, command: str, root: str) -> Start:
-    order = Order(
+    order = AttemptOrder(
         attempt_id=name,
         token="t",
         run_id="r",
@@ -117,7 +117,7 @@ def test_a_certificate_of_another_authority_is_refused_before_anything_is_said(
         Visitor(home.port, stranger.folder, home.token, True).ask("GET", "/v1/farm")
 
 
-def test_a_secret_is_used_once_and_not_for_ever(running: Running, home: Visitor, tmp_path: Path) -> None:
+def test_a_secret_is_used_once_and_not_for_ever(running: RunningFarm, home: Visitor, tmp_path: Path) -> None:
     records, now = running.farm.records, running.farm.now()
     one = visitor(running, tmp_path / "one")
     assert one.join("wrong").status == 422
@@ -159,9 +159,9 @@ def test_a_source_sees_the_line_the_disk_and_its_nodes(home: Visitor) -> None:
     told = home.ask("GET", "/v1/farm").told
     assert told["disk_free_bytes"] > 0
     assert told["queue"] == []
-    assert told["looks"].keys() == {node["name"] for node in told["nodes"]}
+    assert told["utilization"].keys() == {node["name"] for node in told["nodes"]}
     gpus = {node["name"]: node["capacity"]["gpus"] for node in told["nodes"]}
-    assert all(len(look["seats"]) == gpus[name] for name, look in told["looks"].items())
+    assert all(len(look["seats"]) == gpus[name] for name, look in told["utilization"].items())
 
 
 def test_who_waits_is_told_its_place_and_about_how_long(place: Path, tmp_path: Path) -> None:
@@ -169,31 +169,33 @@ def test_who_waits_is_told_its_place_and_about_how_long(place: Path, tmp_path: P
     with farm(place / "h") as one:
         home = member(one, tmp_path / "home")
         (node,) = home.ask("GET", "/v1/farm").told["nodes"]
-        one.keeper.close()  # it would see that none of them is there
+        one.tick_loop.close()  # it would see that none of them is there
         now, whole = one.farm.now(), 2**32
         for number in range(5):
             order = pod_order(f"d{number}.0", capacity=Amounts(cpus=1, memory_bytes=whole))
-            deployment = Lodging(
+            deployment = TenantDeployment(
                 id=f"d{number}",
-                source="home" if number > 3 else "other",
+                tenant="home" if number > 3 else "other",
                 number=number,
-                deploy=Deploy(orders=(order,), lease_seconds=600),
+                request=DeployRequest(orders=(order,), lease_seconds=600),
                 since=now,
             )
             if number < 4:
-                berth = Berth(pod_id=order.pod_id, node=node["name"])
-                began = replace(deployment.to(LodgingState.STARTING, now - 7200), berths=(berth,))
-                deployment = began if number == 3 else began.to(LodgingState.GONE, now + 3600)
+                berth = PodPlacement(pod_id=order.pod_id, node=node["name"])
+                began = replace(
+                    deployment.to(TenantDeploymentState.STARTING, now - 7200), placements=(berth,)
+                )
+                deployment = began if number == 3 else began.to(TenantDeploymentState.GONE, now + 3600)
             one.farm.records.put(deployment)
         told = home.ask("GET", "/v1/farm").told
         assert told["waiting"] == 1
         (waits,) = told["queue"]
         assert (waits["deployment"], waits["before"]) == ("d4", 0)
         assert 3000 < waits["seconds"] <= 3600
-        assert told["openings"][0]["seconds"] > waits["seconds"]
-        sights = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("d4.0",))).body, Sights)
-        told = sights.sights["d4.0"]
-        assert told.sight == Sight.QUEUED
+        assert told["future_capacity"][0]["seconds"] > waits["seconds"]
+        sights = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("d4.0",))).body, PodReports)
+        told = sights.reports["d4.0"]
+        assert told.status == PodStatus.QUEUED
         assert re.fullmatch(r"waits for room on the farm; it is the next, about \d+ min", told.message)
 
 
@@ -206,26 +208,26 @@ def test_a_probe_takes_and_gives_bytes_for_nothing(home: Visitor) -> None:
 
 def test_what_is_wrong_or_too_much_is_one_clear_error(home: Visitor) -> None:
     assert home.ask("PUT", "/v1/deployments/x", b"{").status == 422
-    assert home.ask("PUT", "/v1/deployments/x", Deploy(orders=(), lease_seconds=1)).status == 422
+    assert home.ask("PUT", "/v1/deployments/x", DeployRequest(orders=(), lease_seconds=1)).status == 422
     traversal = pod_order("x.0", pod_id="../../x")
-    answer = home.ask("PUT", "/v1/deployments/x", Deploy(orders=(traversal,), lease_seconds=1))
+    answer = home.ask("PUT", "/v1/deployments/x", DeployRequest(orders=(traversal,), lease_seconds=1))
     assert (answer.status, answer.told["code"]) == (422, "invalid-input")
     huge = pod_order("x.0", capacity=Amounts(cpus=1, memory_bytes=2**50))
-    answer = home.ask("PUT", "/v1/deployments/x", Deploy(orders=(huge,), lease_seconds=1))
+    answer = home.ask("PUT", "/v1/deployments/x", DeployRequest(orders=(huge,), lease_seconds=1))
     assert answer.told["code"] == "no-capacity"
     assert home.ask("POST", "/v1/pods/observe", PodNames(pods=("../x",))).status == 422
     assert home.ask("GET", "/v1/farm", **{"Gridmill-Version": "9.0.0"}).status == 409
     assert home.ask("POST", "/v1/pods/observe", **{"Content-Length": str(2**40)}).status == 413
 
 
-def test_who_is_refused_renews_no_lease(running: Running, home: Visitor) -> None:
+def test_who_is_refused_renews_no_lease(running: RunningFarm, home: Visitor) -> None:
     assert home.ask("GET", "/v1/farm").status == 200
-    before = running.farm.heard["home"]
+    before = running.farm.last_contacts["home"]
     assert home.ask("GET", "/v1/farm", **{"Gridmill-Version": "9.0.0"}).status == 409
     assert replace(home, token="wrong").ask("GET", "/v1/farm").status == 401
-    assert running.farm.heard["home"] == before
+    assert running.farm.last_contacts["home"] == before
     assert home.ask("GET", "/v1/farm").status == 200
-    assert running.farm.heard["home"] > before
+    assert running.farm.last_contacts["home"] > before
 
 
 def test_an_endless_body_is_cut(home: Visitor) -> None:
@@ -245,7 +247,7 @@ def test_an_endless_body_is_cut(home: Visitor) -> None:
 
 
 def test_a_job_of_a_source_runs_and_its_words_come_home(home: Visitor) -> None:
-    wanted = Deploy(orders=(pod_order("works-1.0"),), lease_seconds=600)
+    wanted = DeployRequest(orders=(pod_order("works-1.0"),), lease_seconds=600)
     listener = Listener(home)
     for _ in range(2):
         assert home.ask("PUT", "/v1/deployments/works-1", wanted).status == 204
@@ -262,11 +264,11 @@ def test_a_job_of_a_source_runs_and_its_words_come_home(home: Visitor) -> None:
     assert home.ask("POST", path, b'[1,["hello",{}]]').status == 422
     for _ in range(2):
         assert home.ask("POST", "/v1/pods/end", PodNames(pods=("works-1.0",))).status == 204
-    seen = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("works-1.0",))).body, Sights)
-    assert seen.sights["works-1.0"].sight == Sight.GONE
+    seen = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("works-1.0",))).body, PodReports)
+    assert seen.reports["works-1.0"].status == PodStatus.GONE
     assert home.ask("PUT", "/v1/deployments/works-1", wanted).status == 204  # late: nothing comes of it
-    seen = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("works-1.0",))).body, Sights)
-    assert seen.sights["works-1.0"].sight == Sight.GONE
+    seen = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("works-1.0",))).body, PodReports)
+    assert seen.reports["works-1.0"].status == PodStatus.GONE
 
 
 def framed(*contents: bytes) -> bytes:
@@ -284,15 +286,18 @@ def test_what_is_carried_there_is_used_and_results_come_home(home: Visitor) -> N
     contents = {"rows/a": b"one two", "rows/b": b"three"}
     manifest = tree_of(contents)
     hashes = [file.chunks[0] for file in manifest.files]
-    place = Place(uri="in/data", manifest=manifest, attempt_id="c1")
+    place = PlaceTree(uri="in/data", manifest=manifest, attempt_id="c1")
     assert home.ask("POST", "/v1/staging/place", place).told["chunks"] == hashes
     assert home.ask("POST", "/v1/staging/chunks", framed(contents["rows/a"])).status == 204
-    assert home.ask("POST", "/v1/staging/missing", Hashes(chunks=tuple(hashes))).told["chunks"] == hashes[1:]
+    assert (
+        home.ask("POST", "/v1/staging/missing", ChunkHashes(chunks=tuple(hashes))).told["chunks"]
+        == hashes[1:]
+    )
     assert home.ask("POST", "/v1/staging/chunks", framed(contents["rows/b"])).status == 204
     assert home.ask("POST", "/v1/staging/place", place).told["chunks"] == []
 
     listener = Listener(home)
-    wanted = Deploy(orders=(pod_order("carry-1.0"),), lease_seconds=600)
+    wanted = DeployRequest(orders=(pod_order("carry-1.0"),), lease_seconds=600)
     assert home.ask("PUT", "/v1/deployments/carry-1", wanted).status == 204
     channel, _ = hear(listener, Hello)
     root = home.ask("GET", "/v1/farm").told["root"]
@@ -304,7 +309,7 @@ def test_what_is_carried_there_is_used_and_results_come_home(home: Visitor) -> N
 
     result = decode(home.ask("POST", "/v1/staging/scan", {"uri": "out/c1"}).body, Manifest)
     assert [(file.path, file.size_bytes) for file in result.files] == [("all", 12)]
-    frames = home.ask("POST", "/v1/staging/fetch", Hashes(chunks=result.files[0].chunks)).body
+    frames = home.ask("POST", "/v1/staging/fetch", ChunkHashes(chunks=result.files[0].chunks)).body
     assert [chunk.data for chunk in decode_frames([frames])] == [b"one twothree"]
     for _ in range(2):
         assert home.ask("DELETE", "/v1/staging/attempts/c1").status == 204
@@ -319,13 +324,13 @@ def test_what_is_carried_wrongly_is_refused(home: Visitor) -> None:
     for body, status in ((damaged, 422), (framed(b"content")[:-1], 422), (b"rubbish" * 20, 422)):
         assert home.ask("POST", "/v1/staging/chunks", body).status == status
     wrong = hash_of(b"content")
-    assert home.ask("POST", "/v1/staging/missing", Hashes(chunks=(wrong,))).told["chunks"] == [wrong]
-    assert home.ask("POST", "/v1/staging/fetch", Hashes(chunks=(wrong,))).status == 404
+    assert home.ask("POST", "/v1/staging/missing", ChunkHashes(chunks=(wrong,))).told["chunks"] == [wrong]
+    assert home.ask("POST", "/v1/staging/fetch", ChunkHashes(chunks=(wrong,))).status == 404
     for uri in ("../home/secret", "/etc", "a/../../b", "", "."):
         assert home.ask("POST", "/v1/staging/scan", {"uri": uri}).told["code"] == "unsafe-path"
-        place = Place(uri=uri, manifest=tree_of({"a": b"a"}), attempt_id="w1")
+        place = PlaceTree(uri=uri, manifest=tree_of({"a": b"a"}), attempt_id="w1")
         assert home.ask("POST", "/v1/staging/place", place).told["code"] == "unsafe-path"
-    traversal = Place(uri="x", manifest=tree_of({"../../a": b"a"}), attempt_id="w1")
+    traversal = PlaceTree(uri="x", manifest=tree_of({"../../a": b"a"}), attempt_id="w1")
     assert home.ask("POST", "/v1/staging/place", traversal).told["code"] == "unsafe-path"
     assert home.ask("DELETE", "/v1/staging/attempts/..%2Fx").status in (404, 422)
 
@@ -346,7 +351,7 @@ def test_a_pod_goes_on_when_the_controller_is_another(place: Path, tmp_path: Pat
     with farm(home_folder) as running:
         home = member(running, tmp_path / "home")
         listener = Listener(home)
-        wanted = Deploy(orders=(pod_order("lives-1.0"),), lease_seconds=600)
+        wanted = DeployRequest(orders=(pod_order("lives-1.0"),), lease_seconds=600)
         assert home.ask("PUT", "/v1/deployments/lives-1", wanted).status == 204
         channel, _ = hear(listener, Hello)
         root = home.ask("GET", "/v1/farm").told["root"]
@@ -375,16 +380,16 @@ def test_a_revoked_source_has_nothing_left(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
         listener = Listener(home)
-        wanted = Deploy(orders=(pod_order("out-1.0"),), lease_seconds=600)
+        wanted = DeployRequest(orders=(pod_order("out-1.0"),), lease_seconds=600)
         assert home.ask("PUT", "/v1/deployments/out-1", wanted).status == 204
         hear(listener, Hello)
-        beside = Records(place / "h" / "farm" / "records.db")  # as a command does
+        beside = RecordStore(place / "h" / "farm" / "records.db")  # as a command does
         revoke(beside, "home")
         beside.close()
         assert home.ask("GET", "/v1/farm").status == 401
         assert listener.wait_until_over(PATIENCE_SECONDS)
-        running.keeper.close()
-        running.keeper.tick()
+        running.tick_loop.close()
+        running.tick_loop.tick()
         assert not (place / "h" / "farm" / "sources" / "home").exists()
         assert running.farm.records.all(Invitation) == ()
 
@@ -392,38 +397,38 @@ def test_a_revoked_source_has_nothing_left(place: Path, tmp_path: Path) -> None:
 def test_what_a_source_asked_before_it_was_revoked_comes_to_nothing(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         member(running, tmp_path / "home")
-        running.keeper.close()
+        running.tick_loop.close()
         records = running.farm.records
-        asked = records.find(Source, "home")  # its request was let in, and is not read yet
+        asked = records.find(Tenant, "home")  # its request was let in, and is not read yet
         assert asked is not None
-        wanted = Deploy(orders=(pod_order("late-1.0"),), lease_seconds=600)
+        wanted = DeployRequest(orders=(pod_order("late-1.0"),), lease_seconds=600)
         revoke(records, "home")
         for _ in range(2):
             with pytest.raises(InputError, match="no source with"):
                 deploy(running.farm, asked, "late-1", wanted)
             with pytest.raises(InputError, match="no source with"):
-                running.farm.quarters_of(asked)
-            running.keeper.tick()
+                running.farm.sandbox_of(asked)
+            running.tick_loop.tick()
         member(running, tmp_path / "another")  # of the same name
         with pytest.raises(InputError, match="no source with"):
             deploy(running.farm, asked, "late-1", wanted)
-        assert records.all(Lodging) == ()
+        assert records.all(TenantDeployment) == ()
 
 
 def test_what_is_noted_of_a_source_that_was_removed_goes(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
-        running.keeper.close()
+        running.tick_loop.close()
         records, now = running.farm.records, running.farm.now()
-        mine = Lodging(
-            id="d", source="home", number=1, deploy=Deploy(orders=(), lease_seconds=9e9), since=now
+        mine = TenantDeployment(
+            id="d", tenant="home", number=1, request=DeployRequest(orders=(), lease_seconds=9e9), since=now
         )
-        work = Work(attempt_id="a", source="home", time=now)
-        records.put(*(one for noun in (mine, work) for one in (noun, replace(noun, source="gone"))))
-        running.farm.heard["gone"] = now
+        work = AttemptRecord(attempt_id="a", tenant="home", time=now)
+        records.put(*(one for noun in (mine, work) for one in (noun, replace(noun, tenant="gone"))))
+        running.farm.last_contacts["gone"] = now
         running.farm.now = lambda: now + 60
-        running.keeper.tick()
-        kept = (*records.all(Lodging), *records.all(Work), *records.all(Heard))
+        running.tick_loop.tick()
+        kept = (*records.all(TenantDeployment), *records.all(AttemptRecord), *records.all(LastContact))
         assert {one.source for one in kept} == {"home"}
         assert home.ask("GET", "/v1/farm").status == 200
 
@@ -431,36 +436,36 @@ def test_what_is_noted_of_a_source_that_was_removed_goes(place: Path, tmp_path: 
 def test_a_clock_that_is_set_back_makes_no_lease_longer(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         member(running, tmp_path / "home")
-        running.keeper.close()
+        running.tick_loop.close()
         now = running.farm.now()
         running.farm.now = lambda: now - 10_000
-        running.keeper.tick()
-        assert running.farm.heard == {"home": now - 10_000}
+        running.tick_loop.tick()
+        assert running.farm.last_contacts == {"home": now - 10_000}
 
 
 def test_a_deployment_that_comes_up_in_part_leaves_no_pod(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
-        running.keeper.close()
-        source = running.farm.records.all(Source)[0]
-        pods = running.farm.quarters_of(source).settings.home / "pods"
+        running.tick_loop.close()
+        source = running.farm.records.all(Tenant)[0]
+        pods = running.farm.sandbox_of(source).settings.home / "pods"
         pods.mkdir(exist_ok=True)
         (pods / "part-1.1").touch()  # by one of its jobs
-        wanted = Deploy(orders=(pod_order("part-1.0"), pod_order("part-1.1")), lease_seconds=600)
+        wanted = DeployRequest(orders=(pod_order("part-1.0"), pod_order("part-1.1")), lease_seconds=600)
         assert home.ask("PUT", "/v1/deployments/part-1", wanted).status == 204
-        running.keeper.tick()
+        running.tick_loop.tick()
         assert "part-1.1" in gone(home, "part-1.0").message
-        assert running.farm.quarters_of(source).observe(["part-1.0"])["part-1.0"].sight == Sight.GONE
+        assert running.farm.sandbox_of(source).observe(["part-1.0"])["part-1.0"].status == PodStatus.GONE
 
 
 def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
         listener = Listener(home)
-        wanted = Deploy(orders=(pod_order("short-1.0"),), lease_seconds=1000)
+        wanted = DeployRequest(orders=(pod_order("short-1.0"),), lease_seconds=1000)
         assert home.ask("PUT", "/v1/deployments/short-1", wanted).status == 204
         channel, _ = hear(listener, Hello)
-        idle = Deploy(orders=(pod_order("idle-1.0"),), lease_seconds=1000)
+        idle = DeployRequest(orders=(pod_order("idle-1.0"),), lease_seconds=1000)
         assert home.ask("PUT", "/v1/deployments/idle-1", idle).status == 204
         hear(listener, Hello)
         root = home.ask("GET", "/v1/farm").told["root"]
@@ -470,19 +475,19 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         lines = b"\n".join(encode_passed(channel, one) for one in said)
         assert home.ask("POST", f"/v1/relay/{listener.name}", lines, Sequence="1").status == 204
         assert outcome(listener) == "succeeded"
-        running.keeper.close()
+        running.tick_loop.close()
         now = running.farm.now()
         running.farm.now = lambda: now + 1001
-        running.keeper.tick()
+        running.tick_loop.tick()
         assert "nothing was heard of its source" in gone(home, "short-1.0").message
         running.farm.now = lambda: now + 1001 + 3599
-        running.keeper.tick()
+        running.tick_loop.tick()
         assert (Path(root) / "out/l1/file").exists()
         assert not (Path(root) / "in/l1").exists()
         assert list((place / "h/farm/sources/home/chunks/pins").iterdir()) == []
         assert home.ask("GET", "/v1/farm").told["warnings"] == []
         running.farm.now = lambda: now + 1001 + 3601
-        running.keeper.tick()
+        running.tick_loop.tick()
         [told] = home.ask("GET", "/v1/farm").told["warnings"]  # nothing of the idle one is lost
         assert told == "what l1 left at the farm was fetched by nobody for 1 h 00 m, and is lost"
         assert gone(home, "short-1.0").message == told
@@ -491,7 +496,7 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
 
 
 def place_there(home: Visitor, uri: str, name: str, content: bytes) -> None:
-    wanted = Place(uri=uri, manifest=tree_of({"a": content}), attempt_id=name)
+    wanted = PlaceTree(uri=uri, manifest=tree_of({"a": content}), attempt_id=name)
     assert home.ask("POST", "/v1/staging/place", wanted).told["chunks"]
     assert home.ask("POST", "/v1/staging/chunks", framed(content)).status == 204
     assert home.ask("POST", "/v1/staging/place", wanted).told["chunks"] == []
@@ -500,24 +505,24 @@ def place_there(home: Visitor, uri: str, name: str, content: bytes) -> None:
 def test_a_pod_whose_controller_stays_away_ends_when_its_lease_is_over(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
-        running.keeper.close()
-        wanted = Deploy(orders=(pod_order("alone-1.0", keep_seconds=60),), lease_seconds=1)
+        running.tick_loop.close()
+        wanted = DeployRequest(orders=(pod_order("alone-1.0", keep_seconds=60),), lease_seconds=1)
         assert home.ask("PUT", "/v1/deployments/alone-1", wanted).status == 204
-        running.keeper.tick()
+        running.tick_loop.tick()
     folder = place / "h/farm/sources/home/home/pods/alone-1.0"
     with (folder / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # the pod holds it until it has ended
     assert "it had no control node for its lease" in (folder / "log").read_text()
 
 
-def gone(home: Visitor, pod: str) -> PodSight:
+def gone(home: Visitor, pod: str) -> PodReport:
     answer = home.ask("POST", "/v1/pods/observe", PodNames(pods=(pod,)))
-    sight = decode(answer.body, Sights).sights[pod]
-    assert sight.sight == Sight.GONE
+    sight = decode(answer.body, PodReports).reports[pod]
+    assert sight.status == PodStatus.GONE
     return sight
 
 
-def test_nothing_secret_is_written_in_clear(running: Running, home: Visitor) -> None:
+def test_nothing_secret_is_written_in_clear(running: RunningFarm, home: Visitor) -> None:
     written = b"".join(
         path.read_bytes() for path in (running.farm.settings.home / "farm").glob("records.db*")
     )

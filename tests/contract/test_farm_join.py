@@ -11,11 +11,11 @@ import pytest
 from tests.farms import farm, open_folder, visitor
 
 from gridmill.codec import decode
-from gridmill.domain.farm_protocol import Joined, JoinRequest
+from gridmill.domain.farm_protocol import JoinRequest, JoinResponse
 from gridmill.errors import AwayError
 from gridmill.farm.join import invite
-from gridmill.farm.main import Running
-from gridmill.farm.tenant import Source
+from gridmill.farm.main import RunningFarm
+from gridmill.farm.tenant import Tenant
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_source
@@ -23,16 +23,16 @@ from gridmill.version import __version__
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
+def running() -> Iterator[RunningFarm]:
     with open_folder() as folder, farm(folder / "farm") as made:
         yield made
 
 
-def secret_of(running: Running, name: str = "") -> str:
+def secret_of(running: RunningFarm, name: str = "") -> str:
     return invite(running.farm.records, running.farm.now(), name)
 
 
-def port_of(running: Running) -> int:
+def port_of(running: RunningFarm) -> int:
     return int(running.server.address.rpartition(":")[2])
 
 
@@ -61,25 +61,27 @@ def deaf(port: int, is_deaf: Callable[[], bool]) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_home_that_did_not_hear_the_answer_uses_its_line_again(running: Running, tmp_path: Path) -> None:
+def test_a_home_that_did_not_hear_the_answer_uses_its_line_again(
+    running: RunningFarm, tmp_path: Path
+) -> None:
     line = f"{running.farm.authority.fingerprint}:{secret_of(running)}"
     with (
-        deaf(port_of(running), lambda: bool(running.farm.records.all(Source))) as port,
+        deaf(port_of(running), lambda: bool(running.farm.records.all(Tenant))) as port,
         pytest.raises(AwayError),
     ):
         become_source(tmp_path, "far", f"127.0.0.1:{port}", line)
     assert not keeping(tmp_path, "far").is_kept
     become_source(tmp_path, "far", f"127.0.0.1:{port_of(running)}", line)
     controller = member(keeping(tmp_path, "far"))
-    assert controller.look().version == __version__
+    assert controller.status().version == __version__
     controller.close()
     assert [path.name for path in (tmp_path / "clusters").iterdir()] == ["far"]
 
 
-def test_the_same_secret_holds_for_the_same_key_alone(running: Running, tmp_path: Path) -> None:
+def test_the_same_secret_holds_for_the_same_key_alone(running: RunningFarm, tmp_path: Path) -> None:
     home, secret = visitor(running, tmp_path / "home"), secret_of(running)
     wanted = JoinRequest(source="home", secret=secret, request=home.request("home"), version=__version__)
-    first, again = (decode(home.ask("POST", "/v1/join", wanted).body, Joined) for _ in range(2))
+    first, again = (decode(home.ask("POST", "/v1/join", wanted).body, JoinResponse) for _ in range(2))
     for joined, status in ((first, 401), (again, 200)):
         (home.folder / "crt").write_text(joined.certificate)
         known = replace(home, token=joined.token, certified=True)

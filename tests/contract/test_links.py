@@ -20,7 +20,7 @@ from gridmill.testing.clock import FakeClock
 from gridmill.testing.link_suite import LinkHarness, LinkSuite, hello, log_event
 from gridmill.transport import pod_side, spool, tls, unix
 from gridmill.transport.certificate import make_certificate
-from gridmill.transport.server import Links
+from gridmill.transport.server import PodLinkServer
 from gridmill.transport.spool import SpoolFolder
 
 NOW = 1_700_000_000.0
@@ -32,7 +32,7 @@ class UnixHarness(LinkHarness):
         self.path = path
 
     def make_server(self, on_ready):
-        server = Links(on_ready)
+        server = PodLinkServer(on_ready)
         server.listen_unix(self.path)
         return server
 
@@ -52,7 +52,7 @@ class TlsHarness(LinkHarness):
         self.port = free_port()
 
     def make_server(self, on_ready):
-        server = Links(on_ready)
+        server = PodLinkServer(on_ready)
         assert server.listen_tls("127.0.0.1", self.port, self.certfile, self.keyfile) == (
             self.port,
             self.fingerprint,
@@ -75,7 +75,7 @@ class SpoolHarness(LinkHarness):
         self.folder = folder
 
     def make_server(self, on_ready):
-        server = Links(on_ready)
+        server = PodLinkServer(on_ready)
         server.watch_spool(self.folder)
         return server
 
@@ -155,7 +155,7 @@ class TestUnix(LinkSuite):
 
     def test_a_control_loop_that_is_behind_lets_pods_wait(self, folder):
         ready = threading.Event()
-        server = Links(ready.set, receive_limit_bytes=2**20)
+        server = PodLinkServer(ready.set, receive_limit_bytes=2**20)
         server.listen_unix(folder / "links.sock")
         link = pod_side.make_unix(str(folder / "links.sock"))
         assert link.connect()

@@ -13,7 +13,7 @@ from tests.farms import farm
 
 from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.join import invite
-from gridmill.farm.main import Running
+from gridmill.farm.main import RunningFarm
 from gridmill.pod import processes
 from gridmill.sites.farm.join import become_source
 from gridmill.sites.farm.site import make
@@ -23,7 +23,7 @@ from gridmill.testing.site_suite import SiteSuite
 class FarmHarness(LocalHarness):
     """The same pods, brought up by a farm, which a site of this home dials."""
 
-    def __init__(self, home: Path, running: Running) -> None:
+    def __init__(self, home: Path, running: RunningFarm) -> None:
         self.grid = Grid(home)
         self.grid.site.close()
         self.running = running
@@ -47,7 +47,7 @@ class FarmHarness(LocalHarness):
         return len(self.pids.get(pod_id, ()))
 
     def folder(self, pod_id):
-        [one] = self.running.farm.quarters.values()
+        [one] = self.running.farm.sandboxes.values()
         return one.settings.home / "pods" / pod_id
 
     def kill(self, pod_id):

@@ -15,7 +15,7 @@ from tests.ray import ENVIRONMENT, needs_ray, ray_cluster
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.pod import processes
-from gridmill.ports.site import Sight
+from gridmill.ports.site import PodStatus
 from gridmill.sites.ray.site import RaySite, make
 from gridmill.testing.site_suite import SiteSuite
 
@@ -87,7 +87,7 @@ def test_a_pod_ends_with_its_keeper(harness: RayHarness) -> None:
     job_lives = harness.run_job("r-1.0")
     pid, start = pid_of(harness, "r-1.0")
     os.kill(processes.stat(pid).parent, signal.SIGKILL)
-    harness.wait(lambda: harness.sight("r-1.0") == Sight.GONE, "it is gone")
+    harness.wait(lambda: harness.sight("r-1.0") == PodStatus.GONE, "it is gone")
     assert not processes.is_alive(pid, start)
     assert not job_lives()
 
@@ -98,7 +98,7 @@ def test_nothing_of_a_pod_stays_that_was_torn_down(harness: RayHarness) -> None:
     assert folder.is_dir()
     harness.site.tear_down(["r-1.0"])
     assert not folder.exists()
-    assert harness.sight("r-1.0") == Sight.GONE
+    assert harness.sight("r-1.0") == PodStatus.GONE
 
 
 def test_a_bridge_that_dies_is_started_again(harness: RayHarness) -> None:
@@ -107,27 +107,27 @@ def test_a_bridge_that_dies_is_started_again(harness: RayHarness) -> None:
     assert isinstance(site, RaySite)
     site._bridge.kill()
     site._bridge.wait()
-    assert harness.sight("r-1.0") == Sight.RUNNING
+    assert harness.sight("r-1.0") == PodStatus.RUNNING
 
 
 def test_pods_ray_has_no_room_for_wait_and_can_be_given_up(harness: RayHarness) -> None:
     order = harness.order("r-1.0")
     harness.site.bring_up([replace(order, capacity=replace(order.capacity, cpus=1000.0))])
-    harness.wait(lambda: harness.sight("r-1.0") == Sight.QUEUED, "it waits for Ray")
+    harness.wait(lambda: harness.sight("r-1.0") == PodStatus.QUEUED, "it waits for Ray")
     assert harness.greetings("r-1.0") == 0
     harness.site.tear_down(["r-1.0"])
-    assert harness.sight("r-1.0") == Sight.GONE
+    assert harness.sight("r-1.0") == PodStatus.GONE
 
 
 def test_a_pod_whose_node_has_left_or_sees_no_root_is_gone_and_says_why(harness: RayHarness) -> None:
     order = harness.order("r-1.0")
     harness.site.bring_up([replace(order, node="elsewhere")])
     seen = harness.site.observe(["r-1.0"])["r-1.0"]
-    assert (seen.sight, seen.message) == (Sight.GONE, "node elsewhere has left the cluster")
+    assert (seen.status, seen.message) == (PodStatus.GONE, "node elsewhere has left the cluster")
     mark = Path(harness.site._opening.root_mark)
     mark.unlink()
     harness.site.bring_up([replace(order, pod_id="r-2.0", deployment_id="r-2")])
-    harness.wait(lambda: harness.sight("r-2.0") == Sight.GONE, "it is refused")
+    harness.wait(lambda: harness.sight("r-2.0") == PodStatus.GONE, "it is refused")
     mark.touch()
 
 

@@ -8,7 +8,7 @@ from tests.e2e.control_end import Grid
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import EventType, Hello, Order, PodOrder, Start, Welcome
+from gridmill.domain.pod_protocol import AttemptOrder, EventType, Hello, PodOrder, Start, Welcome
 from gridmill.pod import processes
 from gridmill.settings import read_settings
 from gridmill.sites.local import make
@@ -85,7 +85,7 @@ class SimulatedHarness(SiteHarness):
 
     def run_job(self, pod_id):
         attempt_id = f"p-1.j.{len(self.world.executions)}"
-        order = Order(
+        order = AttemptOrder(
             attempt_id=attempt_id,
             token="t",
             run_id="p-1",

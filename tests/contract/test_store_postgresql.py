@@ -16,7 +16,7 @@ from gridmill.domain.run import Run
 from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
 from gridmill.ports.store import Record, key_of
 from gridmill.stores import sql
-from gridmill.stores.sql import Ownership
+from gridmill.stores.sql import StoreLock
 from gridmill.testing.store_samples import a_run, an_event
 from gridmill.testing.store_suite import CHECKS, OWNER_CHECKS, SHARED_CHECKS, everything, put_new
 
@@ -263,14 +263,14 @@ def test_every_commit_may_be_cut(postgresql: PostgresqlServer):
 
 
 def test_a_lock_given_back_while_its_owner_is_looked_up_is_taken(postgresql_url: str, monkeypatch):
-    refuse = Ownership._refuse
+    refuse = StoreLock._refuse
     with closing(sql.make(postgresql_url)) as one, closing(sql.make(postgresql_url)) as other:
         one.own("one")
 
-        def refuse_late(ownership: Ownership, cursor, name: str) -> None:
+        def refuse_late(ownership: StoreLock, cursor, name: str) -> None:
             one.close()
             refuse(ownership, cursor, name)
 
-        monkeypatch.setattr(Ownership, "_refuse", refuse_late)
+        monkeypatch.setattr(StoreLock, "_refuse", refuse_late)
         other.own("other")
         put_new(other, a_run(1))

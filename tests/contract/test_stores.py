@@ -21,7 +21,7 @@ from gridmill.errors import InputError, StaleVersionError, StorageError
 from gridmill.ports.store import Order, Record, key_of
 from gridmill.stores import memory, sql
 from gridmill.testing.faults import Fault, FaultScript, FaultySchedule, FaultyStore, KillAt, with_faults
-from gridmill.testing.store_model import Model, random_changes, random_events
+from gridmill.testing.store_model import StoreModel, random_changes, random_events
 from gridmill.testing.store_samples import a_job_run, a_resource, a_run, an_attempt, an_event, one_of_each
 from gridmill.testing.store_suite import CHECKS, SHARED_CHECKS, everything, put_new
 
@@ -55,7 +55,7 @@ def test_a_wrapped_store_without_faults(check):
 def test_any_commits_leave_what_the_model_holds(kind, random, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "store.db"
     with closing(memory.make() if kind == "memory" else sql.make(path)) as store:
-        model = Model()
+        model = StoreModel()
         for _ in range(random.randint(1, 20)):
             model.follow(store, random_changes(random, model), random_events(random))
         model.compare(store)

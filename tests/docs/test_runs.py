@@ -124,8 +124,8 @@ def test_a_training_goes_to_a_farm_and_its_model_comes_home(tmp_path: Path, home
     shown = json.loads(run(["gridmill", "show", "job", "farm/model", "--json"], tmp_path / "home").stdout)
     [attempt] = shown["attempts"]
     assert attempt["deployment_id"].startswith("trainer-")
-    assert attempt["carriage"]["there"]["carried_bytes"] > 0
-    assert attempt["carriage"]["back"]["carried_bytes"] > 0
+    assert attempt["transfers"]["upload"]["transferred_bytes"] > 0
+    assert attempt["transfers"]["download"]["transferred_bytes"] > 0
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -10,11 +10,11 @@ from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import (
     Ack,
+    AttemptOrder,
+    AttemptOutcome,
     Events,
     EventType,
     Hello,
-    Order,
-    Outcome,
     PodEvent,
     PodOrder,
     Start,
@@ -24,7 +24,7 @@ from gridmill.domain.pod_protocol import (
 from gridmill.settings import Settings
 from gridmill.sites.local import make
 from gridmill.transport.certificate import make_certificate
-from gridmill.transport.server import Links
+from gridmill.transport.server import PodLinkServer
 
 DEADLINE_SECONDS = 300.0
 
@@ -40,7 +40,7 @@ class ControlEnd:
         self._channel: int | None = None
         self._came = threading.Event()
         self._doors: dict[str, str] = {}
-        self._links = Links(self._came.set)
+        self._links = PodLinkServer(self._came.set)
         self._links.listen_unix(home / "links.sock")
 
     def listen_elsewhere(self, scheme: str) -> str:
@@ -53,7 +53,7 @@ class ControlEnd:
         return f"tls:127.0.0.1:{port}#{fingerprint}"
 
     def tls(self, host: str, port: int = 0) -> str:
-        """A door for pods of other machines (ports.site.Doors)."""
+        """A door for pods of other machines (ports.site.PodListeners)."""
         if "tls" not in self._doors:
             certificate, key = make_certificate(self.home, time.time())
             number, fingerprint = self._links.listen_tls("127.0.0.1", port, certificate, key)
@@ -61,7 +61,7 @@ class ControlEnd:
         return self._doors["tls"]
 
     def spool(self, folder: Path) -> str:
-        """A door for pods that share a folder (ports.site.Doors)."""
+        """A door for pods that share a folder (ports.site.PodListeners)."""
         link = f"spool:{folder}"
         if link not in self._doors.values():
             self._links.watch_spool(folder)
@@ -100,10 +100,10 @@ class ControlEnd:
         self.wait(lambda: self._channel is not None)
         self._links.send(self._channel or 0, [message])
 
-    def outcome(self, attempt_id: str, seconds: float = DEADLINE_SECONDS) -> Outcome:
+    def outcome(self, attempt_id: str, seconds: float = DEADLINE_SECONDS) -> AttemptOutcome:
         """The attempt's outcome, once it has ended."""
         self.wait(lambda: self.of(attempt_id, EventType.ENDED), seconds)
-        return from_builtins(self.of(attempt_id, EventType.ENDED)[0].body["outcome"], Outcome)
+        return from_builtins(self.of(attempt_id, EventType.ENDED)[0].body["outcome"], AttemptOutcome)
 
     def of(self, attempt_id: str, kind: EventType) -> list[PodEvent]:
         return [event for event in self.events if event.attempt_id == attempt_id and event.type == kind]
@@ -112,7 +112,7 @@ class ControlEnd:
         logs = self.of(attempt_id, EventType.LOG)
         return "".join(event.body["text"] for event in logs if event.body["stream"] == stream)
 
-    def run(self, order: Order) -> Outcome:
+    def run(self, order: AttemptOrder) -> AttemptOutcome:
         self.send(Start(order=order))
         return self.outcome(order.attempt_id)
 
@@ -143,7 +143,7 @@ class Grid:
         }
         return PodOrder(**{**fields, **changes})  # type: ignore[arg-type]
 
-    def command(self, attempt_id: str, run: str | tuple[str, ...], **changes: object) -> Order:
+    def command(self, attempt_id: str, run: str | tuple[str, ...], **changes: object) -> AttemptOrder:
         """An order for a command; `changes` are fields of Order, Job or CommandSpec."""
         spec = {
             name: changes.pop(name)
@@ -160,7 +160,7 @@ class Grid:
             "output_uri": f"filess/p/j/{attempt_id}",
         }
         job = Job(name="my-job", command=CommandSpec(run=run, **spec), **job_fields)  # type: ignore[arg-type]
-        return Order(attempt_id=attempt_id, job=job, **{**fields, **changes})  # type: ignore[arg-type]
+        return AttemptOrder(attempt_id=attempt_id, job=job, **{**fields, **changes})  # type: ignore[arg-type]
 
     def close(self) -> None:
         pods = [path.name for path in (self.home / "pods").glob("*")]

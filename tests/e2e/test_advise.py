@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.domain.advice import Bound
+from gridmill.domain.advice import Bottleneck
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.sdk.client import Client, connect
 
@@ -74,7 +74,7 @@ def test_advice_after_probes_and_after_runs(client: Client, file: Path) -> None:
     told: list[int] = []
     probed = client.advise("sleepy/rest", probe=True, on_probe=lambda workers, share: told.append(workers))
     assert told == [1, 8]
-    assert probed.bound == Bound.WAITING
+    assert probed.bound == Bottleneck.WAITING
     assert 0.5 * WORK_SECONDS < probed.work_seconds < 4 * WORK_SECONDS, "a busy machine takes longer"
     assert [one.share < 1 for one in probed.measured] == [True, probed.measured[1].share < 1]
     assert not client.grid.artifacts(name="sleepy/rest").items

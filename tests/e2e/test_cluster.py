@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gridmill.testing.hosts import Host, why_no_hosts
-from gridmill.transfer.bucket import Objects
+from gridmill.transfer.bucket import BucketClient
 from tests.farmland import FARM, STORAGE, Farmland
 from tests.little_bucket import moment
 from tests.machines import attempts, messages, state, two_hosts
@@ -80,30 +80,30 @@ def test_a_model_trained_there_is_the_one_trained_here(land: Farmland) -> None:
     rows(land)
     views = {
         site: land.ended(land.run(PIPELINE.replace("SITE", site).replace("NAME", name), name), name)
-        for site, name in (("far", "there"), ("local", "here"))
+        for site, name in (("far", "upload"), ("local", "here"))
     }
     assert [messages(view) for view in views.values()] == [[""] * 4] * 2
     assert [state(view) for view in views.values()] == ["succeeded"] * 2
     assert attempts(views["far"]) == [1] * 4
-    far = {one["job"]["job"]["name"]: one["attempts"][0]["carriage"] for one in views["far"]["jobs"]}
+    far = {one["job"]["job"]["name"]: one["attempts"][0]["transfers"] for one in views["far"]["jobs"]}
     assert far["rows"] is None
-    assert far["model"]["there"]["carried_bytes"] > 0
-    assert far["model"]["back"]["carried_bytes"] > 0
-    told = far["told"]["there"]  # what was made there, and read there before, was there
+    assert far["model"]["upload"]["transferred_bytes"] > 0
+    assert far["model"]["download"]["transferred_bytes"] > 0
+    told = far["told"]["upload"]  # what was made there, and read there before, was there
     assert told["reused_bytes"] > 0
-    assert told["carried_bytes"] == 0
+    assert told["transferred_bytes"] == 0
     planned = json.loads(land.gridmill("plan", str(land.shared / "there.yaml"), "--json"))["jobs"]
-    travels = {one["job"]: one["travel"] for one in planned}
+    travels = {one["job"]: one["transfer"] for one in planned}
     assert travels["rows"] is None
-    assert travels["told"]["there_bytes"] == 0
+    assert travels["told"]["upload_bytes"] == 0
     assert travels["told"]["reused_bytes"] > 0
     there, here = (artifact(view, "model") for view in views.values())
     assert there["metrics"] == here["metrics"]
-    shown = [land.gridmill("preview", f"{name}/told") for name in ("there", "here")]
-    assert shown[0].replace("there", "here") == shown[1]
+    shown = [land.gridmill("preview", f"{name}/told") for name in ("upload", "here")]
+    assert shown[0].replace("upload", "here") == shown[1]
     verified = json.loads(land.gridmill("verify", "--json"))
     assert all(one["files"] for one in verified)
-    assert not any(one["troubles"] or one["problem"] for one in verified)
+    assert not any(one["file_problems"] or one["problem"] for one in verified)
 
 
 def test_a_command_there_reads_exactly_its_version_of_a_sink(land: Farmland) -> None:
@@ -343,7 +343,7 @@ def test_data_goes_by_a_bucket_whose_credentials_stay_at_home(land: Farmland) ->
         views.append(land.ended(land.run(COPIES, "copies"), "copies"))
         assert [state(view) for view in views] == ["succeeded"] * 2, [messages(view) for view in views]
         assert "tool.sh" in land.gridmill("preview", "copies/one")
-        there = Objects("s3://exchange", {"endpoint": endpoint, **OPTIONS})
+        there = BucketClient("s3://exchange", {"endpoint": endpoint, **OPTIONS})
         assert {tuple(name.split("/")[:2]) for name in there.older(moment(-3600))} == {("s", "kept")}
         assert "staging" in land.gridmill("configure", "site", "far", "--export", "", check=False)
         land.gridmill("configure", "site", "far", "--export", "s3://nowhere")

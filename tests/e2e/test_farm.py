@@ -15,7 +15,7 @@ import pytest
 
 import gridmill
 from gridmill.codec import encode_passed
-from gridmill.domain.farm_protocol import Deploy, PodNames
+from gridmill.domain.farm_protocol import DeployRequest, PodNames
 from gridmill.domain.pod_protocol import Events, Hello, Welcome
 from gridmill.farm.unix_users import living
 from tests.contract.test_farm_api import attempt, hear, outcome, pod_order
@@ -77,7 +77,7 @@ def test_an_attempt_goes_on_while_the_controller_is_killed(controller: Controlle
     assert [one["name"] for one in controller.farm("sources")] == ["home"]
 
     listener = Listener(home)
-    wanted = Deploy(orders=(pod_order("lives-1.0"),), lease_seconds=600)
+    wanted = DeployRequest(orders=(pod_order("lives-1.0"),), lease_seconds=600)
     assert home.ask("PUT", "/v1/deployments/lives-1", wanted).status == 204
     channel, _ = hear(listener, Hello)
     root = Path(home.ask("GET", "/v1/farm").told["root"])
@@ -156,7 +156,7 @@ def _imported_from() -> list[Path]:
 def begin_there(home: Visitor, name: str, command: str) -> Listener:
     """A command is a job of that source now; what it says can be heard."""
     listener = Listener(home)
-    wanted = Deploy(orders=(pod_order(f"{name}.0"),), lease_seconds=600)
+    wanted = DeployRequest(orders=(pod_order(f"{name}.0"),), lease_seconds=600)
     assert home.ask("PUT", f"/v1/deployments/{name}", wanted).status == 204
     channel, _ = hear(listener, Hello)
     said = [Welcome(acknowledged=0), attempt(f"{name}-a", command, root_of(home))]

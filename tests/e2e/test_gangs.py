@@ -131,7 +131,7 @@ def test_ranks_end_together_write_together_and_have_roles(place: Place):
     assert [task["type"] for task in tasks] == ["chief", "worker", "ps"]
     assert all(f"[{rank}] {rank} {rank} 3 {output}" in logs for rank in range(3))
     [verified] = place.json("verify", "ends/writes")
-    assert (verified["files"], verified["troubles"], verified["problem"]) == (3, [], "")
+    assert (verified["files"], verified["file_problems"], verified["problem"]) == (3, [], "")
 
 
 def test_a_script_learns_by_two_workers_and_the_first_ones_model_is_kept(place: Place):

@@ -14,7 +14,7 @@ from gridmill.domain.pod_protocol import Welcome
 from gridmill.testing.link_suite import hello, log_event
 from gridmill.transport import pod_side, spool, tls
 from gridmill.transport.certificate import make_certificate
-from gridmill.transport.server import Links
+from gridmill.transport.server import PodLinkServer
 from tests.e2e.conftest import PATIENCE_SECONDS
 from tests.ports import free_port
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.e2e
 SERVER = """
 import os, sys, threading
 from pathlib import Path
-from gridmill.transport.server import Links
+from gridmill.transport.server import PodLinkServer
 from gridmill.domain.pod_protocol import Hello, Welcome
 
 kind, folder, port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 ready = threading.Event()
-links = Links(ready.set)
+links = PodLinkServer(ready.set)
 if kind == "unix":
     links.listen_unix(folder / "links.sock")
 elif kind == "tls":
@@ -99,7 +99,7 @@ def test_a_pod_finds_the_control_node_that_follows_a_killed_one(kind, tmp_path):
 
 def test_a_killed_pod_is_seen_after_its_last_words(tmp_path):
     ready, came = threading.Event(), []
-    links = Links(ready.set)
+    links = PodLinkServer(ready.set)
     links.listen_unix(tmp_path / "links.sock")
     with running(POD, tmp_path / "links.sock", stdout=subprocess.PIPE) as pod:
         pod.stdout.readline()
@@ -114,7 +114,7 @@ def test_a_killed_pod_is_seen_after_its_last_words(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_another_user_is_turned_away_even_where_the_file_would_let_him_in(tmp_path):
-    links = Links(lambda: None)
+    links = PodLinkServer(lambda: None)
     path = tmp_path / "links.sock"
     links.listen_unix(path)
     path.chmod(0o666)

@@ -205,7 +205,7 @@ def test_verify_reads_everything_and_names_what_is_wrong(place: Place):
     number = folder.name.split("-")[1].split(".")[0]
     for line in ("a/b was changed", "1 is missing", "new was added"):
         assert f"kept/files@{number}: {line}" in done.stdout
-    wrong = {one["version"] for one in place.json("verify") if one["troubles"]}
+    wrong = {one["version"] for one in place.json("verify") if one["file_problems"]}
     assert wrong - {"kept/rows@1", "kept/rows@2"} == {f"kept/files@{number}"}
     assert wrong & {"kept/rows@1", "kept/rows@2"}
     assert place.gridmill("verify", "kept/features").returncode == 0
@@ -226,7 +226,7 @@ def test_a_changed_version_is_not_backed_up_and_what_is_restored_can_be_verified
         done = other.gridmill("restore", tmp_path / "kept.zip")
         assert done.returncode == 0, done.stderr
         assert all(one["files"] for one in other.json("verify") if one["version"] != "kept/nothing@1")
-        assert not any(one["troubles"] or one["problem"] for one in other.json("verify"))
+        assert not any(one["file_problems"] or one["problem"] for one in other.json("verify"))
         found = next((other.home / "storage/files/kept/files").glob("*/a/b"))
         assert found.stat().st_mode & 0o777 == 0o444
         listed = manifest(other, "kept/files", 1)["contents"]["files"]

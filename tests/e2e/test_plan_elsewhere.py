@@ -18,7 +18,7 @@ import pytest
 from obstore.store import S3Store
 
 from gridmill.declarations import read_pipeline
-from gridmill.domain.preflight import Checked, Question, preflight_question, show_finding
+from gridmill.domain.preflight import PreflightRequest, PreflightResult, preflight_question, show_finding
 from gridmill.jobs.preflight.remote import MOST_BYTES
 from gridmill.jobs.preflight.run import check
 from gridmill.storage.preflight import ask
@@ -110,12 +110,12 @@ def server() -> Iterator[Server]:
     made.server_close()
 
 
-def planned(folder: Path, source: str, columns: str = "{}") -> tuple[list[str], Checked]:
+def planned(folder: Path, source: str, columns: str = "{}") -> tuple[list[str], PreflightResult]:
     """The errors of a plan, and all that it found. A busy machine is given more than 2 s."""
     return _planned(folder, source, columns, partial(check, patience_seconds=120.0))
 
 
-def planned_in_time(folder: Path, source: str) -> tuple[list[str], Checked]:
+def planned_in_time(folder: Path, source: str) -> tuple[list[str], PreflightResult]:
     """The same by the process that `plan` starts, which ends in bounded time."""
     begin = time.monotonic()
     found = _planned(folder, source, "{}", lambda question, work: ask(question))
@@ -124,8 +124,8 @@ def planned_in_time(folder: Path, source: str) -> tuple[list[str], Checked]:
 
 
 def _planned(
-    folder: Path, source: str, columns: str, checked: Callable[[Question, Path], Checked]
-) -> tuple[list[str], Checked]:
+    folder: Path, source: str, columns: str, checked: Callable[[PreflightRequest, Path], PreflightResult]
+) -> tuple[list[str], PreflightResult]:
     file = folder / "p.yaml"
     file.write_text(PIPELINE.replace("{SOURCE}", source).replace("{COLUMNS}", columns))
     pipeline = read_pipeline(file)
@@ -136,7 +136,7 @@ def _planned(
     return [text.replace(f"{folder}/", "") for text in certain], found
 
 
-def why(found: Checked) -> str:
+def why(found: PreflightResult) -> str:
     """Why the source was not checked."""
     [said] = [one.why for one in found.unchecked if one.job == "far"]
     return said
@@ -178,7 +178,7 @@ def test_of_a_compressed_file_the_beginning_is_read(server: Server, suffix: str,
     assert len(server.files[f"a.csv.{suffix}"]) > MOST_BYTES
     errors, found = planned(tmp_path, server.url(f"a.csv.{suffix}"), "{city: float}")
     assert (len(errors), found.unchecked) == (1, ())
-    assert planned(tmp_path, server.url(f"a.csv.{suffix}")) == ([], Checked())
+    assert planned(tmp_path, server.url(f"a.csv.{suffix}")) == ([], PreflightResult())
 
 
 def test_the_beginning_of_other_files_says_nothing(server: Server, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import EventType, Goodbye, Order, Start, Stop
+from gridmill.domain.pod_protocol import AttemptOrder, EventType, Goodbye, Start, Stop
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.pod import processes
-from gridmill.ports.site import Sight
+from gridmill.ports.site import PodStatus
 from gridmill.storage.bundle import make_bundle
 from tests.e2e.control_end import ControlEnd, Grid
 from tests.ports import free_port
@@ -92,9 +92,9 @@ def test_of_a_job_that_was_ended_with_its_pod_no_end_is_said(grid, first):
     for name in sorted(pids, key=lambda name: name != first):
         with contextlib.suppress(ProcessLookupError):  # its pod may have ended it already
             os.kill(pids[name], signal.SIGTERM)
-    grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].sight == Sight.GONE)
+    grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].status == PodStatus.GONE)
     assert is_gone(pids["job"])
-    said = [*grid.control.events, *grid.site.last_words("r-1.0")]
+    said = [*grid.control.events, *grid.site.undelivered_events("r-1.0")]
     assert EventType.ENDED not in [event.type for event in said]
 
 
@@ -572,19 +572,19 @@ def test_goodbye_ends_the_pod_and_its_jobs(grid):
     grid.control.send(Start(order=grid.command("p-1.j.1", "sleep 300")))
     pid = started_pid(grid, "p-1.j.1")
     grid.control.send(Goodbye(reason="the deployment is gone"))
-    grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].sight == Sight.GONE)
+    grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].status == PodStatus.GONE)
     assert is_gone(pid)
 
 
 def test_a_pod_without_a_control_node_ends_after_its_orphan_time(tmp_path):
     for grid in started(tmp_path, pod_changes={"orphan_seconds": 0.5}):
         grid.control.close()
-        grid.control.wait(lambda g=grid: g.site.observe(["r-1.0"])["r-1.0"].sight == Sight.GONE)
+        grid.control.wait(lambda g=grid: g.site.observe(["r-1.0"])["r-1.0"].status == PodStatus.GONE)
         assert (tmp_path / "pods" / "r-1.0" / "ended").exists()
 
 
 def sink(grid, attempt_id, path):
-    return Order(
+    return AttemptOrder(
         attempt_id=attempt_id,
         token="t",
         run_id="p-1",

@@ -11,7 +11,7 @@ import pytest
 from obstore.store import S3Store
 
 from gridmill.domain.artifact import Output
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError, UnavailableError
@@ -104,7 +104,7 @@ def test_parts_fetch_objects_and_the_load_fetches_none_of_them_again(
     spec = SinkSpec(source=Source(path=path, endpoint=endpoint), parts=2)
     parts = [case.context(spec) for _ in range(2)]
     for number, context in enumerate(parts):
-        part = Part(of="p-1/s", number=number, count=2)
+        part = JobPart(of="p-1/s", number=number, count=2)
         assert run(replace(context, order=replace(context.order, part=part))).outputs == ()
         assert len(list(context.work.glob("*.parquet"))) == 2
     whole = case.context(spec)

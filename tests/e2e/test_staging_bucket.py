@@ -13,19 +13,19 @@ from uuid import uuid4
 
 import pytest
 
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.route import Staging
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState
 from gridmill.errors import InputError, UnavailableError
 from gridmill.farm.join import invite
 from gridmill.sites.farm import staging as carrying
-from gridmill.sites.farm.buckets import Carriers
+from gridmill.sites.farm.buckets import BucketEndpoints
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_source
-from gridmill.sites.farm.staging import HomeCarrying
-from gridmill.transfer.bucket import Objects
+from gridmill.sites.farm.staging import HomeAttemptData
+from gridmill.transfer.bucket import BucketClient
 from tests.e2e.conftest import PATIENCE_SECONDS, eventually
 from tests.farms import farm, open_folder
 from tests.faulty_proxy import faulty_proxy
@@ -60,18 +60,18 @@ class Home:
     def __init__(self, folder: Path, endpoint: str, bucket: str) -> None:
         self.folder, self.name = folder, bucket
         self.controller = member(keeping(folder, "far"))
-        self.there = Path(self.controller.look().root)
+        self.there = Path(self.controller.status().root)
         settings = {"export": f"s3://{bucket}/some/prefix", "endpoint": endpoint}
         settings |= {"shared": f"s3://{bucket}/shared", "keep": "10h"}
         self.site = Site(name="far", kind=SiteKind.CLUSTER, settings=settings)
-        self.carriers = Carriers(self.controller, self.site, "me", folder / "clusters/far")
+        self.carriers = BucketEndpoints(self.controller, self.site, "me", folder / "clusters/far")
         notes = folder / "clusters/far/carried"
-        self.carrying = HomeCarrying(
+        self.carrying = HomeAttemptData(
             self.controller, folder / "root", folder / "bundles", notes, carriers=self.carriers
         )
-        self.bucket = Objects(f"s3://{bucket}", {"endpoint": endpoint})
+        self.bucket = BucketClient(f"s3://{bucket}", {"endpoint": endpoint})
 
-    def left(self) -> list[str]:
+    def median_remaining(self) -> list[str]:
         return list(self.bucket.older(moment(-3600)))
 
 
@@ -101,12 +101,12 @@ def test_a_jobs_data_goes_by_a_bucket_and_what_it_made_comes_by_it(
     caplog.set_level(logging.DEBUG)
     tree(home.folder / "root/parts/a", FILES)
     home.carrying.note(wanted())
-    home.carrying.take_there(wanted())
+    home.carrying.upload_inputs(wanted())
     assert contents(home.there / "parts/a") == FILES
     tree(home.there / URI, FILES | {"more": b"more"})
-    assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert outcome(home.carrying.download_results(ended())).state == AttemptState.SUCCEEDED
     assert contents(home.folder / "root" / URI) == FILES | {"more": b"more"}
-    assert home.left() == []
+    assert home.median_remaining() == []
     written = b"".join(path.read_bytes() for path in home.there.parents[2].rglob("*") if path.is_file())
     for secret in ("X-Amz-Signature", "T0PSECRET", "some/prefix"):
         assert secret not in caplog.text
@@ -117,12 +117,12 @@ def carry(folder: Path, endpoint: str, bucket: str, way: str) -> None:
     """What a home does that is to be killed."""
     home = Home(folder, endpoint, bucket)
     if way == "from":
-        home.carrying.bring_home(ended())
+        home.carrying.download_results(ended())
     else:
-        home.carrying.take_there(wanted())
+        home.carrying.upload_inputs(wanted())
 
 
-def wanted(staging: Staging = Staging.EXPORT, uri: str = "parts/a") -> Order:
+def wanted(staging: Staging = Staging.EXPORT, uri: str = "parts/a") -> AttemptOrder:
     return order(parts=(uri,), staging=staging)  # type: ignore[arg-type]
 
 
@@ -160,15 +160,15 @@ def test_what_a_killed_home_left_in_the_bucket_goes_as_it_is_back(
         killed.join()
         proxy.fault = lambda method, path: ""
         assert killed.exitcode == -signal.SIGKILL
-        assert eventually(lambda: len(home.left()) > 1)
+        assert eventually(lambda: len(home.median_remaining()) > 1)
 
         def swept() -> bool:
             home.carriers.sweeper.sweep_unused()
-            return home.left() == ["some/prefix/me/other/kept"]
+            return home.median_remaining() == ["some/prefix/me/other/kept"]
 
         assert eventually(swept)
-        home.carrying.take_there(wanted())
-        assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+        home.carrying.upload_inputs(wanted())
+        assert outcome(home.carrying.download_results(ended())).state == AttemptState.SUCCEEDED
         assert contents(home.there / "parts/a") == contents(tmp_path / "root" / URI) == FILES
         assert eventually(swept)
 
@@ -176,12 +176,12 @@ def test_what_a_killed_home_left_in_the_bucket_goes_as_it_is_back(
 def test_what_is_shared_is_kept_in_the_bucket_as_long_as_it_is_said(home: Home) -> None:
     tree(home.folder / "root/parts/a", FILES)
     home.carrying.note(wanted(Staging.SHARED))
-    home.carrying.take_there(wanted(Staging.SHARED))
+    home.carrying.upload_inputs(wanted(Staging.SHARED))
     assert contents(home.there / "parts/a") == FILES
     tree(home.there / URI, {"made": b"made"})
-    assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert outcome(home.carrying.download_results(ended())).state == AttemptState.SUCCEEDED
     assert contents(home.folder / "root" / URI) == {"made": b"made"}
-    kept = home.left()
+    kept = home.median_remaining()
     assert {name.rpartition("/")[0].partition("/ch")[0] for name in kept} == {
         "shared/kept/me",
         "shared/kept/me/index",
@@ -189,32 +189,32 @@ def test_what_is_shared_is_kept_in_the_bucket_as_long_as_it_is_said(home: Home) 
     }
     home.carriers.sweeper.sweep_unused()
     home.carriers.sweeper.sweep_old(moment(-9 * 3600))
-    assert home.left() == kept
+    assert home.median_remaining() == kept
     home.site.settings["shared"] = f"s3://{home.name}/another"  # type: ignore[index]
-    again = Carriers(home.controller, home.site, "me", home.folder / "clusters/far").sweeper
+    again = BucketEndpoints(home.controller, home.site, "me", home.folder / "clusters/far").sweeper
     again.sweep_old(moment(-11 * 3600))
-    assert home.left() == []
+    assert home.median_remaining() == []
 
 
 def test_a_site_that_is_added_again_before_its_bucket_was_cleared_has_what_is_kept(home: Home) -> None:
     tree(home.folder / "root/parts/a", FILES)
     home.carrying.note(wanted(Staging.SHARED))
-    home.carrying.take_there(wanted(Staging.SHARED))
-    kept = home.left()
-    again = Carriers(home.controller, home.site, "me", home.folder / "clusters/far")
-    again.carrier(Staging.SHARED, {})
+    home.carrying.upload_inputs(wanted(Staging.SHARED))
+    kept = home.median_remaining()
+    again = BucketEndpoints(home.controller, home.site, "me", home.folder / "clusters/far")
+    again.endpoint(Staging.SHARED, {})
     home.carriers.clear()
-    assert home.left() == kept
+    assert home.median_remaining() == kept
     again.close()
     home.carriers.clear()
-    assert home.left() == []
+    assert home.median_remaining() == []
 
 
 def test_a_bucket_that_is_not_there_is_told(home: Home, server: str) -> None:
     tree(home.folder / "root/parts/a", {"a": b"1"})
     home.site.settings["export"] = "s3://nowhere"  # type: ignore[index]
     with pytest.raises(InputError, match="no such bucket"):
-        home.carrying.take_there(wanted())
+        home.carrying.upload_inputs(wanted())
 
 
 def test_a_bucket_that_fails_now_and_then_costs_only_time(
@@ -230,15 +230,15 @@ def test_a_bucket_that_fails_now_and_then_costs_only_time(
         for staging, uri in ((Staging.EXPORT, "parts/a"), (Staging.SHARED, "parts/b")):
             tree(home.folder / "root" / uri, FILES | {"own": uri.encode()})
             home.carrying.note(wanted(staging, uri))
-            home.carrying.take_there(wanted(staging, uri))
+            home.carrying.upload_inputs(wanted(staging, uri))
             assert contents(home.there / uri) == FILES | {"own": uri.encode()}
         tree(home.there / URI, {"made": b"made"})
-        assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+        assert outcome(home.carrying.download_results(ended())).state == AttemptState.SUCCEEDED
         assert contents(home.folder / "root" / URI) == {"made": b"made"}
         assert proxy.faults == 5
-        assert [name for name in home.left() if not name.startswith("shared/kept/")] == []
+        assert [name for name in home.median_remaining() if not name.startswith("shared/kept/")] == []
         home.carriers.clear()
-        assert home.left() == []
+        assert home.median_remaining() == []
 
 
 def test_a_bucket_that_does_not_answer_is_told_and_waited_for(
@@ -251,14 +251,14 @@ def test_a_bucket_that_does_not_answer_is_told_and_waited_for(
         by_farm = "X-Amz-Signature"
         proxy.fault = lambda method, path: "503" if by_farm in path else ""
         with pytest.raises(UnavailableError, match="the bucket answers 503 SlowDown") as told:
-            home.carrying.take_there(wanted())
+            home.carrying.upload_inputs(wanted())
         assert by_farm not in str(told.value)
         proxy.fault = lambda method, path: "403" if by_farm in path else ""
         with pytest.raises(InputError, match="the bucket answers 403"):
-            home.carrying.take_there(wanted())
+            home.carrying.upload_inputs(wanted())
         proxy.fault = lambda method, path: "503"
         with pytest.raises(UnavailableError, match="s3://exports"):
-            home.carrying.take_there(wanted())
+            home.carrying.upload_inputs(wanted())
         proxy.fault = lambda method, path: ""
-        home.carrying.take_there(wanted())
+        home.carrying.upload_inputs(wanted())
         assert contents(home.there / "parts/a") == {"a": b"1"}

@@ -10,13 +10,13 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from gridmill.domain.farm_protocol import Parcel
+from gridmill.domain.farm_protocol import BucketObject
 from gridmill.domain.route import Staging
 from gridmill.domain.states import AttemptState
 from gridmill.errors import InputError, NotFoundError
 from gridmill.sites.farm import staging
-from gridmill.sites.farm.buckets import Lot
-from gridmill.transfer.bucket import Objects
+from gridmill.sites.farm.buckets import BucketPrefix
+from gridmill.transfer.bucket import BucketClient
 from gridmill.transfer.signed_urls import read, sliced, write
 from gridmill.transfer.stream import Chunk
 from tests.e2e.test_staging_bucket import FILES, at_home
@@ -53,20 +53,20 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(url: str) -> list[Chunk]:
-    return list(read(Parcel(url=url, slices=sliced([(A.hash, 4)])), HERE))
+    return list(read(BucketObject(url=url, slices=sliced([(A.hash, 4)])), HERE))
 
 
 def put(url: str) -> None:
-    write(Parcel(url=url, slices=sliced([(A.hash, 4)])), [A], HERE)
+    write(BucketObject(url=url, slices=sliced([(A.hash, 4)])), [A], HERE)
 
 
 def test_a_url_opens_one_object_one_way_for_a_while(server: str) -> None:
-    bucket = Objects("s3://exports/here", {"endpoint": server})
+    bucket = BucketClient("s3://exports/here", {"endpoint": server})
     put(bucket.sign("PUT", "a"))
     bucket.put("b", b"bbbb")
     url = bucket.sign("GET", "a")
     assert opened(url) == [A]
-    short = Objects("s3://exports/here", {"endpoint": server}, pass_seconds=1.0).sign("GET", "a")
+    short = BucketClient("s3://exports/here", {"endpoint": server}, pass_seconds=1.0).sign("GET", "a")
     for refused in (
         url.replace("/a?", "/b?"),
         url[:-4] + "0000",
@@ -89,11 +89,13 @@ def test_what_expires_on_the_way_is_signed_anew(
 ) -> None:
     monkeypatch.setattr(staging, "_PATIENCE_SECONDS", 300.0)
     with faulty_proxy(server) as proxy, at_home(tmp_path, proxy.endpoint, "exports") as home:
-        bucket = home.carriers._bucket(Lot(url="s3://exports/some/prefix/me/far", endpoint=proxy.endpoint))
+        bucket = home.carriers._bucket(
+            BucketPrefix(url="s3://exports/some/prefix/me/far", endpoint=proxy.endpoint)
+        )
         short = iter((True,))
-        brief = Objects(bucket.url, {"endpoint": proxy.endpoint}, pass_seconds=4.0)
+        brief = BucketClient(bucket.url, {"endpoint": proxy.endpoint}, pass_seconds=4.0)
         bucket.pass_seconds = 4.0
-        lasting = Objects(bucket.url, {"endpoint": proxy.endpoint})
+        lasting = BucketClient(bucket.url, {"endpoint": proxy.endpoint})
         monkeypatch.setattr(
             bucket, "sign", lambda *asked: (brief if next(short, False) else lasting).sign(*asked)
         )
@@ -110,11 +112,11 @@ def test_what_expires_on_the_way_is_signed_anew(
         tree(home.folder / "root/parts/a", FILES)
         wanted = order(parts=("parts/a",), staging=Staging.EXPORT)  # type: ignore[arg-type]
         home.carrying.note(wanted)
-        home.carrying.take_there(wanted)
+        home.carrying.upload_inputs(wanted)
         assert contents(home.there / "parts/a") == FILES
         tree(home.there / URI, {"made": b"made"})
-        assert outcome(home.carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
-        assert [name for name in home.left() if name.startswith("some/")] == []
+        assert outcome(home.carrying.download_results(ended())).state == AttemptState.SUCCEEDED
+        assert [name for name in home.median_remaining() if name.startswith("some/")] == []
         assert len(held) == 1
 
 

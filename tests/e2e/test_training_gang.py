@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from gridmill.codec import decode, encode
-from gridmill.domain.pod_protocol import Outcome
+from gridmill.domain.pod_protocol import AttemptOutcome
 from gridmill.domain.states import AttemptState
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.training.run import run
@@ -64,7 +64,7 @@ def gang(context: JobContext, size: int) -> Iterator[list[subprocess.Popen[str]]
             process.communicate()
 
 
-def learned_by(context: JobContext, size: int) -> list[Outcome]:
+def learned_by(context: JobContext, size: int) -> list[AttemptOutcome]:
     with gang(context, size) as processes:
         for process in processes:
             out, _ = process.communicate(timeout=600)
@@ -72,8 +72,11 @@ def learned_by(context: JobContext, size: int) -> list[Outcome]:
     return outcomes(context, size)
 
 
-def outcomes(context: JobContext, size: int) -> list[Outcome]:
-    return [decode((folder_of(context, rank) / "outcome.json").read_bytes(), Outcome) for rank in range(size)]
+def outcomes(context: JobContext, size: int) -> list[AttemptOutcome]:
+    return [
+        decode((folder_of(context, rank) / "outcome.json").read_bytes(), AttemptOutcome)
+        for rank in range(size)
+    ]
 
 
 def weights(root: Path, name: str) -> np.ndarray:
@@ -81,7 +84,7 @@ def weights(root: Path, name: str) -> np.ndarray:
     return np.concatenate([tensors[key].ravel() for key in sorted(tensors)])
 
 
-def curve_of(outcome: Outcome) -> np.ndarray:
+def curve_of(outcome: AttemptOutcome) -> np.ndarray:
     return np.array(outcome.outputs[0].details["curve"])
 
 
@@ -96,7 +99,7 @@ def test_a_gang_gives_the_curve_and_weights_of_one_worker(tmp_path):
     assert np.allclose(curve_of(first), alone.outputs[0].details["curve"], rtol=CURVE)
     assert np.allclose(weights(tmp_path, "gang"), weights(tmp_path, "alone"), atol=WEIGHTS)
     assert first.metrics == pytest.approx(alone.metrics, rel=0.01, abs=0.01)
-    assert other == Outcome(state=AttemptState.SUCCEEDED), "rank 0 alone says anything"
+    assert other == AttemptOutcome(state=AttemptState.SUCCEEDED), "rank 0 alone says anything"
 
 
 PIPELINE = """

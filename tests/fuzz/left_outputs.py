@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from random import Random
 
-from gridmill.pod.outputs import Left, collect
+from gridmill.pod.outputs import OutputFolders, collect
 
 PLACES = ("output", "work", "input", "elsewhere")
 
@@ -19,7 +19,7 @@ def case(seed: int, folder: Path) -> None:
     for place in PLACES:
         _fill(folder / place, chance)
     _link(folder, chance, harmless=chance.random() < 0.5)
-    left = Left(output=folder / "output", own=(folder / "work",), inputs=(folder / "input",))
+    left = OutputFolders(output=folder / "output", excluded=(folder / "work",), inputs=(folder / "input",))
     before, others = _read(folder / "output"), [_state(folder / place) for place in PLACES[1:]]
     own = tuple(os.path.realpath(folder / place) + "/" for place in PLACES[:3])
     bad = _is_bad(folder / "output", own)

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from gridmill.domain.artifact import Artifact, Output
-from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.preflight import results, sinks
 from gridmill.jobs.preflight.run import check
@@ -70,10 +70,10 @@ def _with_check(run: Run, earlier: dict[str, Output]) -> Run:
     return run_checked
 
 
-def preflight(context: JobContext, earlier: Output | None) -> Checked:
+def preflight(context: JobContext, earlier: Output | None) -> PreflightResult:
     """What a plan of this job alone finds. `earlier` is the newest version of its table."""
     order = context.order
-    question = Question(
+    question = PreflightRequest(
         folder=order.folder,
         jobs=(order.job,),
         root=order.root,
@@ -84,7 +84,7 @@ def preflight(context: JobContext, earlier: Output | None) -> Checked:
         return check(question, Path(work))
 
 
-def complain(context: JobContext, checked: Checked) -> None:
+def complain(context: JobContext, checked: PreflightResult) -> None:
     """Raises FalseError for what a plan found in a job that was run."""
     certain = [one for one in checked.findings if one.certain]
     failed = [one for one in checked.unchecked if "the check itself failed" in one.why]

@@ -34,7 +34,7 @@ WHOLE = {
     "ticks.schedules:keep_continuous",
     "ticks.schedules:keep_schedules",
     "ticks.schedules:start_scheduled",
-    "ticks.site_choice:look_elsewhere",
+    "ticks.site_choice:reconsider_sites",
 }
 """Functions that still get all of it: those that begin runs, and the outer functions of ticks."""
 

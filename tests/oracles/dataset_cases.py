@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from gridmill.domain.artifact import Artifact, Input, Output
 from gridmill.domain.dataset import DatasetSpec
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset import key_order, window_engine, window_kernels, write
 from gridmill.jobs.dataset.labels import NO_LABEL
@@ -289,7 +289,7 @@ def parted(random: Random, folder: Path, drawn: Drawn) -> Dataset:
     uris = []
     for number in range(count):
         context = case.context(spec)
-        part = Part(of="p-1/d", number=number, count=count)
+        part = JobPart(of="p-1/d", number=number, count=count)
         run(replace(context, order=replace(context.order, part=part)))
         uris.append(context.order.output_uri)
     context = case.context(spec)

@@ -20,9 +20,9 @@ from gridmill.domain.dataset import (
     Encoder,
     Join,
     Label,
+    LabelRule,
     Lag,
     Method,
-    Outcome,
     Split,
     SplitBy,
     Window,
@@ -275,7 +275,9 @@ class _Draw:
             label = self.label
             assert label is not None
             if label.table is not None:
-                return {Outcome.ANY: "bool", Outcome.COUNT: "int"}.get(label.outcome or Outcome.SUM, "float")
+                return {LabelRule.ANY: "bool", LabelRule.COUNT: "int"}.get(
+                    label.outcome or LabelRule.SUM, "float"
+                )
             return KINDS["obs"][label.sources[0]]
         return KINDS[where.get("table", "obs")][where["column"]]
 
@@ -333,8 +335,8 @@ class _Draw:
             case "rows":
                 return Label(columns=self.some(("x", "y", "n"), 2), next_rows=random.randint(1, 3), **clock)
             case "events":
-                outcome = random.choice(list(Outcome))
-                column = None if outcome in (Outcome.ANY, Outcome.COUNT) else "z"
+                outcome = random.choice(list(LabelRule))
+                column = None if outcome in (LabelRule.ANY, LabelRule.COUNT) else "z"
                 return Label(
                     table="exits",
                     on=random.choice((("e",), ("e", "f"), ("f",))) if self.basis.entity else ("f",),

@@ -123,8 +123,8 @@ MUTATIONS = (
     Mutation(
         name="the delay of a label ignored",
         file="labels.py",
-        text="return known if label.delay_seconds is None else",
-        instead="return known if True else",
+        text="return ready_at if label.delay_seconds is None else",
+        instead="return ready_at if True else",
         fits=has_delay,
     ),
     Mutation(
@@ -226,8 +226,8 @@ MUTATIONS = (
     Mutation(
         name="the deviation of a sample",
         file="encoders.py",
-        text="known.std()",
-        instead="known.std(ddof=min(1, len(known) - 1))",
+        text="values.std()",
+        instead="values.std(ddof=min(1, len(known) - 1))",
         fits=encodes(Method.STANDARD),
     ),
     Mutation(
@@ -268,8 +268,8 @@ MUTATIONS = (
     Mutation(
         name="events complete for longer than they are",
         file="checks.py",
-        text="return Seen(labels=until + delay,",
-        instead="return Seen(labels=until + delay + timedelta(hours=1),",
+        text="return EventCoverage(labels=until + delay,",
+        instead="return EventCoverage(labels=until + delay + timedelta(hours=1),",
         fits=is_label("events"),
     ),
     Mutation(
@@ -307,22 +307,22 @@ MUTATIONS = (
     Mutation(
         name="an event at the end of the horizon",
         file="window_ranges.py",
-        text='self.times + _microseconds(seconds), "right")\n        return Frames(low=low, high=high',
-        instead='self.times + _microseconds(seconds), "left")\n        return Frames(low=low, high=high',
+        text='self.times + _microseconds(seconds), "right")\n        return RowFrames(low=low, high=high',
+        instead='self.times + _microseconds(seconds), "left")\n        return RowFrames(low=low, high=high',
         fits=is_label("events"),
     ),
     Mutation(
         name="a row at the beginning of a window",
         file="window_ranges.py",
-        text='_microseconds(seconds), "left")\n        return Frames(low=low, high=self.first',
-        instead='_microseconds(seconds), "right")\n        return Frames(low=low, high=self.first',
+        text='_microseconds(seconds), "left")\n        return RowFrames(low=low, high=self.first',
+        instead='_microseconds(seconds), "right")\n        return RowFrames(low=low, high=self.first',
         fits=has_window(timed=True, own=True),
     ),
     Mutation(
         name="a row of another table at the beginning of a window",
         file="window_ranges.py",
-        text='_microseconds(seconds), "left")\n        return Frames(low=low, high=self._high',
-        instead='_microseconds(seconds), "right")\n        return Frames(low=low, high=self._high',
+        text='_microseconds(seconds), "left")\n        return RowFrames(low=low, high=self._high',
+        instead='_microseconds(seconds), "right")\n        return RowFrames(low=low, high=self._high',
         fits=has_window(timed=True, own=False),
     ),
     Mutation(
@@ -399,15 +399,15 @@ MUTATIONS = (
     Mutation(
         name="missing values counted",
         file="window_kernels.py",
-        text="count = counts(column.there, frames)\n    if over.aggregate == Aggregate.COUNT",
+        text="count = counts(column.present, frames)\n    if over.aggregate == Aggregate.COUNT",
         instead="count = frames.lengths\n    if over.aggregate == Aggregate.COUNT",
         fits=aggregates(Aggregate.COUNT, Aggregate.MEAN),
     ),
     Mutation(
         name="the last row for the last value",
         file="window_kernels.py",
-        text="newest(column.there, frames)",
-        instead="newest(column.there | True, frames)",
+        text="newest(column.present, frames)",
+        instead="newest(column.present | True, frames)",
         fits=aggregates(Aggregate.LAST),
     ),
     Mutation(

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from itertools import combinations
 from typing import Any
 
-from gridmill.domain.dataset import Aggregate, Outcome
+from gridmill.domain.dataset import Aggregate, LabelRule
 
 Row = dict[str, Any]
 Group = tuple[datetime, list[Row]]
@@ -156,12 +156,12 @@ def _not_finite(name: str, values: Sequence[float]) -> float | None:
     return sum(values)
 
 
-def outcome(name: Outcome | None, given: Sequence[Any]) -> Any:
+def outcome(name: LabelRule | None, given: Sequence[Any]) -> Any:
     """Whether there is any event, how many, or an aggregate of the column; the sum of none is 0 (Label)."""
-    if name is Outcome.ANY:
+    if name is LabelRule.ANY:
         return bool(given)
-    if name is Outcome.COUNT:
+    if name is LabelRule.COUNT:
         return len(given)
-    if name is Outcome.SUM and not [value for value in given if value is not None]:
+    if name is LabelRule.SUM and not [value for value in given if value is not None]:
         return 0.0
     return aggregate(Aggregate(str(name)), given)

@@ -16,7 +16,7 @@ from gridmill.domain.provenance import Provenance
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import JobState, RunState
 from gridmill.storage.bundle import make_bundle
-from gridmill.storage.root import Root
+from gridmill.storage.root import StorageRoot
 from tests.sim.test_races import simulation
 
 ALL_CODE = frozenset({"clean", "own", "ranks"})
@@ -129,7 +129,7 @@ class Project:
         home, pipeline = self.place / "home", read_pipeline(self.file)
         bundle = make_bundle(self.folder, home / "bundles", hashes=home / "cache" / "code.json")
         control = simulation().node.control
-        control.storage = control.code.storage = Root(self.place / "root", home / "bundles")
+        control.storage = control.code.storage = StorageRoot(self.place / "root", home / "bundles")
         run = Run(
             id="p-1",
             pipeline="p",
@@ -153,7 +153,7 @@ class Project:
                 state=JobState.BLOCKED,
                 resource="",
             )
-            source = listings.get(job.name, NOTHING).there()
+            source = listings.get(job.name, NOTHING).files_or_raise()
             found[job.name] = provenance_of(control.code, run, job_run, (), source)
         return pipeline, found
 

@@ -7,7 +7,7 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.sink import ColumnType, Constraint, Outage, SinkSpec
-from gridmill.domain.sink_overrides import AlterVerb, Change
+from gridmill.domain.sink_overrides import AlterVerb, SinkChange
 from gridmill.domain.source import Source
 from gridmill.errors import InputError
 from gridmill.sdk.client import change_of
@@ -61,7 +61,7 @@ def loaded(cases: Service, name: str, *columns: str) -> None:
 
 @pytest.mark.parametrize(("change", "why"), WRONG)
 def test_a_column_that_is_not_there_is_named_with_those_that_are(
-    cases: Service, change: Change, why: str
+    cases: Service, change: SinkChange, why: str
 ) -> None:
     loaded(cases, "sales", "shop", "price")
     loaded(cases, "shops", "name")
@@ -72,12 +72,12 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(
 
 
 @pytest.mark.parametrize("change", RIGHT)
-def test_what_is_there_or_declared_or_sql_is_taken(cases: Service, change: Change) -> None:
+def test_what_is_there_or_declared_or_sql_is_taken(cases: Service, change: SinkChange) -> None:
     loaded(cases, "sales", "shop", "price")
     loaded(cases, "shops", "name")
     assert cases.alter_sink("p/sales", change).changes == (change,)
 
 
 @pytest.mark.parametrize("change", [change for change, _ in WRONG])
-def test_of_what_was_never_loaded_nothing_is_known(cases: Service, change: Change) -> None:
+def test_of_what_was_never_loaded_nothing_is_known(cases: Service, change: SinkChange) -> None:
     assert cases.alter_sink("p/sales", change).changes == (change,)

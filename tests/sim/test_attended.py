@@ -4,14 +4,14 @@ from tests.sim.test_races import command, finish, job_of, run_of, service, simul
 
 from gridmill.control.client_runs import AttendedRuns
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.run import Asked
+from gridmill.domain.run import RunRequest
 from gridmill.domain.states import JobState, RunState
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 
 TWO = Pipeline(name="p", jobs=(command("a"), command("b", needs=("a",))))
 HERE = {"TZ": "Etc/here"}
-WAITS = Asked(attended=True, request="one")
+WAITS = RunRequest(attended=True, request="one")
 
 
 def attended(grid: Simulation, **settings: bool) -> AttendedRuns:
@@ -22,7 +22,7 @@ def test_a_run_whose_client_has_gone_is_stopped_and_may_be_resumed():
     grid = simulation(lambda order: Behaviour(seconds=100.0))
     runs, loose = attended(grid), Pipeline(name="q", jobs=(command("a"),))
     run = runs.begin(lambda: service(grid).start_run(TWO), HERE, WAITS).run
-    other = runs.begin(lambda: service(grid).start_run(loose), HERE, Asked()).run
+    other = runs.begin(lambda: service(grid).start_run(loose), HERE, RunRequest()).run
     assert grid.run_until(lambda: job_of(grid, run, "a").state == JobState.RUNNING)
     assert run_of(grid, run).attended
     assert not run_of(grid, other).attended
@@ -39,10 +39,10 @@ def test_a_run_whose_client_has_gone_is_stopped_and_may_be_resumed():
 def test_environments_go_with_their_runs_and_are_not_those_of_one_that_stays():
     grid = simulation()
     runs = attended(grid)
-    first = runs.begin(lambda: service(grid).start_run(TWO), HERE, Asked()).run
+    first = runs.begin(lambda: service(grid).start_run(TWO), HERE, RunRequest()).run
     assert grid.node.control.clients.environments == {first.id: HERE}
     finish(grid, first)
-    second = runs.begin(lambda: service(grid).start_run(TWO), {}, Asked()).run
+    second = runs.begin(lambda: service(grid).start_run(TWO), {}, RunRequest()).run
     assert grid.node.control.clients.environments == {second.id: {}}
     attended(grid, own_environment=True).begin(lambda: service(grid).start_run(TWO), HERE, WAITS)
     assert list(grid.node.control.clients.environments) == [second.id]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.sim.test_races import command, simulation
 
-from gridmill.control.usecases.backfills import BackfillCases
+from gridmill.control.usecases.backfills import BackfillUseCases
 from gridmill.domain.backfill import Backfill, BackfillView, Chunk, ChunkState, spans
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
@@ -37,11 +37,11 @@ def chunks(backfill: Backfill, jobs: tuple[Job, ...] = (command("load", cache=Fa
 
 
 def start(grid: Simulation, backfill: Backfill = MONTH, **settings) -> BackfillView:
-    return BackfillCases(grid.node).start_backfill(backfill, chunks(backfill, **settings))
+    return BackfillUseCases(grid.node).start_backfill(backfill, chunks(backfill, **settings))
 
 
 def view(grid: Simulation) -> BackfillView:
-    return BackfillCases(grid.node).backfill("p")
+    return BackfillUseCases(grid.node).backfill("p")
 
 
 def runs(grid: Simulation) -> list[Run]:
@@ -142,7 +142,7 @@ def test_a_pipeline_that_cannot_run_any_more_fails_its_chunks_and_says_why():
 
 def test_stopped_it_starts_nothing_and_goes_on_when_it_is_started_again():
     grid = simulation(lambda order: Behaviour(seconds=100.0))
-    cases = BackfillCases(grid.node)
+    cases = BackfillUseCases(grid.node)
     start(grid)
     grid.run_until(lambda: len(runs(grid)) == 2)
     assert cases.stop_backfill("p").backfill.stopped
@@ -175,7 +175,7 @@ def test_another_range_waits_for_the_end_of_the_first_and_knows_what_is_done():
     longer = replace(MONTH, ends="2013-02-05")
     with pytest.raises(ConflictError, match="under way"):
         start(grid, longer)
-    BackfillCases(grid.node).stop_backfill("p")
+    BackfillUseCases(grid.node).stop_backfill("p")
     start(grid, longer)
     to_the_end(grid)
     assert starts(grid) == STARTS
@@ -184,7 +184,7 @@ def test_another_range_waits_for_the_end_of_the_first_and_knows_what_is_done():
 
 def test_what_is_not_its_chunks_is_refused_and_nothing_is_kept():
     grid = simulation()
-    cases = BackfillCases(grid.node)
+    cases = BackfillUseCases(grid.node)
     with pytest.raises(InputError, match="not the chunks"):
         cases.start_backfill(MONTH, chunks(MONTH)[1:])
     with pytest.raises(InputError, match="is not 'q'"):

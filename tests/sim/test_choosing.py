@@ -14,12 +14,12 @@ from gridmill.control.ticks import site_choice
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
-from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Outcome
-from gridmill.domain.resource import Measurement, Resource, Use
-from gridmill.domain.route import Carriage, Crossing, Way
+from gridmill.domain.pod_protocol import AttemptOutcome
+from gridmill.domain.resource import MeasuredUse, Measurement, Resource
+from gridmill.domain.route import AttemptTransfers, Route, Transfer
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.sink import SinkSpec, Source
 from gridmill.domain.site import Node, Site, SiteKind
@@ -44,7 +44,7 @@ def measured(resource: Resource, seconds: float) -> Measurement:
         job="p/j",
         size=JobSize(),
         given=Amounts(),
-        use=Use(wall_seconds=seconds),
+        use=MeasuredUse(wall_seconds=seconds),
         ended=0.0,
         resource=resource.name,
         site=resource.site,
@@ -95,7 +95,7 @@ def test_one_that_waits_at_a_site_that_is_cut_off_goes_elsewhere_and_one_that_ru
     job = waiting(one, run.id)
     assert job is not None
     assert job.resource == "there"
-    control.sites_seen.away.add("farm")
+    control.site_states.unreachable.add("farm")
     run = finish(one, run)
     job = job_of(one, run, "j")
     assert (run.state, job.resource, job.moves) == (RunState.SUCCEEDED, "here", 1)
@@ -112,7 +112,7 @@ def test_what_was_to_come_up_for_one_that_went_elsewhere_is_called_off() -> None
     [coming] = control.ledger.snapshot.deployments.values()
     assert coming.resource == "there"
     one.world.dial_seconds = 0.1
-    control.sites_seen.away.add("farm")
+    control.site_states.unreachable.add("farm")
     assert job_of(one, finish(one, run), "j").resource == "here"
     gone = one.store.get(Deployment, coming.id).noun
     assert gone.state in (DeploymentState.RELEASING, DeploymentState.GONE)
@@ -130,7 +130,7 @@ def test_a_restart_goes_on_looking() -> None:
     run = one.submit(pipeline())
     assert one.run_until(lambda: waiting(one, run.id) is not None, at_most_steps=100)
     one.control_dies()
-    one.node.control.sites_seen.away.add("farm")
+    one.node.control.site_states.unreachable.add("farm")
     run = finish(one, run)
     assert job_of(one, run, "j").resource == "here"
 
@@ -151,19 +151,21 @@ def test_what_was_carried_for_an_attempt_teaches_how_quick_the_way_is_also_after
     run = one.submit(Pipeline(name="p", jobs=(command("i"), replace(pipeline().jobs[0], needs=("i",)))))
     assert one.run_until(lambda: bool(running(one, f"{run.id}/j")), at_most_steps=100)
     [attempt] = running(one, f"{run.id}/j")
-    there = Crossing(carried_bytes=10_000_000, reused_bytes=1, seconds=2.0)
-    outcome = Outcome(state=AttemptState.SUCCEEDED, carriage=Carriage(there=there, round_trip_seconds=0.1))
+    there = Transfer(transferred_bytes=10_000_000, reused_bytes=1, seconds=2.0)
+    outcome = AttemptOutcome(
+        state=AttemptState.SUCCEEDED, transfers=AttemptTransfers(upload=there, round_trip_seconds=0.1)
+    )
     transaction = control.begin()
     settle_attempt(control.endings, transaction, attempt, outcome)
     control.ledger.commit(transaction)
     one.control_dies()
     control = one.node.control
     control.ledger.load()
-    way = control.ledger.snapshot.sites["farm"].way
+    way = control.ledger.snapshot.sites["farm"].route
     assert way is not None
-    assert (way.there and way.there.bytes_per_second, way.back) == (5e6, None)
+    assert (way.upload and way.upload.bytes_per_second, way.download) == (5e6, None)
     assert (way.round_trip_seconds, way.staged) == (0.1, ("p/i@1", "p/j@1"))
-    assert control.ledger.fetch(Attempt, attempt.id).carriage == outcome.carriage
+    assert control.ledger.fetch(Attempt, attempt.id).transfers == outcome.transfers
 
 
 def running(one: Simulation, job_run_id: str) -> list[Attempt]:
@@ -252,7 +254,7 @@ def test_a_moved_one_is_done_in_parts_where_there_are_more_nodes() -> None:
     transaction.put(replace(FARM, nodes=nodes), replace(FARM, name="near"), near)
     transaction.put(replace(near, name="far", site="farm"))
     control.ledger.commit(transaction)
-    control.sites_seen.away.add("farm")
+    control.site_states.unreachable.add("farm")
     swarm = replace(swarm_of(24).job("swarm"), resources=("near", "far"))
     run = made.submit(Pipeline(name="p", jobs=(command("rows"), command("model"), swarm)))
 
@@ -261,7 +263,7 @@ def test_a_moved_one_is_done_in_parts_where_there_are_more_nodes() -> None:
 
     assert made.run_until(lambda: looked_at().state is JobState.WAITING, at_most_steps=100)
     assert looked_at().resource == "near"
-    control.sites_seen.away.symmetric_difference_update(("farm", "near"))
+    control.site_states.unreachable.symmetric_difference_update(("farm", "near"))
     assert made.run_until(lambda: looked_at().resource == "far", at_most_steps=100)
     assert (looked_at().state, looked_at().parts) == (JobState.RUNNING, 3)
 
@@ -302,19 +304,19 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
 
     monkeypatch.setattr(site_choice, "move", look)
     monkeypatch.setattr(site_choice, "LOOKS_PER_TICK", 2)
-    control.choices.looking, pauses = [], []
+    control.choices.to_recheck, pauses = [], []
     for _ in range(3):
         control.choices.next_at = 0.0
-        pauses.append(site_choice.look_elsewhere(control))
+        pauses.append(site_choice.reconsider_sites(control))
     assert looked == ["j4", "j3", "j2", "j1", "j0"]
     assert pauses == [site_choice.PAUSE_SECONDS] * 2 + [site_choice.LOOK_AGAIN_SECONDS]
-    assert site_choice.look_elsewhere(control) > 0.0
+    assert site_choice.reconsider_sites(control) > 0.0
     assert len(looked) == len(jobs)  # not yet again
     one.node.control.sites["farm"] = one.world
     finish(one, run)
     control.choices.next_at = 0.0
-    site_choice.look_elsewhere(control)
-    assert site_choice.look_elsewhere(control) == float("inf")  # nobody is left
+    site_choice.reconsider_sites(control)
+    assert site_choice.reconsider_sites(control) == float("inf")  # nobody is left
 
 
 def test_what_a_file_is_refused_for_is_refused_of_all() -> None:
@@ -350,19 +352,19 @@ class Far:
         self.asked: list[str] = []
         self._both = both
 
-    def carried(self, attempt_id: str) -> dict[str, object]:
+    def transfer_progress(self, attempt_id: str) -> dict[str, object]:
         return {}
 
-    def farm(self) -> FarmLook:
-        return FarmLook(version="", protocol=1, root="", nodes=())
+    def farm_status(self) -> FarmStatus:
+        return FarmStatus(version="", protocol=1, root="", nodes=())
 
-    def held_up(self) -> dict[str, str]:
+    def transfer_problems(self) -> dict[str, str]:
         return {}
 
-    def probe(self) -> Way:
-        return Way()
+    def probe(self) -> Route:
+        return Route()
 
-    def lacking(self, versions: Sequence[Artifact]) -> dict[str, int]:
+    def missing_sizes(self, versions: Sequence[Artifact]) -> dict[str, int]:
         self.asked += [one.id for one in versions]
         self._both.wait(300.0)
         return {}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.sim.test_faults import never_two_at_once
 from tests.sim.test_races import command, simulation
 
-from gridmill.control.usecases.pipelines import PipelineCases
+from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource
@@ -114,14 +114,14 @@ def test_a_block_closes_by_files_by_bytes_or_by_the_time_it_waited():
             folder.arrive()
             pass_time(grid, 10.0)
         assert len(folder.files) == closing, settings
-    view = PipelineCases(grid.node).schedule("p")
+    view = PipelineUseCases(grid.node).schedule("p")
     assert view.schedule.runs == 1
 
 
 def test_what_is_in_the_way_is_told():
     grid, folder = grid_with(seconds(100.0, 100.0))
     grid.apply(pipeline(max_wait_seconds=60.0))
-    cases = PipelineCases(grid.node)
+    cases = PipelineUseCases(grid.node)
     folder.arrive(2)
     pass_time(grid, 20.0)
     assert cases.schedule("p").why == "2 new files wait for their block to be closed"
@@ -178,7 +178,7 @@ def test_a_file_that_is_not_settled_starts_nothing_and_is_not_forgotten():
     folder.files.append(FileStat(path="late", size_bytes=1, mtime_ns=1, ctime_ns=now_ns))
     pass_time(grid, 60.0)
     assert len(runs(grid)) == 1
-    assert PipelineCases(grid.node).schedule("p").why == "load: waiting: 1 file changed less than 120s ago"
+    assert PipelineUseCases(grid.node).schedule("p").why == "load: waiting: 1 file changed less than 120s ago"
     pass_time(grid, 120.0)
     assert len(runs(grid)) == 2
-    assert PipelineCases(grid.node).schedule("p").why == ""
+    assert PipelineUseCases(grid.node).schedule("p").why == ""

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from gridmill.control.state import Limits
+from gridmill.control.state import ControlTimeouts
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.job import CommandSpec, Job, JobKind
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Node
@@ -76,11 +76,11 @@ class Story:
             nodes=(node,),
             seed=seed,
             strict=seed % 4 == 0,
-            limits=Limits(observe_seconds=7.0),
+            limits=ControlTimeouts(observe_seconds=7.0),
         )
         self.pipelines = [self.pipeline(f"p{index}") for index in range(self.random.randint(1, 3))]
 
-    def behave(self, order: Order) -> Behaviour:
+    def behave(self, order: AttemptOrder) -> Behaviour:
         if order.attempt_id not in self.outcomes:
             self.outcomes[order.attempt_id] = pick(self.random, order, failing=0.05, killed=0.03)
         return self.outcomes[order.attempt_id]

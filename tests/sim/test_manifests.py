@@ -8,13 +8,13 @@ import pytest
 from test_races import command, finish, job_of, service, simulation
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import FileTrouble, Trouble
+from gridmill.domain.manifest import FileProblem, FileProblemKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 from gridmill.errors import StorageError
 from gridmill.ports.store import Put
-from gridmill.storage.disk_usage import HouseFolder
+from gridmill.storage.disk_usage import LocalHomeFolders
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
 from gridmill.testing.simulated_site import Behaviour
@@ -75,7 +75,7 @@ def test_a_job_whose_version_has_lost_files_runs_again_and_says_why():
     again = grid.submit(pipeline, force=False)
     finish(grid, again)
     assert {job_of(grid, again, name).state for name in "abc"} == {JobState.UNCHANGED}
-    lost = FileTrouble(path="rows.parquet", trouble=Trouble.MISSING)
+    lost = FileProblem(path="rows.parquet", kind=FileProblemKind.MISSING)
     grid.storage.wrong["p/a@1"] = (lost,)
     planned = service(grid).plan_run(pipeline)
     assert [one.job for one in planned.jobs if not one.unchanged] == ["a", "b"]
@@ -93,7 +93,7 @@ def test_a_job_whose_version_has_lost_files_runs_again_and_says_why():
 
 def test_cleaning_takes_manifests_of_removed_versions_and_lists_that_attempts_left(tmp_path: Path):
     grid = simulation(lambda order: Behaviour(outcome=AttemptState.FAILED, cause=Cause.EXIT))
-    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    grid.node.control.home_folders = LocalHomeFolders(tmp_path, tmp_path / "root")
     finish(grid, grid.submit(Pipeline(name="p", jobs=(command("a"),))))
     output = Output(kind=ArtifactKind.FILES, uri="files/p/a/1")
     there = Artifact(id="p/a@1", name="p/a", number=1, output=output, fingerprint="")

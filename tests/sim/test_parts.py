@@ -7,14 +7,14 @@ from dataclasses import replace
 from tests.sim.test_races import command, finish, service
 
 from gridmill.control.usecases.advice import advice_on, advice_with
-from gridmill.control.usecases.runs import RunCases
+from gridmill.control.usecases.runs import RunUseCases
 from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.dataset import Basis, DatasetSpec
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
@@ -29,7 +29,7 @@ from gridmill.testing.simulation import Simulation
 NODES = tuple(Node(name=name, capacity=Amounts(cpus=2, memory_bytes=8 * GIB)) for name in ("a", "b", "c"))
 
 
-def simulation(behave: Callable[[Order], Behaviour]) -> Simulation:
+def simulation(behave: Callable[[AttemptOrder], Behaviour]) -> Simulation:
     made = Simulation(store=FaultyStore(make_memory(), FaultScript()), behave=behave, nodes=NODES)
     made.declare_site()
     return made
@@ -124,7 +124,7 @@ def test_advice_is_on_the_resource_to_which_a_job_goes():
     transaction = control.begin()
     transaction.put(far, first, second)
     control.ledger.commit(transaction)
-    control.sites_seen.away.add("far")
+    control.site_states.unreachable.add("far")
     *others, predicts = swarm().jobs
     job = replace(predicts, resources=("first", "second"))
     on_first, on_second = (advice_with(control.ledger, job, "p", one) for one in (first, second))
@@ -132,7 +132,7 @@ def test_advice_is_on_the_resource_to_which_a_job_goes():
     assert on_second is not None
     assert on_first.summary != on_second.summary
     pipeline = replace(swarm(), jobs=(*others, job))
-    assert RunCases(grid.node).plan_run(pipeline).jobs[-1].advice == on_second.summary
+    assert RunUseCases(grid.node).plan_run(pipeline).jobs[-1].advice == on_second.summary
     assert advice_on(control.ledger, job, "p", "second") == on_second
     run, cases = finish(grid, grid.submit(pipeline)), service(grid)
     [told_by_run] = cases.advice_on_run(cases.run(run.id))
@@ -144,7 +144,7 @@ def test_a_plan_knows_a_resource_that_nobody_but_its_file_declares():
     two = Resource(name="two", type=JobKind.PREDICTION, workers=2, cpus=1.0)
     *others, predicts = swarm().jobs
     pipeline = replace(swarm(), jobs=(*others, replace(predicts, resource="two")), resources=(two,))
-    planned = RunCases(grid.node).plan_run(pipeline).jobs[-1]
+    planned = RunUseCases(grid.node).plan_run(pipeline).jobs[-1]
     assert (planned.resource, planned.problem) == ("two", "")
     assert planned.sizing.why[-1] == "in 2 parts, each on a pod of its own with 3 workers"
 

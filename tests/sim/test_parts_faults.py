@@ -6,7 +6,7 @@ import pytest
 from tests.sim.test_faults import Story, command, nothing_is_left, nouns, stopped_means_stopped
 from tests.sim.test_parts import NODES
 
-from gridmill.control.state import Limits
+from gridmill.control.state import ControlTimeouts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.command import Each
 from gridmill.domain.job import CommandSpec, Job
@@ -32,7 +32,7 @@ class PartStory(Story):
             nodes=NODES,
             seed=seed,
             strict=seed % 4 == 0,
-            limits=Limits(observe_seconds=7.0),
+            limits=ControlTimeouts(observe_seconds=7.0),
         )
 
     def pipeline(self, name: str) -> Pipeline:

@@ -19,9 +19,9 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.ports.store import Put
 from gridmill.storage import archive as archives
-from gridmill.storage.archive import Manifest
+from gridmill.storage.archive import ArchiveManifest
 from gridmill.storage.manifests import new_manifest, write_manifest
-from gridmill.storage.root import Root
+from gridmill.storage.root import StorageRoot
 from gridmill.testing.simulation import Simulation
 from gridmill.transfer.contents import list_contents
 
@@ -31,7 +31,7 @@ CONTENTS = st.dictionaries(NAMES, st.binary(max_size=50), min_size=1, max_size=4
 
 def at(place: Path) -> Simulation:
     grid = simulation()
-    grid.node.control.storage = Root(place / "root", bundles=place / "bundles")
+    grid.node.control.storage = StorageRoot(place / "root", bundles=place / "bundles")
     return grid
 
 
@@ -99,7 +99,7 @@ def test_what_is_restored_is_what_was_backed_up(
         assert getattr(service(other), ask)() == getattr(service(one), ask)()
     assert files(place / "other/root") == files(place / "one/root")
     again = service(other).restore(str(place / "p.zip"))
-    assert (again.versions, again.there_already) == ((), len(made))
+    assert (again.versions, again.already_present) == ((), len(made))
     assert files(place / "other/root") == files(place / "one/root")
     service(other).backup(("w",), str(place / "q.zip"))
     assert (place / "p.zip").read_bytes() == (place / "q.zip").read_bytes()
@@ -178,11 +178,14 @@ def changed(archive: Path, change) -> Path:
 
 def smuggle(name: str):
     def change(members: dict[str, bytes]) -> dict[str, bytes]:
-        manifest = decode(members.pop("manifest.json"), Manifest)
+        manifest = decode(members.pop("manifest.json"), ArchiveManifest)
         old, entry = next(iter(manifest.files.items()))
         entries = {name: entry}
         content = members.pop(old)
-        return {name: content, "manifest.json": encode(Manifest(project=manifest.project, files=entries))}
+        return {
+            name: content,
+            "manifest.json": encode(ArchiveManifest(project=manifest.project, files=entries)),
+        }
 
     return change
 

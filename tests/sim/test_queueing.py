@@ -6,19 +6,19 @@ from random import Random
 
 import pytest
 
-from gridmill.control.state import Limits
-from gridmill.control.usecases.projects import ShareCases
+from gridmill.control.state import ControlTimeouts
+from gridmill.control.usecases.projects import ProjectUseCases
 from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.project import Project
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Node
 from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
 from gridmill.errors import PipelineError
-from gridmill.scheduler.wait_estimate import Waits
+from gridmill.scheduler.wait_estimate import WaitForecasts
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
@@ -27,10 +27,10 @@ SECONDS = {"hold": 30.0, "also": 30.0, "long": 100.0, "short": 5.0}
 NODES = (Node(name="n0", capacity=Amounts(cpus=1, memory_bytes=8 * GIB)),)  # two jobs at once
 
 
-SELDOM = Limits(observe_seconds=60.0)
+SELDOM = ControlTimeouts(observe_seconds=60.0)
 
 
-def behave(order: Order) -> Behaviour:
+def behave(order: AttemptOrder) -> Behaviour:
     return Behaviour(seconds=SECONDS[order.job.name])
 
 
@@ -81,7 +81,7 @@ def test_a_view_says_about_how_long_a_job_still_waits_and_it_does():
     grid.advance()
     waiting = [name for name in SECONDS if job_run(grid, run, name).state == JobState.WAITING]
     snapshot, now = grid.node.control.ledger.snapshot, grid.node.control.now()
-    told = {name: Waits(snapshot, now).of(f"{run.id}/{name}") for name in waiting}
+    told = {name: WaitForecasts(snapshot, now).of(f"{run.id}/{name}") for name in waiting}
     view = run_view(grid.node.control, run.id, attempts_of(grid.store, run.id))
     for one in view.jobs:
         if one.job.job.name in waiting:
@@ -104,7 +104,7 @@ def interrupting(
     ended. The list: the attempts that began."""
     began: list[tuple[str, str, float]] = []
 
-    def behave(order: Order) -> Behaviour:
+    def behave(order: AttemptOrder) -> Behaviour:
         name = order.job.name
         earlier = [one for one in grid.world.executions if one.order.job.name == name]
         done = sum((one.ended or one.began) - one.began for one in earlier)
@@ -186,7 +186,7 @@ def test_projects_share_the_grid_keep_their_quota_and_what_they_used_is_kept():
         store=make_memory(), behave=lambda _: Behaviour(seconds=700.0), nodes=NODES, limits=SELDOM
     )
     grid.declare_site()
-    service = ShareCases(grid.node)
+    service = ProjectUseCases(grid.node)
     service.configure_project(Project(name="a", share=2.0))
     service.configure_project(Project(name="b"))
     service.configure_project(Project(name="c", share=100.0, cpus=1))
@@ -213,7 +213,7 @@ def test_projects_share_the_grid_keep_their_quota_and_what_they_used_is_kept():
     assert most == 1  # though its share is by far the largest
     grid.control_dies()
     grid.tick()
-    used = {view.name: view.used_seconds for view in ShareCases(grid.node).projects().items}
+    used = {view.name: view.used_seconds for view in ProjectUseCases(grid.node).projects().items}
     assert 1.5 < used["a"] / used["b"] < 2.8
     assert grid.run_until(lambda: over(grid), at_most_steps=40_000)
     assert {record.noun.state for record in grid.store.list(Run)} == {RunState.SUCCEEDED}
@@ -234,7 +234,7 @@ def test_interruptions_amid_faults_lose_nothing_and_run_nothing_twice(seed: int)
     seconds = {f"long{k}": chance.uniform(2000.0, 6000.0) for k in range(3)}
     seconds |= {f"s{k}": chance.uniform(5.0, 90.0) for k in range(12)}
     grid, _ = interrupting(seconds)
-    ShareCases(grid.node).configure_project(Project(name="b", cpus=1))
+    ProjectUseCases(grid.node).configure_project(Project(name="b", cpus=1))
     grid.submit(
         Pipeline(name="p", jobs=tuple(resumable(f"long{k}", chance.choice((2, 4)) * GIB) for k in range(3)))
     )

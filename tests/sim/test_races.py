@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.control.state import Limits
+from gridmill.control.state import ControlTimeouts
 from gridmill.control.usecases.service import Identity, Service
 from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.amounts import Amounts, devices_of
@@ -39,7 +39,7 @@ def simulation(
         store=store or FaultyStore(make_memory(), FaultScript()),
         behave=behave,
         nodes=(node,),
-        limits=Limits(observe_seconds=observe),
+        limits=ControlTimeouts(observe_seconds=observe),
     )
     made.declare_site()
     return made
@@ -175,7 +175,7 @@ def test_a_greeting_that_came_with_what_cannot_be_settled_now_is_not_lost():
     assert grid.run_until(lambda: len(grid.world.executions) == 2)
     grid.tick()
     grid.world.cut_link("r-1.0", 1.1)
-    grid.node.control.catalog.newest.clear()
+    grid.node.control.catalog.newest_artifacts.clear()
     grid.clock.advance(1.05)
     grid.world.step()
     grid.clock.advance(0.1)
@@ -202,7 +202,7 @@ def test_a_store_that_cannot_be_read_for_a_moment_fails_no_job():
     grid = simulation(store=store)
     finish(grid, grid.submit(Pipeline(name="data", jobs=(TABLE,))))
     run = grid.submit(reader())
-    grid.node.control.catalog.newest.clear()
+    grid.node.control.catalog.newest_artifacts.clear()
     store.broken = 1
     assert finish(grid, run).state == RunState.SUCCEEDED
 

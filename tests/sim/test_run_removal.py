@@ -11,7 +11,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.errors import ConflictError, NotFoundError
-from gridmill.storage.disk_usage import HouseFolder
+from gridmill.storage.disk_usage import LocalHomeFolders
 from gridmill.testing.simulation import Simulation
 
 
@@ -72,7 +72,7 @@ def test_an_active_run_and_one_of_a_backfill_stay() -> None:
 
 def test_files_of_its_attempts_and_its_report_go_and_nothing_else(tmp_path: Path) -> None:
     grid = simulation(failing)
-    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    grid.node.control.home_folders = LocalHomeFolders(tmp_path, tmp_path / "root")
     first = ran(grid)
     ran(grid)
     own = [tmp_path / "root/files/w/a" / f"{first}.a.1", tmp_path / "reports" / f"{first}.html"]

@@ -9,10 +9,10 @@ import pytest
 from tests.sim.test_faults import Fates, never_two_at_once
 from tests.sim.test_races import command, simulation
 
-from gridmill.control.usecases.pipelines import PipelineCases
-from gridmill.control.usecases.runs import RunCases
+from gridmill.control.usecases.pipelines import PipelineUseCases
+from gridmill.control.usecases.runs import RunUseCases
 from gridmill.declarations import parse_declarations
-from gridmill.domain.manifest import FileTrouble, Trouble
+from gridmill.domain.manifest import FileProblem, FileProblemKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
@@ -86,7 +86,7 @@ def test_the_same_declaration_applied_again_changes_nothing_and_another_one_begi
 
 def test_a_paused_one_starts_nothing_and_goes_on_from_now():
     grid = simulation(observe=SELDOM)
-    cases = PipelineCases(grid.node)
+    cases = PipelineUseCases(grid.node)
     grid.apply(scheduled())
     pass_time(grid, 0.5 * HOUR)
     assert cases.pause_schedule("p").why == "paused"
@@ -170,7 +170,7 @@ def test_a_run_that_would_change_nothing_is_started_where_files_were_lost():
     grid.apply(cached)
     pass_time(grid, 600.0)
     assert len(runs(grid)) == 1
-    grid.storage.wrong["p/load@1"] = (FileTrouble(path="x", trouble=Trouble.MISSING),)
+    grid.storage.wrong["p/load@1"] = (FileProblem(path="x", kind=FileProblemKind.MISSING),)
     pass_time(grid, 600.0)
     assert len(runs(grid)) == 2, "it made a version that is whole"
 
@@ -241,7 +241,7 @@ def test_a_jobs_schedule_runs_it_with_what_it_needs_and_nothing_after_it():
     assert [jobs_of(grid, run) for run in runs(grid)] == [["ask", "load"]] * 2
     assert {run.only for run in runs(grid)} == {("load",)}
     assert {run.state for run in runs(grid)} == {RunState.SUCCEEDED}
-    cases = PipelineCases(grid.node)
+    cases = PipelineUseCases(grid.node)
     assert [view.name for view in cases.schedules().items] == ["p/load"]
     cases.pause_schedule("p/load")
     pass_time(grid, 2 * HOUR)
@@ -303,9 +303,9 @@ def test_a_run_knows_which_time_it_is_for_and_missed_ones_differ():
 def test_a_run_that_somebody_starts_needs_the_times():
     grid = simulation()
     grid.apply(with_due())
-    for ask in (RunCases(grid.node).start_run, RunCases(grid.node).plan_run):
+    for ask in (RunUseCases(grid.node).start_run, RunUseCases(grid.node).plan_run):
         with pytest.raises(PipelineError, match=r"uses `.\{due\}` and `.\{due_before\}`") as raised:
-            ask(PipelineCases(grid.node).pipeline("p"))
+            ask(PipelineUseCases(grid.node).pipeline("p"))
         assert "--set due=" in raised.value.hint
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from gridmill.control.background import Beside
+from gridmill.control.background import ThreadRunner
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import JobRun, Run
@@ -76,7 +76,7 @@ class Grid:
         self.node, self.world = self.simulation.node, self.simulation.world
         self.woken = threading.Event()
         self.control = self.node.control
-        self.control.aside = Beside(self.woken.set)
+        self.control.background = ThreadRunner(self.woken.set)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Let the grid go on until then; its clock goes on by itself."""
@@ -105,7 +105,7 @@ def grid() -> Iterator[Grid]:
     made = Grid()
     yield made
     made.gate.set()
-    made.control.aside.finish(PATIENCE_SECONDS)
+    made.control.background.stop(PATIENCE_SECONDS)
 
 
 def quick(name: str = "quick") -> Pipeline:
@@ -248,34 +248,34 @@ def test_what_a_slow_site_said_of_a_pod_that_is_not_wanted_any_more_is_dropped(g
         assert found.state == DeploymentState.UP
         transaction.delete(type(found), "trainers-1")
     grid.gate.set()
-    grid.until(lambda: not grid.control.aside.doing("observe local"))
+    grid.until(lambda: not grid.control.background.is_running("observe local"))
     assert grid.control.ledger.snapshot.deployments == {}
     assert grid.simulation.warnings == []
 
 
 def test_an_error_of_a_slow_act_is_raised_where_it_is_taken_in():
-    beside = Beside(lambda: None)
+    beside = ThreadRunner(lambda: None)
     told: list[str] = []
 
     def act():
         raise UnavailableError("away")
 
-    beside.do("key", act, lambda done: told.append(str(done.exception())))
-    beside.finish(PATIENCE_SECONDS)
-    assert beside.doing("key")
-    assert beside.settle()
+    beside.submit("key", act, lambda done: told.append(str(done.exception())))
+    beside.stop(PATIENCE_SECONDS)
+    assert beside.is_running("key")
+    assert beside.apply_results()
     assert told == ["away"]
-    assert not beside.doing("key")
-    assert not beside.settle()
+    assert not beside.is_running("key")
+    assert not beside.apply_results()
 
 
 def test_the_same_is_not_done_twice_at_once():
-    beside, gate, done = Beside(lambda: None), threading.Event(), []
+    beside, gate, done = ThreadRunner(lambda: None), threading.Event(), []
     for _ in range(3):
-        beside.do("key", lambda: gate.wait(PATIENCE_SECONDS), done.append)
+        beside.submit("key", lambda: gate.wait(PATIENCE_SECONDS), done.append)
     gate.set()
-    beside.finish(PATIENCE_SECONDS)
-    beside.settle()
+    beside.stop(PATIENCE_SECONDS)
+    beside.apply_results()
     assert len(done) == 1
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.control.background import Beside
-from gridmill.control.site_monitor import PROBE_SECONDS, Surveyor
-from gridmill.control.steps.problems import trouble_at
+from gridmill.control.background import ThreadRunner
+from gridmill.control.site_monitor import PROBE_SECONDS, SiteMonitor
+from gridmill.control.steps.problems import problem_of_site
 from gridmill.control.usecases.service import Identity, Service
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.route import Pace, Way
+from gridmill.domain.route import Route, TransferRate
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.errors import AwayError, ConflictError, UnavailableError
 from gridmill.stores import memory
@@ -55,7 +55,7 @@ class Grid:
         self.cases = Service(
             self.node, Identity(version="", home="", address="", embedded=True), render=str, end=str
         )
-        self.surveyor = Surveyor(self.node)
+        self.surveyor = SiteMonitor(self.node)
         self.opened: list[Port] = []
         self.answer: Callable[[], tuple[Node, ...]] = lambda: (SMALL, LARGE)
         self.control.open_site = self._open
@@ -108,11 +108,11 @@ def test_a_site_where_nobody_answers_is_changed_all_the_same(grid: Grid):
     changed = grid.cases.add_site(replace(LAB, settings={"rate": "1MiB"}), replace=True)
     assert (changed.nodes, changed.settings) == ((SMALL, LARGE), {"rate": "1MiB"})
     assert grid.site == changed
-    assert grid.control.sites_seen.away == {"lab"}
+    assert grid.control.site_states.unreachable == {"lab"}
     assert [grid.control.sites["lab"]] == grid.living
     grid.answer = lambda: (SMALL,)
     grid.surveyor._guarded(grid.site)
-    assert (grid.site.nodes, grid.control.sites_seen.away) == ((SMALL,), set())
+    assert (grid.site.nodes, grid.control.site_states.unreachable) == ((SMALL,), set())
 
 
 def test_but_not_added_nor_changed_to_what_is_seen_to_be_wrong(grid: Grid):
@@ -132,10 +132,10 @@ def test_what_was_wrong_with_a_site_is_over_when_it_is_added_anew(grid: Grid):
     grid.cases.add_site(LAB)
     grid.answer = unavailable
     grid.surveyor._guarded(grid.site)
-    assert trouble_at(grid.control.problems, "lab")
+    assert problem_of_site(grid.control.problems, "lab")
     grid.answer = lambda: (SMALL,)
     grid.cases.add_site(LAB)
-    assert not trouble_at(grid.control.problems, "lab")
+    assert not problem_of_site(grid.control.problems, "lab")
 
 
 def test_a_port_of_a_site_that_changed_while_it_was_opened_is_closed(grid: Grid):
@@ -167,14 +167,14 @@ def test_what_nobody_expected_of_a_site_ends_no_look_at_others(grid: Grid):
 
 def test_a_port_that_takes_its_time_to_close_holds_up_nobody(grid: Grid):
     grid.cases.add_site(LAB)
-    grid.control.aside = Beside(lambda: None)
+    grid.control.background = ThreadRunner(lambda: None)
     gate = threading.Event()
     grid.living[0].closing = lambda: gate.wait(120.0)
     grid.cases.remove_site("lab")
     assert "lab" not in grid.control.sites
     assert len(grid.living) == 1
     gate.set()
-    grid.control.aside.finish(120.0)
+    grid.control.background.stop(120.0)
     assert grid.living == []
 
 
@@ -217,12 +217,12 @@ def test_a_site_that_hangs_does_not_keep_others_from_being_looked_at(grid: Grid)
     ports["lab"].answer = hangs
     ports["next"].answer = lambda: (seen.set(), (SMALL, LARGE))[1]
     for _ in range(2):
-        grid.surveyor.look_around()
+        grid.surveyor.start_checks()
         assert seen.wait(120)
         seen.clear()
-        grid.surveyor._looks["next"].join(120)
+        grid.surveyor._futures["next"].join(120)
     go.set()
-    grid.surveyor._looks["lab"].join(120)
+    grid.surveyor._futures["lab"].join(120)
     assert asked == [1]
 
 
@@ -250,31 +250,31 @@ def test_a_site_that_did_not_answer_or_broke_and_is_removed_is_not_away_when_it_
         grid.answer = answer
         before = grid.site
         grid.surveyor._guarded(before)
-        assert grid.control.sites_seen.away == {"lab"}
+        assert grid.control.site_states.unreachable == {"lab"}
         grid.cases.remove_site("lab")
-        assert grid.control.sites_seen.away == set()
+        assert grid.control.site_states.unreachable == set()
         grid.surveyor._guarded(before)  # a look that was under way
-        assert grid.control.sites_seen.away == set()
+        assert grid.control.site_states.unreachable == set()
 
 
 class Far(Port):
     """In another place: what it says of itself, and which probe it knows."""
 
-    probes: list[Way]
+    probes: list[Route]
 
-    def carried(self, attempt_id: str) -> dict[str, object]:
+    def transfer_progress(self, attempt_id: str) -> dict[str, object]:
         return {}
 
-    def farm(self) -> FarmLook:
-        return FarmLook(version="", protocol=1, root="", nodes=())
+    def farm_status(self) -> FarmStatus:
+        return FarmStatus(version="", protocol=1, root="", nodes=())
 
-    def held_up(self) -> dict[str, str]:
+    def transfer_problems(self) -> dict[str, str]:
         return {}
 
-    def lacking(self, versions: Sequence[Artifact]) -> dict[str, int]:
+    def missing_sizes(self, versions: Sequence[Artifact]) -> dict[str, int]:
         return {}
 
-    def probe(self) -> Way:
+    def probe(self) -> Route:
         return self.probes.pop(0)
 
 
@@ -284,10 +284,10 @@ class Keeping(Port):
     cleared = False
     tidied = 0
 
-    def tidy(self) -> None:
+    def clean_up_previous(self) -> None:
         self.tidied += 1
 
-    def clear(self) -> None:
+    def delete_all(self) -> None:
         assert not self.closed
         self.cleared = True
 
@@ -302,12 +302,12 @@ def test_what_is_kept_for_a_site_goes_when_it_is_removed_and_not_before(grid: Gr
     grid.control.open_site = opened
     grid.cases.add_site(LAB)
     grid.cases.add_site(replace(LAB, settings={"rate": "1MiB"}), replace=True)
-    grid.control.aside.settle()
+    grid.control.background.apply_results()
     assert [(port.closed, port.cleared) for port in made] == [(True, False), (False, False)]
     grid.surveyor.survey(grid.site)
     assert [port.tidied for port in made] == [1, 1], "each once, when it became the site's"
     grid.cases.remove_site("lab")
-    grid.control.aside.settle()
+    grid.control.background.apply_results()
     assert [(port.closed, port.cleared) for port in made] == [(True, False), (True, True)]
 
 
@@ -323,7 +323,7 @@ def test_what_is_kept_for_a_farm_that_has_not_answered_goes_too_when_it_is_remov
         grid.surveyor.survey(grid.site)
     assert (away.closed, away.tidied) == (True, 0), "its bucket is not looked into each time"
     grid.cases.remove_site("lab")
-    grid.control.aside.settle()
+    grid.control.background.apply_results()
     assert (last.cleared, last.closed, last.tidied) == (True, True, 0)
 
 
@@ -338,33 +338,33 @@ def test_that_it_cannot_go_is_said(grid: Grid) -> None:
 
     grid.control.open_site = none
     grid.cases.remove_site("lab")
-    grid.control.aside.settle()
+    grid.control.background.apply_results()
     assert any("may stay there: its key is gone" in told for told in grid.warnings)
 
 
 def test_what_a_farm_said_is_forgotten_with_it(grid: Grid) -> None:
     far = Far(lambda: (SMALL,))
-    far.probes = [Way()] * 2
+    far.probes = [Route()] * 2
     grid.control.open_site = lambda site: far
     grid.cases.add_site(LAB)
     grid.surveyor.survey(grid.site)
-    assert set(grid.control.sites_seen.farms) == {"lab"}
+    assert set(grid.control.site_states.farm_statuses) == {"lab"}
     before = grid.site
     grid.cases.remove_site("lab")
-    assert grid.control.sites_seen.farms == {}
+    assert grid.control.site_states.farm_statuses == {}
     grid.surveyor.survey(before)  # a look that was under way
-    assert grid.control.sites_seen.farms == {}
+    assert grid.control.site_states.farm_statuses == {}
 
 
 def test_a_farm_that_did_not_know_probes_is_probed_again_now_and_then(grid: Grid) -> None:
-    pace = Pace(carried_bytes=1.0, seconds=1.0)
+    pace = TransferRate(transferred_bytes=1.0, seconds=1.0)
     far = Far(lambda: (SMALL,))
-    nothing = Way(round_trip_seconds=0.5)
-    far.probes = [nothing, nothing, Way(there=pace, back=pace, round_trip_seconds=9.0)]
+    nothing = Route(round_trip_seconds=0.5)
+    far.probes = [nothing, nothing, Route(upload=pace, download=pace, round_trip_seconds=9.0)]
     grid.control.open_site = lambda site: far
     grid.cases.add_site(LAB)
     for seconds, left in ((0.0, 1), (PROBE_SECONDS - 1.0, 1), (1.0, 0), (2 * PROBE_SECONDS, 0)):
         grid.clock.advance(seconds)
         grid.surveyor.survey(grid.site)
         assert len(far.probes) == left
-    assert grid.site.way == Way(there=pace, back=pace, round_trip_seconds=0.5)
+    assert grid.site.route == Route(upload=pace, download=pace, round_trip_seconds=0.5)

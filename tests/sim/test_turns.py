@@ -16,7 +16,7 @@ from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
 from gridmill.scheduler.explain import why_waiting
-from gridmill.storage.disk_usage import HouseFolder
+from gridmill.storage.disk_usage import LocalHomeFolders
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation
 
@@ -134,7 +134,7 @@ def test_a_resumed_run_goes_on_from_its_checkpoints_whatever_ran_meanwhile():
 
 def test_cleaning_removes_checkpoints_that_nothing_goes_on_from(tmp_path: Path):
     grid = simulation(lambda order: Behaviour(seconds=1e6 if order.run_id == "p-3" else 1.0))
-    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    grid.node.control.home_folders = LocalHomeFolders(tmp_path, tmp_path / "root")
     for line in ("a", "b"):
         finish(grid, grid.submit(Pipeline(name="p", jobs=(using("a", line),))))
     active = grid.submit(Pipeline(name="p", jobs=(using("a", "c"),)))
@@ -227,7 +227,7 @@ def test_a_defect_at_an_attempts_start_or_end_fails_that_attempt_and_no_other():
     broke = []
     for good in range(5):
         grid = simulation()
-        grid.node.control.catalog.newest = memory = BrokenMemory(good)
+        grid.node.control.catalog.newest_artifacts = memory = BrokenMemory(good)
         broken = grid.submit(Pipeline(name="p", jobs=(sink("load", "bad.csv"),)))
         other = grid.submit(Pipeline(name="q", jobs=(command("a"), command("b", needs=("a",)))))
         assert finish(grid, other).state == RunState.SUCCEEDED

@@ -58,13 +58,13 @@ def test_nodes_that_have_left_but_are_still_listed_fail_no_job():
 def test_a_node_that_refused_is_tried_again_where_there_is_no_other():
     grid, _ = run_with("a")
     grid.world.unfit.clear()
-    [name] = grid.node.control.bring_ups.unwilling
-    assert grid.node.control.bring_ups.unwilling == {name: {"a"}}
+    [name] = grid.node.control.bring_ups.refusing_nodes
+    assert grid.node.control.bring_ups.refusing_nodes == {name: {"a"}}
     jobs = tuple(command(name, memory_bytes=6 * 2**30) for name in "xyz")
     run = finish(grid, grid.submit(Pipeline(name="q", jobs=jobs)))
     assert run.state == RunState.SUCCEEDED
     assert "a" in [node_of(grid, one) for one in grid.world.executions]
-    assert grid.node.control.bring_ups.unwilling == {name: set()}
+    assert grid.node.control.bring_ups.refusing_nodes == {name: set()}
 
 
 def test_nodes_that_lie_are_left_aside_and_an_honest_one_is_waited_for():

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from test_races import command, finish, service, simulation
 
-from gridmill.control.garbage import History, Records, forget, lineage, versions_to_forget
+from gridmill.control.garbage import (
+    GarbageSnapshot,
+    UnusedRecords,
+    deletable_versions,
+    delete_records,
+    lineage,
+)
 from gridmill.control.usecases.service import Service
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Output
 from gridmill.domain.job import Job
@@ -20,12 +26,12 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source, SqlSource
 from gridmill.domain.states import JobState, RunState
-from gridmill.domain.usage import Waste
+from gridmill.domain.usage import ReclaimableItem
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
 from gridmill.ports.store import Put
 from gridmill.scheduler.history import PER_JOB
-from gridmill.storage.disk_usage import HouseFolder
-from gridmill.storage.root import Root
+from gridmill.storage.disk_usage import LocalHomeFolders
+from gridmill.storage.root import StorageRoot
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation
 from gridmill.testing.store_samples import a_job_run, a_run
@@ -212,7 +218,7 @@ def test_a_sinks_table_is_removed_as_a_whole(grid: Simulation, cases: Service) -
 
 def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) -> None:
     grid = simulation(lambda order: Behaviour(seconds=1.0), memory=32 * 2**30)
-    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    grid.node.control.home_folders = LocalHomeFolders(tmp_path, tmp_path / "root")
     job = replace(command("a", cache=False), retain=Retention(versions=2))
     runs = [grid.submit(Pipeline(name="p", jobs=(job,)), force=False)]
     finish(grid, runs[0])
@@ -252,7 +258,7 @@ def test_a_version_knows_the_code_it_was_made_with_and_only_that() -> None:
 
 def test_cleaning_retires_old_versions_of_a_sink_and_leaves_its_table(tmp_path: Path) -> None:
     grid = simulation()
-    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    grid.node.control.home_folders = LocalHomeFolders(tmp_path, tmp_path / "root")
     job = replace(
         a_job_run("p-1", "t"), pipeline="p", job=replace(command("t"), retain=Retention(versions=1))
     )
@@ -282,14 +288,14 @@ def test_cleaning_takes_the_rest_of_a_removal_that_was_cut_short(
         raise KeyboardInterrupt
 
     grid = simulation()
-    grid.node.control.house = HouseFolder(tmp_path, tmp_path / "root")
+    grid.node.control.home_folders = LocalHomeFolders(tmp_path, tmp_path / "root")
     for folder in ("sinks/w/t/table", "models/w/m/1"):
         (tmp_path / "root" / folder).mkdir(parents=True)
         (tmp_path / "root" / folder / "x").touch()
     monkeypatch.setattr("gridmill.storage.root.rmtree", die)
     for uri in ("sinks/w/t", "models/w/m/1"):
         with pytest.raises(KeyboardInterrupt):
-            Root(tmp_path / "root", bundles=tmp_path).remove(uri)
+            StorageRoot(tmp_path / "root", bundles=tmp_path).remove(uri)
     assert len([path for path in tmp_path.rglob("x") if path.is_file()]) == 2
     assert {one.kind for one in service(grid).clean()} == {"output"}
     assert not list(tmp_path.rglob("x"))
@@ -342,11 +348,11 @@ def test_records_of_removed_versions_stay_while_anything_may_ask_for_them() -> N
     young = model(5, 1.0, created=50 * day, removed=True)
     last = model(6, 1.0, created=0.0, removed=True)
     user = model(1, 1.0, "w/user", created=60 * day, made_from=("w/m@2",))
-    records = Records(artifacts=(user, last, young, *reversed(old)), runs=())
+    records = GarbageSnapshot(artifacts=(user, last, young, *reversed(old)), runs=())
     needed = lineage(records.artifacts)
     assert needed == {"w/user@1", "w/m@2"}
     lying = frozenset({old[2].output.uri})
-    assert versions_to_forget(records, needed, 40 * day, lying) == {"w/m@1", "w/m@4"}
+    assert deletable_versions(records, needed, 40 * day, lying) == {"w/m@1", "w/m@4"}
 
 
 def test_a_removed_version_that_a_run_found_unchanged_stays_as_long_as_that_run() -> None:
@@ -370,7 +376,7 @@ def test_a_run_that_is_resumed_meanwhile_is_not_forgotten_nor_what_it_tells_of()
     removed = model(1, 1.0, removed=True)
     grid.store.commit([Put(noun=removed, expected=0)])
     version = grid.store.get(Artifact, removed.id)
-    forget(grid.store, History(runs=(record,), versions=(version,)))
+    delete_records(grid.store, UnusedRecords(runs=(record,), versions=(version,)))
     assert grid.store.get(Artifact, removed.id) is not None
     assert grid.store.get(Run, run.id) is not None
     assert grid.store.list(JobRun, parent=run.id)
@@ -391,7 +397,7 @@ def test_what_attempts_used_is_kept_as_far_as_sizes_are_learned_from_it() -> Non
     assert not _named(service(grid).clean(), "measurement")
 
 
-def _named(found: tuple[Waste, ...], kind: str) -> list[str]:
+def _named(found: tuple[ReclaimableItem, ...], kind: str) -> list[str]:
     return [one.name for one in found if one.kind == kind]
 
 

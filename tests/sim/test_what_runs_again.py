@@ -10,7 +10,7 @@ from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.job import Job
-from gridmill.domain.manifest import FileTrouble, Trouble
+from gridmill.domain.manifest import FileProblem, FileProblemKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.provenance import CodeFile, CodeList, Provenance
 from gridmill.domain.run import JobRun, Run
@@ -228,7 +228,7 @@ def test_a_version_that_was_removed_or_lost_files_is_not_restored(grid: Simulati
     grid.storage.code["src/a.py"] = "1"
     assert planned(grid, command("clean"))["clean"] == "file src/a.py changed (compared with p/clean@2)"
     made = run(grid, ROWS.__class__(**{**_fields(ROWS), "dataset": DatasetSpec(sql="select 2", time="t")}))
-    grid.storage.wrong["p/rows@1"] = (FileTrouble(path="x", trouble=Trouble.MISSING),)
+    grid.storage.wrong["p/rows@1"] = (FileProblem(path="x", kind=FileProblemKind.MISSING),)
     again = run(grid, job_of(grid, made, "rows").job)
     assert states(grid, again) == {"rows": "succeeded"}
     assert "p/rows@1" in reason(grid, again, "rows")

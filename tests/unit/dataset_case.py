@@ -11,7 +11,7 @@ from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.run import run
 from gridmill.jobs.tables import columns_of, open_table, plain_schema
@@ -44,7 +44,7 @@ class DatasetCase:
             )
             for key, o in self.tables.items()
         )
-        order = Order(
+        order = AttemptOrder(
             attempt_id=attempt,
             token="t",
             run_id="p-1",

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.jobs.context import JobContext
@@ -101,7 +101,7 @@ def prediction_context(
 def context_of(root: Path, job: Job, inputs: dict[str, Artifact], cpus: float = 1) -> JobContext:
     work = root / "work" / job.name
     work.mkdir(parents=True, exist_ok=True)
-    order = Order(
+    order = AttemptOrder(
         attempt_id=f"p-1.{job.name}.1",
         token="t",
         run_id="p-1",

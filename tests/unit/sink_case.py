@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Input, Output
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source
 from gridmill.jobs.context import JobContext
@@ -31,7 +31,7 @@ class SinkCase:
         name = attempt or f"p-1.s.{self.attempts}"
         work = self.folder / "work" / name
         work.mkdir(parents=True, exist_ok=True)
-        order = Order(
+        order = AttemptOrder(
             attempt_id=name,
             token="t",
             run_id="p-1",

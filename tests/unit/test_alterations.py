@@ -10,7 +10,7 @@ from gridmill.domain.sink import Constraint, Outage, SinkSpec
 from gridmill.domain.sink_overrides import (
     Alterations,
     AlterVerb,
-    Change,
+    SinkChange,
     SinkPart,
     altered,
     altered_pipeline,
@@ -27,8 +27,8 @@ OUTAGE = Outage(time="at", begins="2024-01-01", ends="2024-01-02")
 SPEC = SinkSpec(source=Source(path="a.csv"), constraints=(PRICE,), metrics={"n": "count(*)"})
 
 
-def apply(*changes: Change, spec: SinkSpec = SPEC) -> tuple[Change, ...]:
-    kept: tuple[Change, ...] = ()
+def apply(*changes: SinkChange, spec: SinkSpec = SPEC) -> tuple[SinkChange, ...]:
+    kept: tuple[SinkChange, ...] = ()
     for change in changes:
         kept = with_change(spec, kept, change)
     return kept
@@ -40,9 +40,9 @@ def test_each_part_is_added_and_removed() -> None:
         change_of(ADD, Constraint(unique=("id",))),
         change_of(ADD, "sum(price)", metric="revenue"),
         change_of(ADD, OUTAGE),
-        Change(verb=REMOVE, part=SinkPart.SOURCE, key="a.csv"),
-        Change(verb=REMOVE, part=SinkPart.CONSTRAINT, key="price: less than 0"),
-        Change(verb=REMOVE, part=SinkPart.METRIC, key="n"),
+        SinkChange(verb=REMOVE, part=SinkPart.SOURCE, key="a.csv"),
+        SinkChange(verb=REMOVE, part=SinkPart.CONSTRAINT, key="price: less than 0"),
+        SinkChange(verb=REMOVE, part=SinkPart.METRIC, key="n"),
     )
     now = altered(SPEC, kept)
     assert now.source.paths == ("b.csv",)
@@ -57,11 +57,11 @@ def test_each_part_is_added_and_removed() -> None:
     [
         (change_of(ADD, PRICE), "already has the constraint 'price: less than 0'"),
         (change_of(ADD, "a.csv"), "already has the source"),
-        (Change(verb=REMOVE, part=SinkPart.METRIC, key="m"), "has no metric 'm'"),
-        (Change(verb=REMOVE, part=SinkPart.SOURCE, key="a.csv"), "the only source"),
+        (SinkChange(verb=REMOVE, part=SinkPart.METRIC, key="m"), "has no metric 'm'"),
+        (SinkChange(verb=REMOVE, part=SinkPart.SOURCE, key="a.csv"), "the only source"),
     ],
 )
-def test_what_is_there_is_not_added_and_what_is_not_is_not_removed(change: Change, message: str) -> None:
+def test_what_is_there_is_not_added_and_what_is_not_is_not_removed(change: SinkChange, message: str) -> None:
     with pytest.raises(InputError, match=message):
         apply(change)
 
@@ -72,10 +72,10 @@ KEYS = st.sampled_from(["price: less than 0", "id: there before"])
 @given(st.lists(st.tuples(st.sampled_from([ADD, REMOVE]), KEYS), max_size=8))
 def test_after_any_changes_what_was_said_last_holds(steps: list[tuple[AlterVerb, str]]) -> None:
     of = {"price: less than 0": PRICE, "id: there before": Constraint(unique=("id",))}
-    kept: tuple[Change, ...] = ()
+    kept: tuple[SinkChange, ...] = ()
     there = {"price: less than 0"}
     for verb, key in steps:
-        change = Change(
+        change = SinkChange(
             verb=verb, part=SinkPart.CONSTRAINT, key=key, constraint=of[key] if verb == ADD else None
         )
         if (key in there) == (verb == ADD):
@@ -90,7 +90,7 @@ def test_after_any_changes_what_was_said_last_holds(steps: list[tuple[AlterVerb,
 
 
 def test_what_is_taken_back_is_altered_no_more() -> None:
-    assert apply(change_of(ADD, "b.csv"), Change(verb=REMOVE, part=SinkPart.SOURCE, key="b.csv")) == ()
+    assert apply(change_of(ADD, "b.csv"), SinkChange(verb=REMOVE, part=SinkPart.SOURCE, key="b.csv")) == ()
 
 
 def test_only_the_sink_of_that_name() -> None:

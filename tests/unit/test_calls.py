@@ -20,12 +20,12 @@ from gridmill.domain.states import RunState
 from gridmill.errors import InputError, NotFoundError, UnavailableError, UnreachedError
 from gridmill.ports.usecases import use_case
 from gridmill.rpc import server
-from gridmill.rpc.client import SOCKET, Link, connect_to, differences, give_way
+from gridmill.rpc.client import SOCKET, ClientLink, ask_to_end, connect_to, differences
 from gridmill.rpc.protocol import REQUEST_BYTES, BrokenFrameError, Hello, receive_frame, send_frame
 from gridmill.rpc.server import peer_pid
 from gridmill.settings import as_variables, chosen_variables, read_settings
 from gridmill.testing.fake_grid import Act, FakeGrid
-from gridmill.testing.local_calls import Served
+from gridmill.testing.local_calls import ServedGrid
 from gridmill.version import __version__
 
 DEMO = Pipeline(name="demo", jobs=(Job(name="first", command=CommandSpec(run="true")),))
@@ -38,24 +38,26 @@ def fake() -> FakeGrid:
 
 
 @pytest.fixture
-def served(fake: FakeGrid, tmp_path: Path) -> Iterator[Served]:
-    it = Served(fake, tmp_path, stays=False)
+def served(fake: FakeGrid, tmp_path: Path) -> Iterator[ServedGrid]:
+    it = ServedGrid(fake, tmp_path, stays=False)
     yield it
     it.stop()
 
 
-def dial(home: Path, hello: Hello = HELLO, warn: Callable[[str], None] = print) -> Link:
+def dial(home: Path, hello: Hello = HELLO, warn: Callable[[str], None] = print) -> ClientLink:
     return connect_to(home / SOCKET, hello, warn)
 
 
-def keeping(served: Served) -> threading.Thread:
+def keeping(served: ServedGrid) -> threading.Thread:
     """What ends a control node when nobody is here."""
     thread = threading.Thread(target=served.attendance.keep, args=(lambda: False,))
     thread.start()
     return thread
 
 
-def test_a_run_that_its_client_waits_for_ends_with_it(fake: FakeGrid, served: Served, tmp_path: Path) -> None:
+def test_a_run_that_its_client_waits_for_ends_with_it(
+    fake: FakeGrid, served: ServedGrid, tmp_path: Path
+) -> None:
     first, second = dial(tmp_path), dial(tmp_path)
     mine = first.grid(attend=True).start_run(DEMO).run.id
     other = second.grid(attend=True).start_run(replace(DEMO, name="other")).run.id
@@ -79,7 +81,7 @@ def test_a_run_that_its_client_waits_for_ends_with_it(fake: FakeGrid, served: Se
 
 
 def test_a_client_that_goes_well_is_waited_for_to_no_purpose_only_where_others_are_here(
-    served: Served, tmp_path: Path
+    served: ServedGrid, tmp_path: Path
 ) -> None:
     first, second = dial(tmp_path), dial(tmp_path)
     first.close()  # at once: the control node stays for the second
@@ -92,7 +94,7 @@ def test_a_client_that_goes_well_is_waited_for_to_no_purpose_only_where_others_a
     assert len(served.attendance.views()) == 1
 
 
-def test_whom_the_end_meets_asks_the_next_one(served: Served, tmp_path: Path) -> None:
+def test_whom_the_end_meets_asks_the_next_one(served: ServedGrid, tmp_path: Path) -> None:
     link = dial(tmp_path)
     assert link.grid().runs().items == ()
     served.attendance.end()
@@ -102,11 +104,13 @@ def test_whom_the_end_meets_asks_the_next_one(served: Served, tmp_path: Path) ->
         dial(tmp_path)
     served.stop()
     assert link.wait_for_end(10)
-    assert link.is_gone()
+    assert link.has_ended()
     link.close()
 
 
-def test_a_call_under_way_is_finished_before_the_end(fake: FakeGrid, served: Served, tmp_path: Path) -> None:
+def test_a_call_under_way_is_finished_before_the_end(
+    fake: FakeGrid, served: ServedGrid, tmp_path: Path
+) -> None:
     run = fake.start_run(DEMO).run.id
     link, found = dial(tmp_path), list[object]()
     waiting = threading.Thread(
@@ -121,7 +125,7 @@ def test_a_call_under_way_is_finished_before_the_end(fake: FakeGrid, served: Ser
 
 
 def test_runs_of_a_client_that_is_back_are_its_own_again(
-    fake: FakeGrid, served: Served, tmp_path: Path
+    fake: FakeGrid, served: ServedGrid, tmp_path: Path
 ) -> None:
     run = fake.start_run(DEMO).run.id
     link = dial(tmp_path, replace(HELLO, attends=(run,)))
@@ -132,7 +136,7 @@ def test_runs_of_a_client_that_is_back_are_its_own_again(
     link._sign.close()
 
 
-def test_who_starts_it_is_waited_for(served: Served) -> None:
+def test_who_starts_it_is_waited_for(served: ServedGrid) -> None:
     release = served.attendance.hold()
     keeper = keeping(served)
     keeper.join(0.2)
@@ -142,21 +146,21 @@ def test_who_starts_it_is_waited_for(served: Served) -> None:
     assert not keeper.is_alive()
 
 
-def test_one_that_comes_to_stay_asks_for_way(served: Served, tmp_path: Path) -> None:
-    give_way(dial(tmp_path))
-    assert served.gave_way
+def test_one_that_comes_to_stay_asks_for_way(served: ServedGrid, tmp_path: Path) -> None:
+    ask_to_end(dial(tmp_path))
+    assert served.ended_for_server
 
 
-def test_warnings_reach_clients(served: Served, tmp_path: Path) -> None:
+def test_warnings_reach_clients(served: ServedGrid, tmp_path: Path) -> None:
     said: list[str] = []
     link = dial(tmp_path, warn=said.append)
     while not said:  # it is told once it is welcome
-        served.attendance.tell("the disk is full")
+        served.attendance.warn_clients("the disk is full")
         link.grid().runs()
     assert set(said) == {"the disk is full"}
 
 
-def test_errors_arrive_as_what_they_are(served: Served, tmp_path: Path) -> None:
+def test_errors_arrive_as_what_they_are(served: ServedGrid, tmp_path: Path) -> None:
     grid = dial(tmp_path).grid()
     with pytest.raises(NotFoundError, match="none-1"):
         grid.run("none-1")
@@ -166,7 +170,7 @@ def test_errors_arrive_as_what_they_are(served: Served, tmp_path: Path) -> None:
         use_case("_private")
 
 
-def test_a_bundle_goes_as_it_is(fake: FakeGrid, served: Served, tmp_path: Path) -> None:
+def test_a_bundle_goes_as_it_is(fake: FakeGrid, served: ServedGrid, tmp_path: Path) -> None:
     grid = dial(tmp_path).grid()
     grid.put_bundle("ab" * 32, bytes(range(256)))
     assert fake._bundles["ab" * 32] == bytes(range(256))
@@ -175,7 +179,7 @@ def test_a_bundle_goes_as_it_is(fake: FakeGrid, served: Served, tmp_path: Path) 
 @pytest.mark.parametrize(
     "sent", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1\xff\xff\xff\xff", b"\0\0\0\1\0\0\0\2no", b""]
 )
-def test_what_is_no_client_is_turned_away(served: Served, tmp_path: Path, sent: bytes) -> None:
+def test_what_is_no_client_is_turned_away(served: ServedGrid, tmp_path: Path, sent: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(tmp_path / SOCKET))
         stranger.sendall(sent)
@@ -208,7 +212,9 @@ def test_a_frame_that_ends_early_or_is_too_large_is_broken() -> None:
             receive_frame(theirs)
 
 
-def test_an_answer_that_does_not_come_is_not_known(served: Served, tmp_path: Path, fake: FakeGrid) -> None:
+def test_an_answer_that_does_not_come_is_not_known(
+    served: ServedGrid, tmp_path: Path, fake: FakeGrid
+) -> None:
     run = fake.start_run(DEMO).run.id
     link, failed = dial(tmp_path), list[Exception]()
 
@@ -228,7 +234,7 @@ def test_an_answer_that_does_not_come_is_not_known(served: Served, tmp_path: Pat
     fake.stop_run(run)
 
 
-def test_a_child_that_a_client_forked_does_not_keep_it_here(served: Served, tmp_path: Path) -> None:
+def test_a_child_that_a_client_forked_does_not_keep_it_here(served: ServedGrid, tmp_path: Path) -> None:
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
@@ -252,7 +258,7 @@ def test_a_child_that_a_client_forked_does_not_keep_it_here(served: Served, tmp_
 
 
 def test_a_client_that_ends_before_it_is_looked_at_is_gone_whoever_holds_its_connection(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_ended, looked = threading.Event(), threading.Event()
 
@@ -284,7 +290,7 @@ def test_a_client_that_ends_before_it_is_looked_at_is_gone_whoever_holds_its_con
         assert not keeper.is_alive()
 
 
-def test_a_child_that_was_forked_is_a_client_of_its_own(served: Served, tmp_path: Path) -> None:
+def test_a_child_that_was_forked_is_a_client_of_its_own(served: ServedGrid, tmp_path: Path) -> None:
     script = (
         "import os, sys, gridmill\n"
         "from gridmill import CommandSpec, Job, Pipeline\n"
@@ -301,7 +307,7 @@ def test_a_child_that_was_forked_is_a_client_of_its_own(served: Served, tmp_path
         "    client.stop(run)\n"
         "os._exit(0)\n"
     )
-    keep = threading.Thread(target=served.attendance.keep, args=(served.over.is_set,))
+    keep = threading.Thread(target=served.attendance.keep, args=(served.ended.is_set,))
     served.attendance.stays = True
     keep.start()
     done = subprocess.run(
@@ -312,7 +318,7 @@ def test_a_child_that_was_forked_is_a_client_of_its_own(served: Served, tmp_path
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    served.over.set()
+    served.ended.set()
     served.attendance.wake()
     keep.join(30)
 

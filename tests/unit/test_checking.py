@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import FileTrouble
+from gridmill.domain.manifest import FileProblem
 from gridmill.errors import DataError
 from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.transfer import verify
@@ -79,7 +79,7 @@ def test_links_are_a_part_of_a_version(
     write_manifest(tmp_path, new_manifest(version(), list_contents(folder)))
     assert find_troubles(tmp_path, version(), read_all=True) == ()
     change(folder / "deep/link")
-    assert [one.told for one in find_troubles(tmp_path, version())] == [said]
+    assert [one.text for one in find_troubles(tmp_path, version())] == [said]
 
 
 def test_links_of_a_version_whose_links_were_never_listed_are_not_checked(tmp_path: Path, folder: Path):
@@ -110,9 +110,9 @@ def test_large_versions_are_read_only_where_a_time_has_changed(
     monkeypatch.setattr(verify, "SMALL_BYTES", 0)
     keeping_times(folder / "a", "54321")
     assert find_troubles(tmp_path, version()) == ()
-    assert [one.told for one in find_troubles(tmp_path, version(), read_all=True)] == ["a was changed"]
+    assert [one.text for one in find_troubles(tmp_path, version(), read_all=True)] == ["a was changed"]
     os.utime(folder / "a", ns=(1, 1))
-    assert [one.told for one in find_troubles(tmp_path, version())] == ["a was changed"]
+    assert [one.text for one in find_troubles(tmp_path, version())] == ["a was changed"]
 
 
 def test_other_files_of_a_table_are_of_its_other_versions(tmp_path: Path):
@@ -124,7 +124,7 @@ def test_other_files_of_a_table_are_of_its_other_versions(tmp_path: Path):
     check_inputs(tmp_path, [version(ArtifactKind.SINK)])
     (made / "one.parquet").unlink()
     found = find_troubles(tmp_path, version(ArtifactKind.SINK))
-    assert found == (FileTrouble(path="one.parquet", trouble="missing"),)
+    assert found == (FileProblem(path="one.parquet", kind="missing"),)
 
 
 def test_a_version_of_before_there_were_manifests_is_not_checked(tmp_path: Path):

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import Trouble
+from gridmill.domain.manifest import FileProblemKind
 from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.transfer import verify as checking
 from gridmill.transfer.contents import list_contents
@@ -70,16 +70,16 @@ def test_what_differs_is_what_is_told(
         change(random, folder)
     after = there(folder)
     wanted = {
-        Trouble.MISSING: len(before.keys() - after.keys()),
-        Trouble.EXTRA: len(after.keys() - before.keys()),
-        Trouble.CHANGED: sum(before[name] != after[name] for name in before.keys() & after.keys()),
+        FileProblemKind.MISSING: len(before.keys() - after.keys()),
+        FileProblemKind.EXTRA: len(after.keys() - before.keys()),
+        FileProblemKind.CHANGED: sum(before[name] != after[name] for name in before.keys() & after.keys()),
     }
-    told = [one.trouble for one in verify(tmp_path, version, {}).troubles]
-    assert {kind: told.count(kind) for kind in Trouble} == wanted
-    quick = [one.trouble for one in find_troubles(tmp_path, version)]
+    told = [one.kind for one in verify(tmp_path, version, {}).file_problems]
+    assert {kind: told.count(kind) for kind in FileProblemKind} == wanted
+    quick = [one.kind for one in find_troubles(tmp_path, version)]
     if small:
         assert sorted(quick) == sorted(told)
     else:
-        assert {kind: quick.count(kind) for kind in (Trouble.MISSING, Trouble.EXTRA)} == {
-            kind: wanted[kind] for kind in (Trouble.MISSING, Trouble.EXTRA)
+        assert {kind: quick.count(kind) for kind in (FileProblemKind.MISSING, FileProblemKind.EXTRA)} == {
+            kind: wanted[kind] for kind in (FileProblemKind.MISSING, FileProblemKind.EXTRA)
         }

@@ -18,7 +18,7 @@ from gridmill.domain.pod_protocol import EventType
 from gridmill.domain.views import RunView
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
-from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.testing.fake_grid import Act, FakeGrid
 
 FILE = """\
@@ -52,7 +52,7 @@ class Cli:
         self.out = self.err = ""
 
     def __call__(self, *words: str | Path) -> int:
-        client = Client(home_settings(self.home), dial=lambda: Dialled(grid=self.fake, close=lambda: None))
+        client = Client(home_settings(self.home), dial=lambda: OpenGrid(grid=self.fake, close=lambda: None))
         given = [str(word) for word in words]
         code: object = 0
         try:

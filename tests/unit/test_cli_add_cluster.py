@@ -9,12 +9,12 @@ from tests.unit.test_cli import Cli
 
 from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.join import invite
-from gridmill.farm.main import Running
-from gridmill.farm.tenant import Source
+from gridmill.farm.main import RunningFarm
+from gridmill.farm.tenant import Tenant
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
+def running() -> Iterator[RunningFarm]:
     with open_folder() as folder, farm(folder / "farm") as started:
         yield started
 
@@ -24,16 +24,16 @@ def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
     return Cli(tmp_path, capfd)
 
 
-def at(running: Running) -> str:
+def at(running: RunningFarm) -> str:
     return running.server.address.removeprefix("https://")
 
 
-def line(running: Running) -> tuple[str, ...]:
+def line(running: RunningFarm) -> tuple[str, ...]:
     secret = invite(running.farm.records, running.farm.now())
     return "--controller", at(running), "--join", f"{running.farm.authority.fingerprint}:{secret}"
 
 
-def test_what_is_wrong_spends_no_join_line(running: Running, cli: Cli) -> None:
+def test_what_is_wrong_spends_no_join_line(running: RunningFarm, cli: Cli) -> None:
     cli.fake.add_site(Site(name="other", kind=SiteKind.SLURM))
     asked = line(running)
     for words, wrong in (
@@ -48,12 +48,12 @@ def test_what_is_wrong_spends_no_join_line(running: Running, cli: Cli) -> None:
     ):
         assert cli("add", "cluster", *words) in (2, 5)
         assert wrong in cli.err
-    assert not running.farm.records.all(Source)
+    assert not running.farm.records.all(Tenant)
     assert cli("add", "cluster", "far", *asked, "--set", "rate=1MiB") == 0, cli.err
-    assert len(running.farm.records.all(Source)) == 1
+    assert len(running.farm.records.all(Tenant)) == 1
 
 
-def test_a_cluster_that_is_joined_anew_keeps_its_settings(running: Running, cli: Cli) -> None:
+def test_a_cluster_that_is_joined_anew_keeps_its_settings(running: RunningFarm, cli: Cli) -> None:
     assert cli("add", "cluster", "far", *line(running), "--set", "rate=1MiB") == 0, cli.err
     assert cli("add", "cluster", "far", "--controller", at(running)) == 0, cli.err
     [site] = [one for one in cli.fake.sites().items if one.name == "far"]

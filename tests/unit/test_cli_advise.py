@@ -15,7 +15,7 @@ from gridmill.errors import ConflictError, JobError, NotFoundError
 from gridmill.http.server import serve
 from gridmill.scheduler.advice import advise as advised
 from gridmill.sdk.client import Client
-from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.sdk.grid_http import over_tcp
 from gridmill.testing.fake_grid import FakeGrid
 from gridmill.testing.fake_nouns import ADVISED, known_of, parallel_attempt
@@ -53,7 +53,7 @@ def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
 
 
 def client_of(grid: FakeGrid, home: Path) -> Client:
-    return Client(home_settings(home), dial=lambda: Dialled(grid=grid, close=lambda: None))
+    return Client(home_settings(home), dial=lambda: OpenGrid(grid=grid, close=lambda: None))
 
 
 def test_it_is_told_in_words_and_a_table(cli: Cli) -> None:

@@ -11,7 +11,7 @@ from gridmill.domain.backfill import Backfill
 from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import PipelineError
 from gridmill.sdk.client import Client
-from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.testing.fake_grid import FakeGrid
 
 FILE = """\
@@ -83,7 +83,7 @@ def test_a_run_takes_no_range(cli: Cli) -> None:
 def test_each_chunk_has_its_bounds_in_it_and_the_values_that_were_given(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(FILE)
-    client = Client(home_settings(tmp_path / "h"), dial=lambda: Dialled(grid=Kept(), close=lambda: None))
+    client = Client(home_settings(tmp_path / "h"), dial=lambda: OpenGrid(grid=Kept(), close=lambda: None))
     client.start_backfill(file, begins="2013-01-01", ends="2013-01-10", every=7 * 86_400, set={"rate": 2})
     said = [chunk.pipeline.jobs[0].command.run for chunk in Kept.chunks]
     assert said == ["echo 2013-01-01 2013-01-08 2", "echo 2013-01-08 2013-01-10 2"]
@@ -109,7 +109,7 @@ def test_chunks_of_a_kept_one_have_its_values_its_code_and_not_its_text(tmp_path
     file.write_text(
         "resource: other\ntype: command\n---\npipeline: more\njobs: {a: {command: b}}\n---\n" + FILE
     )
-    client = Client(home_settings(tmp_path / "h"), dial=lambda: Dialled(grid=Kept(), close=lambda: None))
+    client = Client(home_settings(tmp_path / "h"), dial=lambda: OpenGrid(grid=Kept(), close=lambda: None))
     with pytest.raises(PipelineError, match="parameter `rate`"):
         client.apply(file, set={"rate": 3})  # the other pipeline has none
     client.apply(file)

@@ -8,7 +8,7 @@ from test_cli import Cli
 
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client
-from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.testing.fake_grid import Act
 
 
@@ -71,7 +71,7 @@ def test_a_length_below_one_is_refused(cli: Cli) -> None:
 
 
 def test_states_in_python(cli: Cli) -> None:
-    client = Client(home_settings(cli.home), dial=lambda: Dialled(grid=cli.fake, close=lambda: None))
+    client = Client(home_settings(cli.home), dial=lambda: OpenGrid(grid=cli.fake, close=lambda: None))
     assert [run.id for run in client.list_runs(states=["failed"])] == ["demo-4", "demo-2"]
     with pytest.raises(InputError, match="'faild' is not a state"):
         client.list_runs(states=["faild"])

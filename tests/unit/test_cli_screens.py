@@ -17,7 +17,7 @@ from gridmill.cli.tables import FittedTable, table
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.metrics import headline
 from gridmill.domain.provenance import FIRST, SAME
-from gridmill.domain.resource import Use
+from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView, RunView
 from gridmill.testing.store_samples import a_job_run, a_run, an_attempt
@@ -111,7 +111,7 @@ def ended(name: str) -> JobView:
     attempt = replace(
         an_attempt(1, run_id="p-1"),
         given=Amounts(cpus=2.0, memory_bytes=1100 * MIB),
-        use=Use(wall_seconds=4000.0, cpu_seconds=7000.0, peak_memory_bytes=1000 * MIB),
+        use=MeasuredUse(wall_seconds=4000.0, cpu_seconds=7000.0, peak_memory_bytes=1000 * MIB),
     )
     return JobView(job=made, attempts=(attempt,), metrics=LEARNED)
 

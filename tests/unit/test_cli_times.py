@@ -15,7 +15,7 @@ from test_cli import Cli
 
 from gridmill import domain as model
 from gridmill.cli.session import TIMES, with_times, written
-from gridmill.cli.show import Known
+from gridmill.cli.show import PipelineWithRun
 from gridmill.codec import encode
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
@@ -25,9 +25,18 @@ from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import JobView, RunView, ScheduleView
 
 NAMES = frozenset().union(*TIMES.values())
-NOT_SHOWN = {"AliasMove", "CodeList", "Heartbeat", "Measurement", "Plan", "PodEvent", "Provenance", "Verdict"}
+NOT_SHOWN = {
+    "AliasMove",
+    "CodeList",
+    "Heartbeat",
+    "Measurement",
+    "Plan",
+    "PodEvent",
+    "Provenance",
+    "DueDecision",
+}
 """Nouns that no command prints as JSON."""
-ELSEWHERE = {"SourceLine"}
+ELSEWHERE = {"TenantView"}
 """Of a farm's records."""
 NOT_TIMES = {("PlannedJob", "ends")}
 """Fields that are called like a time and are seconds from the start of a run."""
@@ -79,7 +88,7 @@ def test_a_run_its_jobs_and_a_schedule() -> None:
 def test_but_for_times_it_is_what_the_codec_writes() -> None:
     pipeline = Pipeline(name="w", jobs=(Job(name="a", command=CommandSpec(run=("x", "y"))),))
     assert json.loads(encode(with_times(pipeline))) == json.loads(encode(pipeline))
-    fields = Known(pipeline=pipeline, last=None).fields()
+    fields = PipelineWithRun(pipeline=pipeline, last=None).fields()
     assert {**json.loads(encode(with_times(pipeline))), "file": None, "last_run": None} == json.loads(
         encode(fields)
     )

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.control.steps.begin import check_wishes
+from gridmill.control.steps.begin import check_resource_settings
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.route import Staging
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import make_resource
-from gridmill.sites.farm.buckets import HOLDS, Carriers, Lot, check
-from gridmill.sites.farm.staging import HomeCarrying
+from gridmill.sites.farm.buckets import HOLDS, BucketEndpoints, BucketPrefix, check
+from gridmill.sites.farm.staging import HomeAttemptData
 
 
 def cluster(**settings: str) -> Site:
@@ -27,21 +27,21 @@ def resource(staging: Staging | None) -> Resource:
 def test_where_nothing_is_carried_staging_is_refused() -> None:
     for kind in (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY):
         site = Site(name="far", kind=kind)
-        check_wishes(resource(None), site)
+        check_resource_settings(resource(None), site)
         with pytest.raises(InputError, match=f"{kind} site") as told:
-            check_wishes(resource(Staging.DIRECT), site)
+            check_resource_settings(resource(Staging.DIRECT), site)
         assert told.value.place == "resource trainer: staging"
 
 
 def test_a_cluster_without_a_bucket_says_how_it_gets_one() -> None:
-    check_wishes(resource(None), cluster())
-    check_wishes(resource(Staging.DIRECT), cluster())
-    check_wishes(resource(Staging.EXPORT), cluster(export="s3://bucket"))
+    check_resource_settings(resource(None), cluster())
+    check_resource_settings(resource(Staging.DIRECT), cluster())
+    check_resource_settings(resource(Staging.EXPORT), cluster(export="s3://bucket"))
     with pytest.raises(InputError, match="no bucket") as told:
-        check_wishes(resource(Staging.EXPORT), cluster())
+        check_resource_settings(resource(Staging.EXPORT), cluster())
     assert "configure site far --export" in told.value.hint
     with pytest.raises(InputError, match="no bucket") as told:
-        check_wishes(resource(Staging.SHARED), cluster(export="s3://bucket"))
+        check_resource_settings(resource(Staging.SHARED), cluster(export="s3://bucket"))
     assert "configure site far --shared" in told.value.hint
 
 
@@ -64,26 +64,26 @@ def test_a_setting_that_cannot_be_is_told_with_its_place(settings: dict[str, str
 
 def test_what_is_direct_goes_through_the_farm_itself(tmp_path: Path) -> None:
     farm = object()
-    carriers = Carriers(farm, cluster(), "me", tmp_path)  # type: ignore[arg-type]
-    assert carriers.carrier(Staging.DIRECT, {}) is farm
+    carriers = BucketEndpoints(farm, cluster(), "me", tmp_path)  # type: ignore[arg-type]
+    assert carriers.endpoint(Staging.DIRECT, {}) is farm
     with pytest.raises(InputError, match="staging: export"):
-        carriers.carrier(Staging.EXPORT, {})
-    HomeCarrying(farm, tmp_path, tmp_path, tmp_path / "far/carried", carriers=carriers).close()  # type: ignore[arg-type]
+        carriers.endpoint(Staging.EXPORT, {})
+    HomeAttemptData(farm, tmp_path, tmp_path, tmp_path / "far/carried", carriers=carriers).close()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("end", [Carriers.clear, Carriers.close])
+@pytest.mark.parametrize("end", [BucketEndpoints.clear, BucketEndpoints.close])
 def test_a_transfer_that_is_late_keeps_nothing_where_all_was_given_up(
-    tmp_path: Path, end: Callable[[Carriers], None]
+    tmp_path: Path, end: Callable[[BucketEndpoints], None]
 ) -> None:
-    root, lot = f"file://{tmp_path}/bucket", Lot(url=f"file://{tmp_path}/bucket/kept/me")
-    carriers = Carriers(object(), cluster(), "me", tmp_path / "far")  # type: ignore[arg-type]
+    root, lot = f"file://{tmp_path}/bucket", BucketPrefix(url=f"file://{tmp_path}/bucket/kept/me")
+    carriers = BucketEndpoints(object(), cluster(), "me", tmp_path / "far")  # type: ignore[arg-type]
     carriers._site.settings["shared"] = root  # type: ignore[index]  # the settings take none that is a folder
-    carriers.carrier(Staging.SHARED, {})
+    carriers.endpoint(Staging.SHARED, {})
     with HOLDS.clearing(lot) as free:
         assert not free
     end(carriers)
     with pytest.raises(UnavailableError, match="changed or removed") as told:
-        carriers.carrier(Staging.SHARED, {})
+        carriers.endpoint(Staging.SHARED, {})
     assert "goes on by itself" in told.value.hint
     with HOLDS.clearing(lot) as free:
         assert free

@@ -11,9 +11,9 @@ import pytest
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.domain.farm_protocol import FarmLook, Manifest, Place
+from gridmill.domain.farm_protocol import FarmStatus, Manifest, PlaceTree
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Events, EventType, Order, Outcome, PodEvent
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Events, EventType, PodEvent
 from gridmill.domain.route import Staging
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import (
@@ -24,12 +24,12 @@ from gridmill.errors import (
     UnavailableError,
     UnsafePathError,
 )
-from gridmill.sites.farm.errors import ThereError
-from gridmill.sites.farm.site import ClusterSite, Leases
-from gridmill.sites.farm.staging import HomeCarrying
+from gridmill.sites.farm.errors import FarmStorageError
+from gridmill.sites.farm.site import FarmSite, PodLeases
+from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.sites.processes import _is_locked, _pid
-from gridmill.transfer.engine import Tree
-from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.engine import ScannedTree
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.manifest import scan
 
 URI = "files/p/j/p-1.j.1"
@@ -59,15 +59,15 @@ class Elsewhere:
             raise NotFoundError("is not here")
         self.fetched += 1
         self.gave += chunks
-        return Tree(self.tree, scan(self.tree)).fetch(chunks)
+        return ScannedTree(self.tree, scan(self.tree)).fetch(chunks)
 
-    def look(self) -> FarmLook:
-        return FarmLook(version="", protocol=1, root=str(self.root), nodes=())
+    def status(self) -> FarmStatus:
+        return FarmStatus(version="", protocol=1, root=str(self.root), nodes=())
 
-    def place(self, place: Place) -> tuple[str, ...]:
+    def place(self, place: PlaceTree) -> tuple[str, ...]:
         return ()
 
-    def forget(self, attempt_id: str, *, keep: bool = False) -> None:
+    def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
         if self.fails:
             raise self.fails.pop(0)
         self.forgotten.append(attempt_id)
@@ -81,17 +81,17 @@ def farm(tmp_path: Path) -> Elsewhere:
     return Elsewhere(tmp_path / "there")
 
 
-def home(tmp_path: Path, farm: Elsewhere, **more: float) -> HomeCarrying:
+def home(tmp_path: Path, farm: Elsewhere, **more: float) -> HomeAttemptData:
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
     folders = root, tmp_path / "bundles", tmp_path / "far" / "carried"
-    return HomeCarrying(farm, *folders, **more)  # type: ignore[arg-type]
+    return HomeAttemptData(farm, *folders, **more)  # type: ignore[arg-type]
 
 
-def order(**more: str) -> Order:
+def order(**more: str) -> AttemptOrder:
     job = Job(name="j", command=CommandSpec(run="true"))
     given = Amounts(cpus=1, memory_bytes=2**27)
-    return Order(
+    return AttemptOrder(
         attempt_id="p-1.j.1",
         token="t",
         run_id="p-1",
@@ -105,31 +105,31 @@ def order(**more: str) -> Order:
 
 
 def ended(state: AttemptState = AttemptState.SUCCEEDED, token: str = "t") -> Events:
-    outcome = Outcome(state=state, outputs=(Output(kind=ArtifactKind.FILES, uri=URI),))
+    outcome = AttemptOutcome(state=state, outputs=(Output(kind=ArtifactKind.FILES, uri=URI),))
     body = {"outcome": to_builtins(outcome)}
     event = PodEvent(number=3, attempt_id="p-1.j.1", token=token, time=1.0, type=EventType.ENDED, body=body)
     return Events(events=(event,))
 
 
-def outcome(events: Events) -> Outcome:
-    return from_builtins(events.events[0].body["outcome"], Outcome)
+def outcome(events: Events) -> AttemptOutcome:
+    return from_builtins(events.events[0].body["outcome"], AttemptOutcome)
 
 
 def test_what_it_made_comes_home_once(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())
-    came = outcome(carrying.bring_home(ended()))
-    assert replace(came, carriage=None) == outcome(ended())
-    assert came.carriage is not None
-    assert came.carriage.back.carried_bytes == len("what it made")
-    assert came.carriage.round_trip_seconds == farm.round_trip_seconds
+    came = outcome(carrying.download_results(ended()))
+    assert replace(came, transfers=None) == outcome(ended())
+    assert came.transfers is not None
+    assert came.transfers.download.transferred_bytes == len("what it made")
+    assert came.transfers.round_trip_seconds == farm.round_trip_seconds
     assert (tmp_path / "root" / URI / "file").read_text() == "what it made"
     assert farm.forgotten == []  # nobody waits for that
-    carrying.forgetting.tick()
+    carrying.cleanup.tick()
     assert farm.forgotten == ["p-1.j.1"]
     farm.fails = [NotFoundError("is not here")] * 2  # it was forgotten there
     again = home(tmp_path, farm)  # the control node was killed before it had noted the end
-    assert outcome(again.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert outcome(again.download_results(ended())).state == AttemptState.SUCCEEDED
     assert farm.fetched == 1
 
 
@@ -138,8 +138,8 @@ def test_a_farm_that_does_not_answer_is_asked_again(tmp_path: Path, farm: Elsewh
     carrying.note(order())
     farm.fails = [UnavailableError("cut")]
     with pytest.raises(UnavailableError):
-        carrying.bring_home(ended())
-    assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+        carrying.download_results(ended())
+    assert outcome(carrying.download_results(ended())).state == AttemptState.SUCCEEDED
 
 
 def test_why_nothing_comes_home_is_told_until_it_comes(tmp_path: Path, farm: Elsewhere) -> None:
@@ -147,11 +147,11 @@ def test_why_nothing_comes_home_is_told_until_it_comes(tmp_path: Path, farm: Els
     near.note(order())
     farm.fails = [StorageError("cannot be kept: No space left on device", place="/data")]
     with pytest.raises(StorageError):
-        near.bring_home(ended())
+        near.download_results(ended())
     assert near.held_up() == {
         "p-1.j.1": "what p-1.j.1 needs or has made waits: /data: cannot be kept: No space left on device"
     }
-    near.bring_home(ended())
+    near.download_results(ended())
     assert near.held_up() == {}
 
 
@@ -160,14 +160,14 @@ def test_what_is_interrupted_by_the_end_of_home_comes_another_time(tmp_path: Pat
     near.note(order())
     near.close()
     with pytest.raises(UnavailableError):
-        near.bring_home(ended())
-    assert outcome(home(tmp_path, farm).bring_home(ended())).state == AttemptState.SUCCEEDED
+        near.download_results(ended())
+    assert outcome(home(tmp_path, farm).download_results(ended())).state == AttemptState.SUCCEEDED
 
 
 class Dying(Elsewhere):
     """One whose pod goes while data comes."""
 
-    def place(self, place: Place) -> tuple[str, ...]:
+    def place(self, place: PlaceTree) -> tuple[str, ...]:
         return tuple(chunk for file in place.manifest.files for chunk in file.chunks)
 
     def missing(self, chunks):
@@ -182,31 +182,31 @@ def test_nothing_is_carried_to_a_pod_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "root" / "kept" / "step").write_text("so far")
     there.near.note(order(checkpoint_uri="kept"), "far-1.0")
     with pytest.raises(InterruptedRunError):
-        there.near.take_there(order(checkpoint_uri="kept"))
+        there.near.upload_inputs(order(checkpoint_uri="kept"))
 
 
 def test_that_the_farm_does_not_forget_costs_nothing(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())
-    forget = farm.forget
-    farm.forget = lambda _, keep: (_ for _ in ()).throw(UnavailableError("slow"))  # type: ignore[method-assign]
-    assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
-    carrying.forgetting.tick()
-    farm.forget = forget  # type: ignore[method-assign]
+    forget = farm.delete_attempt
+    farm.delete_attempt = lambda _, keep: (_ for _ in ()).throw(UnavailableError("slow"))  # type: ignore[method-assign]
+    assert outcome(carrying.download_results(ended())).state == AttemptState.SUCCEEDED
+    carrying.cleanup.tick()
+    farm.delete_attempt = forget  # type: ignore[method-assign]
     again = home(tmp_path, farm)
-    again.forgetting.tick()
-    again.forgetting.tick()
+    again.cleanup.tick()
+    again.cleanup.tick()
     assert farm.forgotten == ["p-1.j.1"]
 
 
 def test_what_is_read_there_next_is_kept_there_before(tmp_path: Path, farm: Elsewhere) -> None:
     near = home(tmp_path, farm)
     near.note(order())
-    near.bring_home(ended())
+    near.download_results(ended())
     (tmp_path / "root/parts/a").mkdir(parents=True)
-    near.take_there(replace(order(parts=("parts/a",)), attempt_id="p-1.k.1"))  # type: ignore[arg-type]
+    near.upload_inputs(replace(order(parts=("parts/a",)), attempt_id="p-1.k.1"))  # type: ignore[arg-type]
     assert farm.forgotten == []
-    near.take_there(replace(order(parts=(URI,)), attempt_id="p-1.k.1"))  # type: ignore[arg-type]
+    near.upload_inputs(replace(order(parts=(URI,)), attempt_id="p-1.k.1"))  # type: ignore[arg-type]
     assert farm.forgotten == ["p-1.j.1"]
 
 
@@ -218,10 +218,10 @@ def test_forgetting_is_done_beside(tmp_path: Path, farm: Elsewhere) -> None:
         assert go.wait(120.0)
         over.set()
 
-    farm.forget = forget  # type: ignore[method-assign]
-    near.forgetting.start()
+    farm.delete_attempt = forget  # type: ignore[method-assign]
+    near.cleanup.start()
     near.note(order())
-    assert outcome(near.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert outcome(near.download_results(ended())).state == AttemptState.SUCCEEDED
     assert there.wait(120.0)
     assert not over.is_set()
     go.set()
@@ -232,18 +232,20 @@ def test_forgetting_is_done_beside(tmp_path: Path, farm: Elsewhere) -> None:
 def test_a_disk_there_that_fails_is_waited_for_but_not_for_ever(tmp_path: Path, farm: Elsewhere) -> None:
     near = home(tmp_path, farm)
     near.note(order(checkpoint_uri="checkpoints/p/j"))
-    farm.fails = [ThereError("at the farm x: cannot be read: Input/output error")]
-    with pytest.raises(ThereError):
-        near.bring_home(ended())
+    farm.fails = [FarmStorageError("at the farm x: cannot be read: Input/output error")]
+    with pytest.raises(FarmStorageError):
+        near.download_results(ended())
     impatient = home(tmp_path, farm, trouble_seconds=0.0)
     for end in (ended(), ended(AttemptState.FAILED)):
         impatient.note(order(checkpoint_uri="checkpoints/p/j"))
-        farm.fails = [ThereError("at the farm x: cannot be read: Input/output error")]
-        assert outcome(impatient.bring_home(end)).state == AttemptState.FAILED
+        farm.fails = [FarmStorageError("at the farm x: cannot be read: Input/output error")]
+        assert outcome(impatient.download_results(end)).state == AttemptState.FAILED
         assert farm.fails == []
 
 
-REFUSED = RefusedError("access is refused: RequestTimeTooSkewed", hint="Set the clock.", place="s3://b")
+REFUSED = TransferRefusedError(
+    "access is refused: RequestTimeTooSkewed", hint="Set the clock.", place="s3://b"
+)
 
 
 def test_a_bucket_that_refuses_is_waited_for_until_a_key_or_a_clock_is_set(
@@ -254,11 +256,11 @@ def test_a_bucket_that_refuses_is_waited_for_until_a_key_or_a_clock_is_set(
         near.note(order(checkpoint_uri="checkpoints/p/j"))
         farm.fails = [REFUSED]
         with pytest.raises(UnavailableError, match="s3://b: access is refused"):
-            near.bring_home(ended(state))
+            near.download_results(ended(state))
         assert "TimeTooSkewed. Set the clock." in near.held_up()["p-1.j.1"]
-        assert outcome(near.bring_home(ended(state))).state == state
+        assert outcome(near.download_results(ended(state))).state == state
         assert near.held_up() == {}
-        near.forgetting.tick()
+        near.cleanup.tick()
         assert farm.forgotten.pop() == "p-1.j.1"
 
 
@@ -267,10 +269,10 @@ def test_what_a_bucket_refuses_for_too_long_is_left_at_the_farm(tmp_path: Path, 
     for end in (ended(), ended(AttemptState.FAILED)):
         near.note(order(checkpoint_uri="checkpoints/p/j"))
         farm.fails = [REFUSED]
-        assert outcome(near.bring_home(end)).state == AttemptState.FAILED
+        assert outcome(near.download_results(end)).state == AttemptState.FAILED
         for again in (near, home(tmp_path, farm)):
-            assert outcome(again.bring_home(end)).state == AttemptState.FAILED
-            again.forgetting.tick()
+            assert outcome(again.download_results(end)).state == AttemptState.FAILED
+            again.cleanup.tick()
     assert farm.forgotten == []
 
 
@@ -278,9 +280,9 @@ def test_a_note_that_is_damaged_loses_its_attempt_alone(tmp_path: Path, farm: El
     home(tmp_path, farm).note(order())
     (tmp_path / "far/carried/attempts/p-1.j.1.json").write_bytes(b"")
     near = home(tmp_path, farm)
-    assert outcome(near.bring_home(ended())).state == AttemptState.LOST
+    assert outcome(near.download_results(ended())).state == AttemptState.LOST
     near.note(order())
-    assert outcome(near.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert outcome(near.download_results(ended())).state == AttemptState.SUCCEEDED
 
 
 def test_what_is_gone_there_is_lost_and_what_cannot_be_carried_fails(tmp_path: Path, farm: Elsewhere) -> None:
@@ -291,11 +293,11 @@ def test_what_is_gone_there_is_lost_and_what_cannot_be_carried_fails(tmp_path: P
         carrying = home(tmp_path, farm)
         carrying.note(order())
         farm.fails = [error]
-        told = outcome(carrying.bring_home(ended()))
+        told = outcome(carrying.download_results(ended()))
         assert (told.state, told.cause) == (state, cause)
         assert str(error) in told.message
         again = home(tmp_path, farm)  # the control node was killed before it had noted the end
-        assert outcome(again.bring_home(ended())) == told
+        assert outcome(again.download_results(ended())) == told
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_a_refusal_is_told_also_after_a_restart(
     carrying = home(tmp_path, farm)
     carrying.note(order())
     carrying.refuse("p-1.j.1", why)  # type: ignore[arg-type]
-    told = home(tmp_path, farm).bring_home(ended(AttemptState.STOPPED, token=""))
+    told = home(tmp_path, farm).download_results(ended(AttemptState.STOPPED, token=""))
     assert told.events[0].token == "t"
     assert (outcome(told).state, outcome(told).cause) == (AttemptState.FAILED, cause)
     assert outcome(told).message == str(why)
@@ -316,7 +318,7 @@ def test_a_refusal_is_told_also_after_a_restart(
 def test_one_that_was_stopped_before_it_began_ends_with_its_token(tmp_path: Path, farm: Elsewhere) -> None:
     carrying = home(tmp_path, farm)
     carrying.note(order())
-    told = carrying.bring_home(ended(AttemptState.STOPPED, token=""))
+    told = carrying.download_results(ended(AttemptState.STOPPED, token=""))
     assert told.events[0].token == "t"
     assert outcome(told).state == AttemptState.STOPPED
     assert farm.fetched == 0
@@ -326,7 +328,7 @@ def test_a_farm_that_was_started_anew_is_told_what_to_give(tmp_path: Path, farm:
     carrying = home(tmp_path, farm)
     carrying.note(order())
     farm.forgetful = True
-    assert outcome(carrying.bring_home(ended())).state == AttemptState.SUCCEEDED
+    assert outcome(carrying.download_results(ended())).state == AttemptState.SUCCEEDED
     assert (tmp_path / "root" / URI / "file").read_text() == "what it made"
 
 
@@ -340,11 +342,11 @@ def test_what_the_version_before_holds_is_not_carried_again(tmp_path: Path, farm
     version = Artifact(id="p/j@1", name="p/j", number=1, output=output, fingerprint="f")
     carrying = home(tmp_path, farm)
     carrying.note(replace(order(), earlier=(Input(name="j", artifact=version),)))
-    told = outcome(carrying.bring_home(ended()))
+    told = outcome(carrying.download_results(ended()))
     assert (tmp_path / "root" / URI / "other-name").read_bytes() == same
     assert farm.gave == list(scan(farm.root / URI / "file").files[0].chunks)
-    assert told.carriage is not None
-    assert told.carriage.back.reused_bytes == len(same)
+    assert told.transfers is not None
+    assert told.transfers.download.reused_bytes == len(same)
 
 
 def test_a_stop_reaches_also_what_an_earlier_session_began(tmp_path: Path, farm: Elsewhere) -> None:
@@ -363,10 +365,10 @@ def test_a_stop_reaches_also_what_an_earlier_session_began(tmp_path: Path, farm:
     near, wanted = home(tmp_path, farm), order(bundle="b", bundle_path=str(bundle))
     near.note(wanted)
     with ThreadPoolExecutor(1) as pool:
-        earlier = pool.submit(near.take_there, wanted)
+        earlier = pool.submit(near.upload_inputs, wanted)
         assert inside.wait(120.0)
         near.note(wanted)
-        near.give_up("p-1.j.1")
+        near.abandon("p-1.j.1")
         go.set()
         with pytest.raises(InterruptedRunError):
             earlier.result(120.0)
@@ -375,9 +377,9 @@ def test_a_stop_reaches_also_what_an_earlier_session_began(tmp_path: Path, farm:
 def test_what_has_ended_takes_no_room_there(tmp_path: Path, farm: Elsewhere) -> None:
     near = home(tmp_path, farm)
     near.note(order())
-    near.bring_home(ended())
+    near.download_results(ended())
     with pytest.raises(InterruptedRunError):
-        near.take_there(order())
+        near.upload_inputs(order())
 
 
 def test_checkpoints_of_what_failed_come_home(tmp_path: Path, farm: Elsewhere) -> None:
@@ -386,7 +388,7 @@ def test_checkpoints_of_what_failed_come_home(tmp_path: Path, farm: Elsewhere) -
     (there / "epoch").write_text("3")
     carrying = home(tmp_path, farm)
     carrying.note(order(checkpoint_uri="checkpoints/p/j"))
-    carrying.bring_home(ended(AttemptState.FAILED))
+    carrying.download_results(ended(AttemptState.FAILED))
     assert (tmp_path / "root/checkpoints/p/j/epoch").read_text() == "3"
 
 
@@ -401,20 +403,20 @@ def test_it_is_seen_which_way_data_goes(tmp_path: Path, farm: Elsewhere) -> None
     seen: list[str] = []
 
     class Looking:
-        def carrier(self, staging: Staging, sizes: object) -> None:
+        def endpoint(self, staging: Staging, sizes: object) -> None:
             way, _ = carrying.progress("p-1.j.1") or ("", None)
             seen.append(way)
             raise InputError(f"no {staging}")
 
     farm.place = lambda place: ("x",)  # type: ignore[attr-defined]
     carrying = home(tmp_path, farm)
-    carrying._carriers = Looking()  # type: ignore[assignment]
+    carrying._bucket_endpoints = Looking()  # type: ignore[assignment]
     (tmp_path / "root/parts").mkdir()
     for staging in (Staging.DIRECT, Staging.EXPORT):
         wanted = replace(order(), parts=("parts",), staging=staging)
         carrying.note(wanted)
         with pytest.raises(InputError, match=staging):
-            carrying.take_there(wanted)
+            carrying.upload_inputs(wanted)
     assert seen == ["to", "by a bucket to"]
 
 
@@ -423,21 +425,21 @@ def test_a_farm_that_does_not_hear_is_asked_to_forget_once(tmp_path: Path, farm:
     for attempt_id in ("p-1.j.1", "p-1.j.2"):
         near.note(replace(order(), attempt_id=attempt_id))
         (event,) = ended().events
-        near.bring_home(Events(events=(replace(event, attempt_id=attempt_id),)))
+        near.download_results(Events(events=(replace(event, attempt_id=attempt_id),)))
     farm.fails = [UnavailableError("it hangs")]
-    near.forgetting.first({URI})
+    near.cleanup.first({URI})
     assert (farm.fails, farm.forgotten) == ([], [])
-    near.forgetting.first({URI})
+    near.cleanup.first({URI})
     assert farm.forgotten == ["p-1.j.1", "p-1.j.2"]
 
 
 def test_what_lacks_at_a_farm_is_told_before_it_has_forgotten(tmp_path: Path, farm: Elsewhere) -> None:
     near = home(tmp_path, farm)
     near.note(order())
-    near.bring_home(ended())
+    near.download_results(ended())
     farm.missing = lambda chunks, *, seconds: tuple(chunks)  # type: ignore[attr-defined]
     made = Output(kind=ArtifactKind.FILES, uri=URI, size_bytes=12)
     version = Artifact(id="v", name="p/j", number=1, fingerprint="", output=made)
-    site = ClusterSite("far", farm, None, near, "", Leases(tmp_path / "leases.json", 10.0))  # type: ignore[arg-type]
-    assert site.lacking([version]) == {"v": 12}
+    site = FarmSite("far", farm, None, near, "", PodLeases(tmp_path / "leases.json", 10.0))  # type: ignore[arg-type]
+    assert site.missing_sizes([version]) == {"v": 12}
     assert farm.forgotten == []

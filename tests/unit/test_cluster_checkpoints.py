@@ -10,8 +10,8 @@ from tests.unit.test_cluster_carrying import Elsewhere, ended, home, order, outc
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.states import AttemptState
 from gridmill.errors import UnavailableError
-from gridmill.sites.farm.staging import HomeCarrying
-from gridmill.transfer.errors import RefusedError
+from gridmill.sites.farm.staging import HomeAttemptData
+from gridmill.transfer.errors import TransferRefusedError
 
 URI = "checkpoints/p/j"
 POD = "d.0"
@@ -23,17 +23,17 @@ def farm(tmp_path: Path) -> Elsewhere:
 
 
 @pytest.fixture
-def carrying(tmp_path: Path, farm: Elsewhere) -> HomeCarrying:
+def carrying(tmp_path: Path, farm: Elsewhere) -> HomeAttemptData:
     """An attempt runs there."""
     made = home(tmp_path, farm)
     begin(made)
     return made
 
 
-def begin(carrying: HomeCarrying, attempt: str = "p-1.j.1", uri: str = URI) -> None:
+def begin(carrying: HomeAttemptData, attempt: str = "p-1.j.1", uri: str = URI) -> None:
     wanted = replace(order(), attempt_id=attempt, checkpoint_uri=uri)
     carrying.note(wanted, POD)
-    carrying.take_there(wanted)
+    carrying.upload_inputs(wanted)
 
 
 def write(farm: Elsewhere, epoch: str, attempt: str = "p-1.j.1") -> None:
@@ -47,7 +47,7 @@ def here(tmp_path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_newer_ones_come_while_it_runs(tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying) -> None:
+def test_newer_ones_come_while_it_runs(tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData) -> None:
     assert not carrying.checkpoints.bring("p-1.j.1")  # none are there
     for epoch in ("1", "2"):
         write(farm, epoch)
@@ -63,7 +63,7 @@ def test_newer_ones_come_while_it_runs(tmp_path: Path, farm: Elsewhere, carrying
 
 
 def test_those_that_are_being_written_come_later(
-    tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying
+    tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData
 ) -> None:
     write(farm, "1")
     looks: list[Manifest] = []
@@ -80,18 +80,22 @@ def test_those_that_are_being_written_come_later(
     assert here(tmp_path) == ""
 
 
-def test_its_end_is_not_waited_for_by_them(tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying) -> None:
+def test_its_end_is_not_waited_for_by_them(
+    tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData
+) -> None:
     write(farm, "1")
     lock: Lock = carrying._lock_of("p-1.j.1")
     with lock:  # its end is being told
         assert not carrying.checkpoints.bring("p-1.j.1")
-    carrying.bring_home(ended(AttemptState.FAILED))
+    carrying.download_results(ended(AttemptState.FAILED))
     assert here(tmp_path) == "1"
     write(farm, "2")
     assert not carrying.checkpoints.bring("p-1.j.1")
 
 
-def test_each_is_looked_for_when_it_is_due(tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying) -> None:
+def test_each_is_looked_for_when_it_is_due(
+    tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData
+) -> None:
     write(farm, "1")
     carrying.checkpoints.tick(3600.0)
     assert here(tmp_path) == "1"
@@ -101,7 +105,7 @@ def test_each_is_looked_for_when_it_is_due(tmp_path: Path, farm: Elsewhere, carr
 
 
 def test_a_pod_that_is_gone_without_a_word_leaves_them_and_is_forgotten(
-    tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying
+    tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData
 ) -> None:
     write(farm, "1")
     farm.fails = [UnavailableError("cut")]
@@ -115,10 +119,10 @@ def test_a_pod_that_is_gone_without_a_word_leaves_them_and_is_forgotten(
 
 
 def test_what_a_bucket_does_not_let_out_as_its_pod_goes_stays_at_the_farm(
-    tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying
+    tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData
 ) -> None:
     write(farm, "1")
-    farm.fails = [RefusedError("access is refused")]
+    farm.fails = [TransferRefusedError("access is refused")]
     for _ in range(2):
         carrying.checkpoints.settle(POD)
     carrying.checkpoints.tick(0.0)
@@ -126,7 +130,7 @@ def test_what_a_bucket_does_not_let_out_as_its_pod_goes_stays_at_the_farm(
 
 
 def test_what_a_farm_that_was_cut_off_has_is_gone_on_from_when_it_is_back(
-    tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying
+    tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData
 ) -> None:
     write(farm, "1")
     carrying.checkpoints.bring("p-1.j.1")
@@ -140,7 +144,7 @@ def test_what_a_farm_that_was_cut_off_has_is_gone_on_from_when_it_is_back(
 
 
 def test_what_went_on_elsewhere_is_not_put_back(
-    tmp_path: Path, farm: Elsewhere, carrying: HomeCarrying
+    tmp_path: Path, farm: Elsewhere, carrying: HomeAttemptData
 ) -> None:
     write(farm, "1")
     carrying.checkpoints.bring("p-1.j.1")
@@ -162,5 +166,5 @@ def test_what_leaves_nothing_to_go_on_from_is_forgotten(tmp_path: Path, farm: El
     carrying.checkpoints.lose(POD)
     carrying.checkpoints.tick(0.0)
     assert farm.forgotten == ["p-1.j.1"]
-    told = outcome(carrying.bring_home(ended(AttemptState.STOPPED)))  # a late word changes nothing
+    told = outcome(carrying.download_results(ended(AttemptState.STOPPED)))  # a late word changes nothing
     assert told.state == AttemptState.STOPPED

@@ -10,9 +10,9 @@ from tests.ports import free_port
 
 from gridmill.bootstrap.checks import look_at_clusters, look_at_dates
 from gridmill.farm.join import invite
-from gridmill.farm.main import Running
+from gridmill.farm.main import RunningFarm
 from gridmill.settings import Settings
-from gridmill.sites.farm.client import Farm
+from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_source
 from gridmill.sites.farm.signing import holds
@@ -24,12 +24,12 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
+def running() -> Iterator[RunningFarm]:
     with open_folder() as folder, farm(folder / "farm") as started:
         yield started
 
 
-def joined(running: Running, settings: Settings) -> None:
+def joined(running: RunningFarm, settings: Settings) -> None:
     line = f"{running.farm.authority.fingerprint}:{invite(running.farm.records, running.farm.now())}"
     become_source(settings.home, "lab", running.server.address.removeprefix("https://"), line)
 
@@ -45,32 +45,34 @@ def test_a_home_without_farms_has_nothing_to_say(settings: Settings) -> None:
 
 
 def test_a_farm_that_answers_is_well_and_one_whose_clock_is_wrong_is_not(
-    running: Running, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    running: RunningFarm, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined(running, settings)
     well, found = looked(settings)
     assert "1 node" in found
     assert well, found
-    told = Farm.clock
-    monkeypatch.setattr(Farm, "clock", lambda farm: told(farm) - 7200)
+    told = FarmClient.clock
+    monkeypatch.setattr(FarmClient, "clock", lambda farm: told(farm) - 7200)
     well, found = looked(settings)
     assert not well
     assert "s behind" in found
 
 
 def test_a_farm_that_has_lost_something_is_well_and_says_so(
-    running: Running, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    running: RunningFarm, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined(running, settings)
-    told = Farm.look
-    monkeypatch.setattr(Farm, "look", lambda farm: replace(told(farm), warnings=("results are lost",)))
+    told = FarmClient.status
+    monkeypatch.setattr(
+        FarmClient, "status", lambda farm: replace(told(farm), warnings=("results are lost",))
+    )
     well, found = looked(settings)
     assert well
     assert found.endswith("; results are lost")
 
 
 def test_what_does_not_answer_or_is_not_there_is_told_with_what_to_do(
-    running: Running, settings: Settings
+    running: RunningFarm, settings: Settings
 ) -> None:
     joined(running, settings)
     become_source(settings.home, "lab", f"127.0.0.1:{free_port()}", "")
@@ -83,7 +85,7 @@ def test_what_does_not_answer_or_is_not_there_is_told_with_what_to_do(
     assert looked(settings) == (False, "is no certificate")
 
 
-def test_a_certificate_that_does_not_hold_names_the_day(running: Running, settings: Settings) -> None:
+def test_a_certificate_that_does_not_hold_names_the_day(running: RunningFarm, settings: Settings) -> None:
     joined(running, settings)
     certificate = keeping(settings.home, "lab").certificate
     begins, ends = holds(certificate.read_bytes())

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gridmill.farm.certificates import Authority
-from gridmill.sites.farm.client import Connection
-from gridmill.sites.farm.credentials import Credentials
-from gridmill.sites.farm.errors import ThereError, refusal
+from gridmill.sites.farm.client import PinnedConnection
+from gridmill.sites.farm.credentials import FarmCredentials
+from gridmill.sites.farm.errors import FarmStorageError, refusal
 
 
 def test_one_that_is_cut_is_read_no_further_and_never_without_tls(tmp_path: Path) -> None:
@@ -19,8 +19,8 @@ def test_one_that_is_cut_is_read_no_further_and_never_without_tls(tmp_path: Path
     plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
     with ThreadPoolExecutor() as pool:
         taken = pool.submit(Authority(tmp_path, 1e9).context().wrap_socket, far, server_side=True)
-        at = Credentials(host="farm", port=1, fingerprint="", token="")
-        connection = Connection(at, plain, 60.0, None)
+        at = FarmCredentials(host="farm", port=1, fingerprint="", token="")
+        connection = PinnedConnection(at, plain, 60.0, None)
         connection.sock = plain.wrap_socket(near)
         farm = taken.result()
     farm.sendall(b"what was said")
@@ -34,7 +34,7 @@ def test_one_that_is_cut_is_read_no_further_and_never_without_tls(tmp_path: Path
 
 def test_a_full_disk_there_is_told_as_one_there() -> None:
     body = b'{"code":"storage","message":"cannot be kept: No space left on device","place":"/root"}'
-    assert isinstance(refusal(507, body), ThereError)
+    assert isinstance(refusal(507, body), FarmStorageError)
     assert str(refusal(507, body)) == "at the farm /root: cannot be kept: No space left on device"
     own = b'{"code":"storage","message":"the records cannot be used: database or disk is full"}'
     assert str(refusal(507, own)) == "at the farm the records cannot be used: database or disk is full"

@@ -8,7 +8,7 @@ from cryptography import x509
 from tests.ports import free_port
 
 from gridmill.errors import AwayError, ConflictError, InputError
-from gridmill.sites.farm.credentials import Credentials, keeping
+from gridmill.sites.farm.credentials import FarmCredentials, keeping
 from gridmill.sites.farm.join import become_source, read_controller, read_line, source_name
 
 FINGERPRINT = "ab" * 32
@@ -18,19 +18,19 @@ SECRET = "one-time-secret-of-a-farm"
 @pytest.mark.parametrize(
     ("text", "at"),
     [
-        ("10.1.0.7:8701", Credentials(host="10.1.0.7", port=8701, fingerprint="", token="")),
-        ("gpu1", Credentials(host="gpu1", port=8700, fingerprint="", token="")),
+        ("10.1.0.7:8701", FarmCredentials(host="10.1.0.7", port=8701, fingerprint="", token="")),
+        ("gpu1", FarmCredentials(host="gpu1", port=8700, fingerprint="", token="")),
         (
             "ssh://ann@gpu1:2222",
-            Credentials(host="127.0.0.1", port=8700, fingerprint="", token="", ssh="ssh://ann@gpu1:2222"),
+            FarmCredentials(host="127.0.0.1", port=8700, fingerprint="", token="", ssh="ssh://ann@gpu1:2222"),
         ),
         (
             "ssh://gate/10.1.0.7:8701",
-            Credentials(host="10.1.0.7", port=8701, fingerprint="", token="", ssh="ssh://gate"),
+            FarmCredentials(host="10.1.0.7", port=8701, fingerprint="", token="", ssh="ssh://gate"),
         ),
     ],
 )
-def test_where_a_farm_is(text: str, at: Credentials) -> None:
+def test_where_a_farm_is(text: str, at: FarmCredentials) -> None:
     assert read_controller(text) == at
 
 
@@ -70,14 +70,14 @@ def test_without_a_line_there_must_be_a_membership(tmp_path: Path) -> None:
 def test_a_membership_is_moved_to_another_address(tmp_path: Path) -> None:
     kept = keeping(tmp_path, "far")
     kept.request("home-1")
-    kept.write(Credentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t"), "certificate")
+    kept.write(FarmCredentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t"), "certificate")
     become_source(tmp_path, "far", "gpu2:8701", "")
-    assert kept.read() == Credentials(host="gpu2", port=8701, fingerprint=FINGERPRINT, token="t")
+    assert kept.read() == FarmCredentials(host="gpu2", port=8701, fingerprint=FINGERPRINT, token="t")
     assert kept.certificate.read_text() == "certificate"
 
 
 def test_a_farm_that_was_joined_under_another_name_is_not_joined_again(tmp_path: Path) -> None:
-    at = Credentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t")
+    at = FarmCredentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t")
     keeping(tmp_path, "far").folder.mkdir(parents=True)
     keeping(tmp_path, "far").write(at, "certificate")
     with pytest.raises(ConflictError, match="already, as far") as told:
@@ -97,7 +97,7 @@ def test_keys_are_for_this_user_alone(tmp_path: Path) -> None:
     kept = keeping(tmp_path, "far")
     request = x509.load_pem_x509_csr(kept.request("home-1").encode())
     assert request.is_signature_valid
-    kept.write(Credentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t"), "certificate")
+    kept.write(FarmCredentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t"), "certificate")
     files = [kept.key, kept.certificate, kept.folder / "farm.json"]
     assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o600] * 3
     assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700

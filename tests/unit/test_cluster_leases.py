@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.farm_protocol import Deploy, FarmLook
+from gridmill.domain.farm_protocol import DeployRequest, FarmStatus
 from gridmill.domain.pod_protocol import Events, EventType, PodEvent, PodOrder
 from gridmill.errors import UnavailableError
-from gridmill.farm.deployment import Lodging, LodgingState, expired, silent
+from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState, expired, silent
 from gridmill.pod.agent import is_given_up
-from gridmill.ports.site import PodSight, Sight, Sights
-from gridmill.sites.farm.site import ClusterSite, Leases, is_over
-from gridmill.sites.farm.staging import HomeCarrying
+from gridmill.ports.site import PodReport, PodReports, PodStatus
+from gridmill.sites.farm.site import FarmSite, PodLeases, is_over
+from gridmill.sites.farm.staging import HomeAttemptData
 
 LATE = 60.0
 """Seconds that a farm has, beside the lease."""
@@ -27,21 +27,21 @@ class Cut:
 
     def __init__(self) -> None:
         self.reached = float("-inf")
-        self.there: dict[str, Deploy] = {}
+        self.there: dict[str, DeployRequest] = {}
         self.cut = False
 
-    def deploy(self, deployment_id: str, wanted: Deploy) -> None:
+    def deploy(self, deployment_id: str, wanted: DeployRequest) -> None:
         self.there.setdefault(deployment_id, wanted)
 
-    def observe(self, pods: tuple[str, ...]) -> Sights:
+    def observe(self, pods: tuple[str, ...]) -> PodReports:
         if self.cut:
             raise UnavailableError("cut")
-        return Sights(sights={pod: PodSight(sight=Sight.RUNNING) for pod in pods})
+        return PodReports(reports={pod: PodReport(status=PodStatus.RUNNING) for pod in pods})
 
     end = observe
 
-    def look(self) -> FarmLook:
-        return FarmLook(version="", protocol=1, root="", nodes=(), warnings=("what a left is lost",))
+    def status(self) -> FarmStatus:
+        return FarmStatus(version="", protocol=1, root="", nodes=(), warnings=("what a left is lost",))
 
 
 class Clock:
@@ -64,12 +64,12 @@ def order(pod: str) -> PodOrder:
     )
 
 
-def site(farm: Cut, folder: Path, lease_seconds: float, clock: Clock) -> ClusterSite:
-    leases = Leases(folder / "leases.json", lease_seconds)
+def site(farm: Cut, folder: Path, lease_seconds: float, clock: Clock) -> FarmSite:
+    leases = PodLeases(folder / "leases.json", lease_seconds)
     root = folder / "root"
     root.mkdir(exist_ok=True)
-    carrying = HomeCarrying(farm, root, folder / "bundles", folder / "carried")  # type: ignore[arg-type]
-    return ClusterSite("far", farm, None, carrying, "", leases, clock)  # type: ignore[arg-type]
+    carrying = HomeAttemptData(farm, root, folder / "bundles", folder / "carried")  # type: ignore[arg-type]
+    return FarmSite("far", farm, None, carrying, "", leases, clock)  # type: ignore[arg-type]
 
 
 def test_pods_that_are_up_keep_their_lease(tmp_path: Path) -> None:
@@ -84,33 +84,33 @@ def test_pods_that_are_up_keep_their_lease(tmp_path: Path) -> None:
         changed.observe(("old.0", "new.0"))
     clock.now = 10.0 + LATE
     sights = changed.observe(("old.0", "new.0"))
-    assert [sights[pod].sight for pod in ("old.0", "new.0")] == [Sight.UNKNOWN, Sight.GONE]
+    assert [sights[pod].status for pod in ("old.0", "new.0")] == [PodStatus.UNKNOWN, PodStatus.GONE]
     with pytest.raises(UnavailableError):
         changed.tear_down(("old.0", "new.0"))
     changed.tear_down(("new.0",))
     clock.now = 1000.0 + LATE
-    assert changed.observe(("old.0",))["old.0"].sight == Sight.GONE
+    assert changed.observe(("old.0",))["old.0"].status == PodStatus.GONE
 
 
 def test_what_a_farm_has_lost_is_told_at_home(tmp_path: Path) -> None:
     far = site(Cut(), tmp_path, 10.0, Clock())
-    assert far.held_up() == {}
-    far.looks()
-    assert list(far.held_up().values()) == ["site far: what a left is lost"]
+    assert far.transfer_problems() == {}
+    far.utilization()
+    assert list(far.transfer_problems().values()) == ["site far: what a left is lost"]
 
 
 def test_what_is_noted_of_a_lease_is_what_was_asked_for(tmp_path: Path) -> None:
-    Leases(tmp_path / "leases.json", 100.0).asked(("a",))
-    shorter = Leases(tmp_path / "leases.json", 10.0)
-    assert shorter.asked(("a", "b")) == 100.0
+    PodLeases(tmp_path / "leases.json", 100.0).lease_seconds(("a",))
+    shorter = PodLeases(tmp_path / "leases.json", 10.0)
+    assert shorter.lease_seconds(("a", "b")) == 100.0
     assert shorter.of("b") == 100.0
 
 
 def test_what_is_known_of_leases_ends_with_their_pods(tmp_path: Path) -> None:
-    leases = Leases(tmp_path / "leases.json", 10.0)
-    leases.asked(("a", "b"))
+    leases = PodLeases(tmp_path / "leases.json", 10.0)
+    leases.lease_seconds(("a", "b"))
     leases.over(("a",))
-    again = Leases(tmp_path / "leases.json", 20.0)
+    again = PodLeases(tmp_path / "leases.json", 20.0)
     assert (again.of("a"), again.of("b")) == (20.0, 10.0)
 
 
@@ -121,13 +121,13 @@ UNDER_WAY = 20
 def pod_ends(lease: int, heard: int, *, down: int, back: int, controlled: bool) -> int:
     """When a pod ends at a farm that has heard of its source last at `heard`, by what is looked at each
     second; the farm's controller is away from `down` on until it is `back`."""
-    up = Lodging(
+    up = TenantDeployment(
         id="d",
-        source="home",
+        tenant="home",
         number=1,
-        deploy=Deploy(orders=(order("d.0"),), lease_seconds=lease),
+        request=DeployRequest(orders=(order("d.0"),), lease_seconds=lease),
         since=0,
-        state=LodgingState.UP,
+        state=TenantDeploymentState.UP,
     )
     lonely_since: int | None = None
     now = heard
@@ -162,9 +162,11 @@ def test_what_home_gives_up_has_ended_whatever_became_of_the_controller(
 class Left(Cut):
     """A farm where one pod is gone, and had something to say."""
 
-    def observe(self, pods: tuple[str, ...]) -> Sights:
-        sights = {pod: PodSight(sight=Sight.GONE if pod == "gone.0" else Sight.RUNNING) for pod in pods}
-        return Sights(sights=sights, words={"gone.0": (SAID,)} if "gone.0" in pods else {})
+    def observe(self, pods: tuple[str, ...]) -> PodReports:
+        sights = {
+            pod: PodReport(status=PodStatus.GONE if pod == "gone.0" else PodStatus.RUNNING) for pod in pods
+        }
+        return PodReports(reports=sights, undelivered={"gone.0": (SAID,)} if "gone.0" in pods else {})
 
 
 SAID = PodEvent(number=1, attempt_id="a", token="t", time=1.0, type=EventType.ENDED, body={})
@@ -172,7 +174,7 @@ SAID = PodEvent(number=1, attempt_id="a", token="t", time=1.0, type=EventType.EN
 
 def test_others_are_looked_at_while_what_a_pod_left_comes_home(tmp_path: Path) -> None:
     far, go = site(Left(), tmp_path, 10.0, Clock()), threading.Event()
-    bring_home: Callable[[Events], Events] = far._carrying.bring_home
+    bring_home: Callable[[Events], Events] = far._attempt_data.download_results
     fails = [UnavailableError("cut")]
 
     def slowly(events: Events) -> Events:
@@ -181,16 +183,16 @@ def test_others_are_looked_at_while_what_a_pod_left_comes_home(tmp_path: Path) -
             raise fails.pop()
         return bring_home(events)
 
-    far._carrying.bring_home = slowly  # type: ignore[method-assign]
+    far._attempt_data.download_results = slowly  # type: ignore[method-assign]
     sights = far.observe(("gone.0", "up.0"))
-    assert [sights[pod].sight for pod in ("gone.0", "up.0")] == [Sight.UNKNOWN, Sight.RUNNING]
+    assert [sights[pod].status for pod in ("gone.0", "up.0")] == [PodStatus.UNKNOWN, PodStatus.RUNNING]
     go.set()
-    while far.observe(("gone.0", "up.0"))["gone.0"].sight != Sight.GONE:
+    while far.observe(("gone.0", "up.0"))["gone.0"].status != PodStatus.GONE:
         assert not fails or go.is_set()
     assert fails == []
-    assert list(far.last_words("gone.0")) == [SAID]
-    far._words.close()
-    assert list(far.last_words("gone.0")) == [SAID]
+    assert list(far.undelivered_events("gone.0")) == [SAID]
+    far._undelivered.close()
+    assert list(far.undelivered_events("gone.0")) == [SAID]
     with pytest.raises(UnavailableError):  # it is being closed while its pods are looked at
         far.observe(("gone.0", "up.0"))
 

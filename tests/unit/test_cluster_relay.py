@@ -10,9 +10,9 @@ import pytest
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Ack, Events, EventType, FromPod, Order, PodEvent, Start, Stop
+from gridmill.domain.pod_protocol import Ack, AttemptOrder, Events, EventType, FromPod, PodEvent, Start, Stop
 from gridmill.errors import GridmillError, InputError, UnavailableError
-from gridmill.sites.farm.relay import _Far, _Session
+from gridmill.sites.farm.relay import _RelaySession, _RemotePod
 
 
 class Older:
@@ -25,7 +25,7 @@ class Older:
     def open_relay(self) -> str:
         return "s"
 
-    def say(self, session: str, number: int, lines: Sequence[bytes]) -> None:
+    def send_lines(self, session: str, number: int, lines: Sequence[bytes]) -> None:
         if any(b"of-tomorrow" in line for line in lines):
             raise InputError("not a Start", place=self.place)
         self.said += [(number, line) for line in lines]
@@ -38,20 +38,20 @@ class Refusals:
         self.refused: dict[str, str] = {}
         self.room, self.asked = threading.Event(), 0
 
-    def note(self, order: Order, pod_id: str) -> None:
+    def note(self, order: AttemptOrder, pod_id: str) -> None:
         return None
 
-    def take_there(self, order: Order) -> Order:
+    def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
         self.asked += 1
         if order.attempt_id == "first" and not self.room.is_set():
             raise UnavailableError("it waits for room")
         return order
 
-    def bring_home(self, events: Events) -> Events:
+    def download_results(self, events: Events) -> Events:
         self.room.set()
         return events
 
-    def give_up(self, attempt_id: str) -> None:
+    def abandon(self, attempt_id: str) -> None:
         return None
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
@@ -59,7 +59,7 @@ class Refusals:
 
 
 def start(name: str) -> bytes:
-    order = Order(
+    order = AttemptOrder(
         attempt_id=name,
         token="t",
         run_id="r",
@@ -83,30 +83,32 @@ def refusals() -> Refusals:
 
 
 @pytest.fixture
-def session(farm: Older, refusals: Refusals) -> Iterator[_Session]:
+def session(farm: Older, refusals: Refusals) -> Iterator[_RelaySession]:
     with ThreadPoolExecutor(1) as there, ThreadPoolExecutor(1) as back:
-        yield _Session(farm, None, refusals, there, back, threading.Event())  # type: ignore[arg-type]
+        yield _RelaySession(farm, None, refusals, there, back, threading.Event())  # type: ignore[arg-type]
 
 
 def test_an_attempt_that_a_farm_does_not_understand_ends_and_others_begin(
-    farm: Older, refusals: Refusals, session: _Session
+    farm: Older, refusals: Refusals, session: _RelaySession
 ) -> None:
     lines = [start("a"), start("of-tomorrow"), encode_passed(2, Ack(number=1))]
-    last = session._told(1, lines)
+    last = session._send_lines(1, lines)
     assert [line for _, line in farm.said] == [lines[0], lines[2]]
     numbers = [number for number, _ in farm.said]
     assert numbers == sorted(set(numbers))
     assert numbers[-1] <= last
     assert refusals.refused == {"of-tomorrow": "the farm refuses it: not a Start"}
-    _, stop = decode_passed(session._to_say.get_nowait() or b"")
+    _, stop = decode_passed(session._outgoing.get_nowait() or b"")
     assert isinstance(stop, Stop)
     assert stop.attempt_id == "of-tomorrow"
 
 
-def test_a_farm_that_refuses_us_is_dialled_again(farm: Older, refusals: Refusals, session: _Session) -> None:
+def test_a_farm_that_refuses_us_is_dialled_again(
+    farm: Older, refusals: Refusals, session: _RelaySession
+) -> None:
     farm.place = "Authorization"
     with pytest.raises(InputError):
-        session._told(1, [start("of-tomorrow")])
+        session._send_lines(1, [start("of-tomorrow")])
     assert refusals.refused == {}
 
 
@@ -127,42 +129,44 @@ class Link:
         return True
 
 
-def said(session: _Session, count: int) -> list[Start | Stop]:
+def said(session: _RelaySession, count: int) -> list[Start | Stop]:
     """What was said to pods, once it is so much."""
     until = time.monotonic() + 120.0
-    while session._to_say.qsize() < count and time.monotonic() < until:
+    while session._outgoing.qsize() < count and time.monotonic() < until:
         session._turn()
-    lines = [session._to_say.get_nowait() or b"" for _ in range(count)]
+    lines = [session._outgoing.get_nowait() or b"" for _ in range(count)]
     return [decode_passed(line)[1] for line in lines]  # type: ignore[misc]
 
 
-def begun(session: _Session, name: str) -> None:
+def begun(session: _RelaySession, name: str) -> None:
     _, message = decode_passed(start(name))
     session._to_pod(1, message)  # type: ignore[arg-type]
 
 
 def test_what_waits_for_room_holds_up_neither_others_nor_what_makes_it(
-    refusals: Refusals, session: _Session
+    refusals: Refusals, session: _RelaySession
 ) -> None:
     link = Link()
-    session._fars[1] = _Far(link)  # type: ignore[arg-type]
+    session._remote_pods[1] = _RemotePod(link)  # type: ignore[arg-type]
     begun(session, "first")
     begun(session, "second")
     assert [one.order.attempt_id for one in said(session, 1) if isinstance(one, Start)] == ["second"]
     end = Events(
         events=(PodEvent(number=1, attempt_id="a", token="t", time=1.0, type=EventType.ENDED, body={}),)
     )
-    session._fars[1].waiting.append(end)
+    session._remote_pods[1].waiting.append(end)
     assert [one.order.attempt_id for one in said(session, 1) if isinstance(one, Start)] == ["first"]
     assert link.sent == [end]
 
 
-def test_what_was_stopped_while_it_waited_is_asked_for_no_more(refusals: Refusals, session: _Session) -> None:
-    session._fars[1] = _Far(Link())  # type: ignore[arg-type]
+def test_what_was_stopped_while_it_waited_is_asked_for_no_more(
+    refusals: Refusals, session: _RelaySession
+) -> None:
+    session._remote_pods[1] = _RemotePod(Link())  # type: ignore[arg-type]
     begun(session, "first")
     session._to_pod(1, Stop(attempt_id="first", reason="enough"))
     begun(session, "second")
     assert [type(one) for one in said(session, 2)] == [Stop, Start]
     refusals.room.set()
     session._turn()
-    assert session._to_say.empty()
+    assert session._outgoing.empty()

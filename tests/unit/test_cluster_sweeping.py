@@ -9,9 +9,16 @@ import pytest
 from tests.little_bucket import LittleBucket, little_bucket
 
 from gridmill.errors import UnavailableError
-from gridmill.sites.farm.buckets import HOLDS, LATE_SECONDS, LIVE, Lot, Lots, Sweeper
-from gridmill.transfer.bucket_cache import Kept
-from gridmill.transfer.bucket_exchange import Export, Uses
+from gridmill.sites.farm.buckets import (
+    HOLDS,
+    LATE_SECONDS,
+    LIVE,
+    BucketCollector,
+    BucketPrefix,
+    BucketPrefixes,
+)
+from gridmill.transfer.bucket_cache import BucketCache
+from gridmill.transfer.bucket_exchange import ExportBucketEndpoint, UniqueNames
 from gridmill.transfer.stream import Chunk, hash_of
 
 URL = "s3://exchange/me/far"
@@ -28,15 +35,15 @@ class Process:
     """A home's, from its start on."""
 
     def __init__(self, folder: Path, buckets: dict[str, LittleBucket], clock: Clock) -> None:
-        self.buckets, self.uses, self.lots = buckets, Uses(clock), Lots(folder / "lots")
-        opens = (self.open, lambda lot: Kept(self.open(lot)))
-        self.sweeper = Sweeper("far", self.lots, self.uses, opens, folder / "swept", 3600.0, clock)
+        self.buckets, self.uses, self.lots = buckets, UniqueNames(clock), BucketPrefixes(folder / "lots")
+        opens = (self.open, lambda lot: BucketCache(self.open(lot)))
+        self.sweeper = BucketCollector("far", self.lots, self.uses, opens, folder / "swept", 3600.0, clock)
 
-    def open(self, lot: Lot) -> LittleBucket:
+    def open(self, lot: BucketPrefix) -> LittleBucket:
         return self.buckets[lot.url]
 
     def put(self, url: str = URL) -> str:
-        self.lots.begin(Lot(url=url, folder=self.uses.folder))
+        self.lots.begin(BucketPrefix(url=url, folder=self.uses.folder))
         name = self.uses.begin()
         self.buckets[url].put(name, b"x")
         return name
@@ -115,9 +122,9 @@ def test_a_bucket_that_is_used_no_more_is_still_swept_and_none_holds_up_another(
 def test_what_was_kept_goes_after_its_time_also_from_a_bucket_that_is_used_no_more(
     tmp_path: Path, home: Process, bucket: LittleBucket, clock: Clock
 ) -> None:
-    lot = Lot(url=URL)
+    lot = BucketPrefix(url=URL)
     home.lots.begin(lot)
-    Kept(bucket).send([Chunk(hash=hash_of(b"x"), data=b"x")])
+    BucketCache(bucket).send([Chunk(hash=hash_of(b"x"), data=b"x")])
     put_at = max(bucket.put_at.values())
     home.sweeper.sweep_old(datetime.fromtimestamp(put_at + 3500, UTC))
     assert bucket.objects
@@ -136,8 +143,8 @@ def test_what_a_farm_gives_that_does_not_answer_any_more_goes(home: Process, buc
             bucket.put(name, b"x")
             raise UnavailableError("killed")
 
-    home.lots.begin(Lot(url=URL, folder=home.uses.folder))
-    way = Export(Dying(), bucket, {"0" * 64: 1}, home.uses)  # type: ignore[arg-type]
+    home.lots.begin(BucketPrefix(url=URL, folder=home.uses.folder))
+    way = ExportBucketEndpoint(Dying(), bucket, {"0" * 64: 1}, home.uses)  # type: ignore[arg-type]
     bucket.fails_to_remove = True
     with pytest.raises(UnavailableError, match="killed"):
         list(way.fetch(["0" * 64]))
@@ -151,14 +158,14 @@ def test_when_a_site_is_removed_nothing_is_left_but_what_others_keep(
     tmp_path: Path, home: Process, bucket: LittleBucket, clock: Clock
 ) -> None:
     with little_bucket() as other:
-        lots = tuple(Lot(url=url) for url in (URL, "s3://other"))
+        lots = tuple(BucketPrefix(url=url) for url in (URL, "s3://other"))
         home.buckets["s3://other"] = other
         for lot in lots:
             home.lots.begin(lot)
-            Kept(home.open(lot)).send([Chunk(hash=hash_of(b"x"), data=b"x")])
+            BucketCache(home.open(lot)).send([Chunk(hash=hash_of(b"x"), data=b"x")])
             home.put(lot.url)
         Process(tmp_path, home.buckets, clock).put()
-        home.sweeper.clear([lots[0], Lot(url="s3://other", folder="a")])
+        home.sweeper.clear([lots[0], BucketPrefix(url="s3://other", folder="a")])
         assert [name.partition("/")[0] for name in bucket.objects] == ["chunks"]
         assert other.objects == {}
         assert [lot for lot in home.lots.all() if not lot.folder] == [], "what others keep is noted by them"
@@ -167,9 +174,9 @@ def test_when_a_site_is_removed_nothing_is_left_but_what_others_keep(
 def test_a_site_that_is_added_again_meanwhile_has_what_is_kept(
     home: Process, bucket: LittleBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lot, sought = Lot(url=URL), list[str]()
+    lot, sought = BucketPrefix(url=URL), list[str]()
     home.lots.begin(lot)
-    Kept(bucket).send([Chunk(hash=hash_of(b"x"), data=b"x")])
+    BucketCache(bucket).send([Chunk(hash=hash_of(b"x"), data=b"x")])
     HOLDS.hold(lot)
     with caplog.at_level(logging.INFO):
         home.sweeper.clear(())
@@ -193,13 +200,13 @@ def test_a_site_that_is_added_again_meanwhile_has_what_is_kept(
 
 
 def test_a_note_of_a_bucket_that_is_damaged_harms_no_other(tmp_path: Path) -> None:
-    lots, lot = Lots(tmp_path), Lot(url=URL, folder="a")
+    lots, lot = BucketPrefixes(tmp_path), BucketPrefix(url=URL, folder="a")
     lots.begin(lot)
     (tmp_path / "damaged.json").write_bytes(b"{")
     assert lots.all() == (lot,)
-    assert Lots(tmp_path).over(lot, 5.0).over == 5.0
-    assert Lots(tmp_path).over(Lots(tmp_path).all()[0], 9.0).over == 5.0
-    assert Lots(tmp_path).over(Lots(tmp_path).all()[0], 1.0).over == 1.0
+    assert BucketPrefixes(tmp_path).over(lot, 5.0).over == 5.0
+    assert BucketPrefixes(tmp_path).over(BucketPrefixes(tmp_path).all()[0], 9.0).over == 5.0
+    assert BucketPrefixes(tmp_path).over(BucketPrefixes(tmp_path).all()[0], 1.0).over == 1.0
 
 
 def test_a_second_port_of_the_site_leaves_what_the_first_is_using(

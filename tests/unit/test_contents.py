@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import Contents, VersionManifest, contents_uri, manifest_uri
+from gridmill.domain.manifest import VersionContents, VersionManifest, contents_uri, manifest_uri
 from gridmill.errors import NotFoundError, StorageError, UnsafePathError
 from gridmill.storage.manifests import keep_manifest
 from gridmill.transfer.contents import list_contents, place_of, read_contents, read_manifest, write_contents
@@ -50,7 +50,7 @@ def test_every_name_comes_back_from_json(tmp_path_factory: pytest.TempPathFactor
     for name in names:
         with open(os.path.join(os.fsencode(folder), name), "wb") as file:
             file.write(name)
-    found = decode(encode(list_contents(folder)), Contents)
+    found = decode(encode(list_contents(folder)), VersionContents)
     places = [os.fsencode(place_of(folder, one.path)) for one in found.files]
     assert {os.path.basename(place) for place in places} == names
     assert all(os.path.isfile(place) for place in places)
@@ -68,7 +68,7 @@ def test_what_is_known_and_looks_the_same_is_not_read_again(tmp_path: Path):
     (tmp_path / "old").write_text("a")
     (tmp_path / "new").write_text("b")
     before = list_contents(tmp_path)
-    known = Contents(files=tuple(replace(one, sha256=f"known {one.path}") for one in before.files))
+    known = VersionContents(files=tuple(replace(one, sha256=f"known {one.path}") for one in before.files))
     (tmp_path / "new").write_text("cc")
     found = {one.path: one.sha256 for one in list_contents(tmp_path, known).files}
     assert found == {"old": "known old", "new": hashlib.sha256(b"cc").hexdigest()}

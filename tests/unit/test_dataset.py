@@ -20,7 +20,7 @@ from gridmill.domain.dataset import (
     Window,
 )
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.compile import Bounds, compile_dataset
+from gridmill.jobs.dataset.compile import SplitBounds, compile_dataset
 from gridmill.jobs.expressions import expression_columns
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -88,7 +88,7 @@ def test_the_query_as_text() -> None:
         "weather/daily": {"origin": "VARCHAR", "day": "DATE", "rain": "DOUBLE"},
     }
     validation_from, test_from = spec.split.times
-    bounds = Bounds(validation_from=validation_from, test_from=test_from)
+    bounds = SplitBounds(validation_from=validation_from, test_from=test_from)
     compiled = compile_dataset(spec, spec.basis, tables, used=("temp", "wind"), bounds=bounds)
     assert compiled.text == (GOLDEN / "dataset.sql").read_text().rstrip("\n")
     assert compiled.columns[:3] == ("origin", "time", "temp")

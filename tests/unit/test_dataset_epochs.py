@@ -21,8 +21,8 @@ from gridmill.domain.dataset import (
     DatasetSpec,
     Join,
     Label,
+    LabelRule,
     Lag,
-    Outcome,
     Split,
     Window,
 )
@@ -30,7 +30,7 @@ from gridmill.domain.remarks import REMARKS
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.epochs import shows, shows_sql
 from gridmill.jobs.dataset.run import run
-from gridmill.jobs.sink.dates import Moments
+from gridmill.jobs.sink.dates import DateReadings
 from gridmill.jobs.sink.value_forms import Form
 
 EPOCH = datetime(1970, 1, 1)
@@ -91,7 +91,7 @@ def spec(step: timedelta, **fields: Any) -> DatasetSpec:
             on=("e",),
             known_at="seen",
             horizon_seconds=2 * step.total_seconds(),
-            outcome=Outcome.COUNT,
+            outcome=LabelRule.COUNT,
         ),
         split=Split(validation=0.3, test=0.3),
         **fields,
@@ -340,7 +340,7 @@ def test_numbers_show_the_units_that_texts_of_a_sink_show() -> None:
         draw.randrange(10 ** (n - 1), 10**n) * draw.choice((1, -1)) for n in range(1, 19) for _ in range(40)
     ]
     drawn += [UNITS[unit](datetime(1990 + n, 1 + n % 12, 28)) + n // 9 for unit in UNITS for n in range(30)]
-    found = Moments(pa.array([str(number) for number in drawn]), declared=True)
+    found = DateReadings(pa.array([str(number) for number in drawn]), declared=True)
     for unit in ("unix_s", "unix_ms", "unix_us", "unix_ns"):
         assert [shows(unit, number) for number in drawn] == found.forms[Form(unit)].ok.tolist()
     dates = ["%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S"]

@@ -14,7 +14,17 @@ from dataset_case import DatasetCase
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Outcome, Window
+from gridmill.domain.dataset import (
+    Aggregate,
+    AsOfJoin,
+    Basis,
+    DatasetSpec,
+    Join,
+    Label,
+    LabelRule,
+    Lag,
+    Window,
+)
 from gridmill.errors import DataError, InputError
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -243,7 +253,7 @@ def test_no_row_at_or_after_the_basis_time_changes_a_feature(
     assert seen(first) == seen(second)
 
 
-LEAVE = Label(table="news", on=("c",), known_at="k", horizon_seconds=240, outcome=Outcome.ANY, name="left")
+LEAVE = Label(table="news", on=("c",), known_at="k", horizon_seconds=240, outcome=LabelRule.ANY, name="left")
 
 
 UNTIL = {None: None, "basis": None, "2020-01-01T00:08": 8, "2020-01-01T00:30": 30}
@@ -254,14 +264,14 @@ UNTIL = {None: None, "basis": None, "2020-01-01T00:08": 8, "2020-01-01T00:30": 3
 @given(
     observed=OBSERVED,
     news=NEWS,
-    outcome=st.sampled_from(list(Outcome)),
+    outcome=st.sampled_from(list(LabelRule)),
     until=st.sampled_from(list(UNTIL)),
     delay=st.sampled_from([None, 2]),
 )
 def test_labels_made_of_events(
-    observed: list[Row], news: list[Row], outcome: Outcome, until: str | None, delay: int | None
+    observed: list[Row], news: list[Row], outcome: LabelRule, until: str | None, delay: int | None
 ) -> None:
-    column = None if outcome in (Outcome.ANY, Outcome.COUNT) else "x"
+    column = None if outcome in (LabelRule.ANY, LabelRule.COUNT) else "x"
     label = Label(
         table="news",
         on=("c",),
@@ -280,12 +290,12 @@ def test_labels_made_of_events(
         events = [n["x"] for n in news if n["c"] == row["c"] and row["m"] < n["m"] <= row["m"] + 4]
         known = [value for value in events if value is not None]
         value = {
-            Outcome.ANY: bool(events),
-            Outcome.COUNT: len(events),
-            Outcome.SUM: sum(known),
-            Outcome.MEAN: mean(known) if known else None,
-            Outcome.MIN: min(known, default=None),
-            Outcome.MAX: max(known, default=None),
+            LabelRule.ANY: bool(events),
+            LabelRule.COUNT: len(events),
+            LabelRule.SUM: sum(known),
+            LabelRule.MEAN: mean(known) if known else None,
+            LabelRule.MIN: min(known, default=None),
+            LabelRule.MAX: max(known, default=None),
         }[outcome]
         if row["m"] + 4 <= end and value is not None:
             expected.append((row["e"], row["m"], value))
@@ -298,7 +308,7 @@ def test_labels_made_of_events(
     got = [(row["e"], (row["t"] - START).total_seconds() / 60, row["left"]) for row in rows]
     assert (
         sorted(got) == pytest.approx(sorted(expected))
-        if outcome == Outcome.MEAN
+        if outcome == LabelRule.MEAN
         else sorted(got) == sorted(expected)
     )
 

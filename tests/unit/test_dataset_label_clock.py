@@ -18,8 +18,8 @@ from gridmill.domain.dataset import (
     DatasetSpec,
     Join,
     Label,
+    LabelRule,
     Lag,
-    Outcome,
     Split,
     SplitBy,
     Window,
@@ -246,7 +246,7 @@ def test_events_of_the_label_are_seen_by_the_labels_clock(tmp_path, delay, known
         known_at="told",
         horizon_seconds=2 * DAY,
         delay_seconds=delay,
-        outcome=Outcome.ANY,
+        outcome=LabelRule.ANY,
         name="y",
     )
     part = Window(column="f", aggregates=COUNT, span_seconds=400 * DAY, table="frauds", known_at=known_at)
@@ -389,7 +389,7 @@ def test_events_that_end_before_the_basis_make_no_negatives(tmp_path, until, kep
         known_at="t",
         horizon_seconds=DAY,
         delay_seconds=delay,
-        outcome=Outcome.ANY,
+        outcome=LabelRule.ANY,
         known_until=until,
         name="y",
     )
@@ -411,7 +411,7 @@ def test_no_event_makes_no_label(tmp_path):
         "exits", pa.table({"e": pa.array([], pa.string()), "t": pa.array([], pa.timestamp("us", "UTC"))})
     )
     label = Label(
-        table="exits", on=("e",), known_at="t", horizon_seconds=DAY, outcome=Outcome.COUNT, name="y"
+        table="exits", on=("e",), known_at="t", horizon_seconds=DAY, outcome=LabelRule.COUNT, name="y"
     )
     with pytest.raises(DataError, match=r"no row is left .*label not known yet: 60") as caught:
         made(case, DatasetSpec(basis=BASIS, label=label))
@@ -430,7 +430,7 @@ def test_an_event_that_is_never_known_says_nothing_of_the_time_before(tmp_path):
         on=("e",),
         known_at="at_::TIMESTAMP",
         horizon_seconds=DAY,
-        outcome=Outcome.ANY,
+        outcome=LabelRule.ANY,
         name="y",
     )
     output = case.make(DatasetSpec(basis=replace(BASIS, columns=("id", "x")), label=label))
@@ -440,7 +440,7 @@ def test_an_event_that_is_never_known_says_nothing_of_the_time_before(tmp_path):
 @pytest.mark.parametrize("until", ["soon", "7d"])
 def test_known_until_is_a_time_or_the_basis(until):
     label = Label(
-        table="e", on=("e",), known_at="t", horizon_seconds=DAY, outcome=Outcome.ANY, known_until=until
+        table="e", on=("e",), known_at="t", horizon_seconds=DAY, outcome=LabelRule.ANY, known_until=until
     )
     with pytest.raises(InputError, match=r"label.known_until"):
         label.check()
@@ -459,7 +459,7 @@ def test_an_event_without_a_number_makes_no_label(tmp_path):
         on=("e",),
         known_at="at_",
         horizon_seconds=DAY,
-        outcome=Outcome.MIN,
+        outcome=LabelRule.MIN,
         column="v",
         name="y",
     )

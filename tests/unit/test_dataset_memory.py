@@ -15,7 +15,7 @@ from gridmill.errors import StorageError
 from gridmill.jobs import duckdb_engine
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.run import run
-from gridmill.jobs.dataset.window_engine import held_beside
+from gridmill.jobs.dataset.window_engine import bytes_for_chunks
 from gridmill.jobs.duckdb_engine import (
     BASE_BYTES,
     LEAST_MEMORY_BYTES,
@@ -46,7 +46,7 @@ def test_the_engine_has_what_chunks_leave_and_at_least_its_small_share(context: 
     def share(memory_bytes: int, beside: int) -> float:
         return engine_bytes(with_memory(context, memory_bytes), beside) / (memory_bytes - BASE_BYTES)
 
-    beside = held_beside(1)
+    beside = bytes_for_chunks(1)
     assert share(8 * GIB, 0) == pytest.approx(MEMORY_SHARE)
     assert share(8 * GIB, beside) == pytest.approx(MEMORY_SHARE), "chunks are never as large as that"
     assert share(2 * GIB, beside) == pytest.approx(SMALL_SHARE)
@@ -56,9 +56,9 @@ def test_the_engine_has_what_chunks_leave_and_at_least_its_small_share(context: 
 
 def test_what_the_engine_takes_of_a_large_size_it_may_take_of_the_next(context: JobContext) -> None:
     """A size is learned from a peak, plus half: no run that was well needs twice the memory the next time."""
-    first = engine_bytes(with_memory(context, 9 * GIB), held_beside(2))
+    first = engine_bytes(with_memory(context, 9 * GIB), bytes_for_chunks(2))
     learned = int(first * 1.5)  # had nothing been held beside it
-    assert engine_bytes(with_memory(context, learned), held_beside(2)) >= first
+    assert engine_bytes(with_memory(context, learned), bytes_for_chunks(2)) >= first
 
 
 def test_an_engine_that_runs_out_while_rows_are_read_lacks_memory_and_not_disk(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Label, Window
 from gridmill.domain.views import VersionView
 from gridmill.errors import GridmillError
 from gridmill.jobs.column_moments import Moments
-from gridmill.jobs.dataset.describe import BINS, Sample, statistics
+from gridmill.jobs.dataset.describe import BINS, SampledRows, statistics
 from gridmill.jobs.metrics import regression
 from gridmill.jobs.prediction.finish import _moment
 from gridmill.jobs.sink.column_stats import merged
@@ -124,7 +124,7 @@ def test_a_basis_time_without_end_is_told(tmp_path):
 
 def statistics_of(values: list[float]) -> dict[str, object]:
     table = pa.table({"x": pa.array(values, pa.float64()), "y": pa.array(values[::-1], pa.float64())})
-    sample = Sample(schema=table.schema, columns=("x", "y"), rows=len(values))
+    sample = SampledRows(schema=table.schema, columns=("x", "y"), rows=len(values))
     sample.take(table)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -158,7 +158,7 @@ def test_statistics_of_any_numbers_are_finite_and_count_each_once(values):
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(2, 50))
 def test_a_constant_correlates_with_nothing(value, rows):
     table = pa.table({"x": np.full(rows, value), "y": np.arange(rows, dtype=float)})
-    sample = Sample(schema=table.schema, columns=("x", "y"), rows=rows)
+    sample = SampledRows(schema=table.schema, columns=("x", "y"), rows=rows)
     sample.take(table)
     assert statistics(sample)["correlation"]["values"] == [[None, None], [None, 1.0]]
 
@@ -170,7 +170,7 @@ def test_correlations_do_not_depend_on_the_scale(center, scale, exponent):
     y = x + random.normal(size=200)
     expected = np.corrcoef(x, y)[0, 1]
     table = pa.table({"x": x * scale * 10.0 ** (10 * exponent), "y": y * 10.0 ** (-10 * exponent) * scale})
-    sample = Sample(schema=table.schema, columns=("x", "y"), rows=200)
+    sample = SampledRows(schema=table.schema, columns=("x", "y"), rows=200)
     sample.take(table)
     assert statistics(sample)["correlation"]["values"][0][1] == pytest.approx(expected, abs=1e-4)
 

@@ -9,7 +9,7 @@ from test_dataset_ways import GONE, SPEC, case  # noqa: F401  the fixture
 
 from gridmill.domain.artifact import Output
 from gridmill.domain.dataset import Aggregate, DatasetSpec, Label, Lag, Window
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.jobs.dataset import key_order, window_engine
 from gridmill.jobs.dataset.run import run
 
@@ -31,7 +31,7 @@ def in_parts(case: DatasetCase, spec: DatasetSpec, count: int) -> Output:  # noq
     uris = []
     for number in range(count):
         context = case.context(spec)
-        part = Part(of="p-1/d", number=number, count=count)
+        part = JobPart(of="p-1/d", number=number, count=count)
         assert run(replace(context, order=replace(context.order, part=part))).outputs == ()
         uris.append(context.order.output_uri)
     context = case.context(spec)

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 
-from gridmill.jobs.dataset.describe import BLOCK_ROWS, Sample, statistics
+from gridmill.jobs.dataset.describe import BLOCK_ROWS, SampledRows, statistics
 
 ROWS = 3 * BLOCK_ROWS + 5
 
@@ -19,9 +19,9 @@ def columns(count: int) -> dict[str, np.ndarray]:
     return made
 
 
-def sample(given: dict[str, np.ndarray]) -> Sample:
+def sample(given: dict[str, np.ndarray]) -> SampledRows:
     table = pa.table(given)
-    made = Sample(schema=table.schema, columns=tuple(given), rows=ROWS)
+    made = SampledRows(schema=table.schema, columns=tuple(given), rows=ROWS)
     assert sum(batch.num_rows for batch in made.passing(table.to_batches(max_chunksize=1000))) == ROWS
     return made
 

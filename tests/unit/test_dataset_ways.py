@@ -21,8 +21,8 @@ from gridmill.domain.dataset import (
     DatasetSpec,
     Encoder,
     Label,
+    LabelRule,
     Method,
-    Outcome,
     Split,
     SplitBy,
     Window,
@@ -151,7 +151,7 @@ def test_rows_of_an_entity_stay_together_in_buckets(case: DatasetCase) -> None:
 
 
 GONE = Label(
-    table="prices", on=("user",), known_at="k", horizon_seconds=86400, outcome=Outcome.COUNT, name="next"
+    table="prices", on=("user",), known_at="k", horizon_seconds=86400, outcome=LabelRule.COUNT, name="next"
 )
 HASHED = Split(by=SplitBy.RANDOM, test=0.3)
 WAYS = {

@@ -19,7 +19,7 @@ from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.dataset.encoders import Fitted, apply
+from gridmill.jobs.dataset.encoders import FittedEncoder, apply
 from gridmill.jobs.dataset.raw_rows import open_raw, write_raw
 from gridmill.jobs.dataset.run import run
 
@@ -29,7 +29,7 @@ ETT = DATA / "ett" / "ETTh1.csv"
 def seconds_of(columns: int) -> float:
     table = pa.table({f"x{number}": np.arange(8.0) for number in range(columns)})
     labels = tuple(table.column_names[1:])
-    one = Fitted(column="x0", method=Method.STANDARD, center=1.0, scale=2.0, labels=labels)
+    one = FittedEncoder(column="x0", method=Method.STANDARD, center=1.0, scale=2.0, labels=labels)
     took = []
     for _ in range(3):
         begin = time.perf_counter()
@@ -48,7 +48,10 @@ def test_columns_are_scaled_alike_with_and_without_missing_values():
     table = pa.table({"x": values, "y": pa.array([*values[:3], None]), "n": [1, 2, 3, 2**53 + 1]})
     made = apply(
         table,
-        [Fitted(column=name, method=Method.STANDARD, center=1 / 7, scale=3.1) for name in ("x", "y", "n")],
+        [
+            FittedEncoder(column=name, method=Method.STANDARD, center=1 / 7, scale=3.1)
+            for name in ("x", "y", "n")
+        ],
     )
     expected = ((values - 1 / 7) / 3.1).tolist()
     assert made["x"].to_pylist() == expected
@@ -58,9 +61,13 @@ def test_columns_are_scaled_alike_with_and_without_missing_values():
 
 def test_columns_keep_their_order():
     table = pa.table({"a": ["u", "v"], "b": [1.0, 2.0], "c": ["s", "t"]})
-    kept = Fitted(column="a", method=Method.ORDINAL, categories=("u", "v"), values=(0.0, 1.0), keep=True)
-    frequency = Fitted(column="a", method=Method.FREQUENCY, categories=("u",), values=(0.5,), keep=True)
-    hot = Fitted(column="c", method=Method.ONEHOT, categories=("s", "t"))
+    kept = FittedEncoder(
+        column="a", method=Method.ORDINAL, categories=("u", "v"), values=(0.0, 1.0), keep=True
+    )
+    frequency = FittedEncoder(
+        column="a", method=Method.FREQUENCY, categories=("u",), values=(0.5,), keep=True
+    )
+    hot = FittedEncoder(column="c", method=Method.ONEHOT, categories=("s", "t"))
     made = apply(table, [kept, frequency, hot], {"a_ordinal": pa.array([7.0, 8.0])})
     assert made.column_names == ["a", "a_frequency", "a_ordinal", "b", "c_s", "c_t"]
     assert made["a_ordinal"].to_pylist() == [7.0, 8.0]
@@ -69,7 +76,7 @@ def test_columns_keep_their_order():
 
 def test_a_column_that_is_missing_is_named():
     with pytest.raises(DataError, match="no column 'x'"):
-        apply(pa.table({"y": [1.0]}), [Fitted(column="x", method=Method.STANDARD)])
+        apply(pa.table({"y": [1.0]}), [FittedEncoder(column="x", method=Method.STANDARD)])
 
 
 def wide(folder: Path, columns: int = 400, rows: int = 300) -> tuple[DatasetCase, DatasetSpec]:

@@ -19,8 +19,8 @@ from gridmill.domain.dataset import (
     DatasetSpec,
     Join,
     Label,
+    LabelRule,
     Lag,
-    Outcome,
     Split,
     Window,
 )
@@ -29,8 +29,8 @@ from gridmill.jobs.dataset import key_order, window_engine, window_kernels, writ
 from gridmill.jobs.dataset.checks import known_span
 from gridmill.jobs.dataset.run import run
 from gridmill.jobs.dataset.window_kernels import distinct, rank
-from gridmill.jobs.dataset.window_ranges import NOWHERE, Frames, Known, Own, own_rows
-from gridmill.jobs.dataset.window_sums import Floats, Values, counts, extremes, newest, squares, sums
+from gridmill.jobs.dataset.window_ranges import NOWHERE, KeyedTimes, OwnRows, RowFrames, own_rows
+from gridmill.jobs.dataset.window_sums import Floats, KeyedValues, counts, extremes, newest, squares, sums
 from gridmill.jobs.tables import open_table
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ def kinds(rng: np.random.Generator, rows: int) -> dict[str, Floats]:
     }
 
 
-def some_rows(seed: int) -> tuple[Own, np.random.Generator]:
+def some_rows(seed: int) -> tuple[OwnRows, np.random.Generator]:
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(1, 80))
     codes, times = rng.integers(0, 5, rows), rng.integers(0, 40, rows) * SECOND
@@ -69,7 +69,9 @@ def test_ranges_are_those_rows(seed: int) -> None:
         assert list(range(found.low[at], found.high[at])) == list(recent)
         assert list(range(rows.low[at], rows.high[at])) == list(before[-3:])
     asked, moments = rng.integers(NOWHERE, keys.max() + 1, 30), rng.integers(-20, 60, 30) * SECOND
-    far = Known(offsets=own.known.offsets, times=own.known.times + np.where(keys == keys.max(), 2**61, 0))
+    far = KeyedTimes(
+        offsets=own.known.offsets, times=own.known.times + np.where(keys == keys.max(), 2**61, 0)
+    )
     for known in (own.known, far):
         for key, moment in zip(asked, moments, strict=True):
             mine = range(known.offsets[key], known.offsets[key + 1]) if key != NOWHERE else range(0)
@@ -88,18 +90,18 @@ def test_aggregates_are_those_of_each_range_alone(seed: int) -> None:
         for frames in (own.before(7), own.newest(4)):
             check(
                 name,
-                Values(numbers=np.where(there, numbers, 0.0), there=there, offsets=own.known.offsets),
+                KeyedValues(numbers=np.where(there, numbers, 0.0), present=there, offsets=own.known.offsets),
                 frames,
             )
 
 
-def check(name: str, values: Values, frames: Frames) -> None:
-    count, total = counts(values.there, frames), sums(values, frames)
+def check(name: str, values: KeyedValues, frames: RowFrames) -> None:
+    count, total = counts(values.present, frames), sums(values, frames)
     away = squares(values, frames, count)
     low, high = (extremes(values, frames, largest=largest) for largest in (False, True))
-    last = newest(values.there, frames)
+    last = newest(values.present, frames)
     for at, (begin, end) in enumerate(zip(frames.low, frames.high, strict=True)):
-        rows = [row for row in range(begin, end) if values.there[row]]
+        rows = [row for row in range(begin, end) if values.present[row]]
         mine = values.numbers[rows]
         finite = bool(np.isfinite(mine).all())
         assert count[at] == len(rows)
@@ -225,7 +227,7 @@ OF_EVENTS = Label(
     on=("place",),
     known_at="k",
     horizon_seconds=900,
-    outcome=Outcome.MAX,
+    outcome=LabelRule.MAX,
     column="v",
     delay_seconds=60,
     known_until="basis",

@@ -8,7 +8,7 @@ import pytest
 from gridmill.declarations import parse_declarations, read_again, read_pipeline
 from gridmill.declarations.other_tools import FIELDS, VALUES
 from gridmill.declarations.schema import parts
-from gridmill.domain.pipeline import Lines, Pipeline, place_message, with_lines
+from gridmill.domain.pipeline import FieldLines, Pipeline, place_message, with_lines
 from gridmill.errors import InputError, PipelineError
 
 TABLES = "pipeline: p\njobs:\n  s: {sink: {source: a.csv}}\n  d: {dataset: {basis: {table: s, time: t}}}\n"
@@ -134,7 +134,7 @@ def test_a_failed_jobs_message_gets_file_and_line() -> None:
 
 
 def test_an_error_of_the_control_node_gets_file_and_line() -> None:
-    lines = Lines(file="f.yaml", at={"jobs.d": 4, "jobs.d.resource": 9})
+    lines = FieldLines(file="f.yaml", at={"jobs.d": 4, "jobs.d.resource": 9})
     told = r"^f.yaml:9: jobs.d.resource: there is none$"
     with pytest.raises(InputError, match=told), with_lines(lines, "p"):
         raise InputError("there is none", place="p: jobs.d.resource")

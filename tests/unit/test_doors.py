@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.transport.listeners import HomeDoors
-from gridmill.transport.server import Links
+from gridmill.transport.listeners import HomeListeners
+from gridmill.transport.server import PodLinkServer
 
 pytest.importorskip("cryptography")
 
@@ -15,12 +15,12 @@ def port_of(link: str) -> int:
 
 
 def test_a_port_that_is_asked_for_later_is_listened_at_too(tmp_path: Path) -> None:
-    links = Links(lambda: None)
+    links = PodLinkServer(lambda: None)
     try:
-        doors = HomeDoors(links, tmp_path, lambda: 1e9)
+        doors = HomeListeners(links, tmp_path, lambda: 1e9)
         first = doors.tls("127.0.0.1")
         assert doors.tls("127.0.0.1") == first
-        other = HomeDoors(links, tmp_path / "other", lambda: 1e9)
+        other = HomeListeners(links, tmp_path / "other", lambda: 1e9)
         free = port_of(other.tls("127.0.0.2"))  # free at the other address
         second = doors.tls("127.0.0.1", free)
         assert port_of(second) == free

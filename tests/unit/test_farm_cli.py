@@ -12,19 +12,19 @@ from tests.ports import free_port
 from gridmill.__main__ import main
 from gridmill.bootstrap.checks import look_at_farm, look_at_gpus
 from gridmill.bootstrap.home import lock_home
-from gridmill.bootstrap.host import OwnHost
+from gridmill.bootstrap.host import ProgramHost
 from gridmill.cli.farm import join_line, notes, reachable, read_place
 from gridmill.cli.up import check_light, with_bucket_hosts
 from gridmill.domain.site import SiteKind
 from gridmill.errors import HomeInUseError, InputError, NotFoundError
 from gridmill.farm.listening import listening, note_address
 from gridmill.farm.store import open_records
-from gridmill.farm.tenant import Source
-from gridmill.ports.host import Listening
+from gridmill.farm.tenant import Tenant
+from gridmill.ports.host import FarmAddress
 from gridmill.settings import Settings, is_farm
 
-HOST = OwnHost()
-KNOWN = Listening(name="lab", address="127.0.0.1:1", fingerprint="f" * 64)
+HOST = ProgramHost()
+KNOWN = FarmAddress(name="lab", address="127.0.0.1:1", fingerprint="f" * 64)
 
 
 @pytest.fixture
@@ -123,9 +123,9 @@ def test_a_join_line_says_where_and_who(settings: Settings) -> None:
 def test_doctor_looks_at_a_farm_where_one_is(settings: Settings) -> None:
     assert list(look_at_farm(settings)) == []
     records = open_records(settings)
-    records.put(Source(name="old", certificate="c", token_hash="t", version="99.0.0", added=0.0))
+    records.put(Tenant(name="old", certificate="c", token_hash="t", version="99.0.0", added=0.0))
     records.close()
-    note_address(settings, Listening(name="lab", address=f"127.0.0.1:{free_port()}", fingerprint="f" * 64))
+    note_address(settings, FarmAddress(name="lab", address=f"127.0.0.1:{free_port()}", fingerprint="f" * 64))
     found = {what: (well, said) for what, well, said in look_at_farm(settings)}
     assert "is free" in found["farm address"][1]
     assert "control node" not in found

@@ -13,7 +13,7 @@ from gridmill.farm.app import make_app
 from gridmill.farm.certificates import Authority
 from gridmill.farm.farm import Farm
 from gridmill.farm.store import open_records
-from gridmill.farm.tenant import Source, hash_of
+from gridmill.farm.tenant import Tenant, hash_of
 from gridmill.http.connections import CERTIFICATE
 from gridmill.settings import Settings
 
@@ -45,7 +45,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> None:
     home: Path = tmp_path_factory.mktemp("farm")
     here = Settings(home=home, root=home / "root", cpus=2.0, memory_bytes=2**30)
     records = open_records(here)
-    records.put(Source(name="home", certificate=SHOWN, token_hash=hash_of(TOKEN), version="0.1.0", added=0.0))
+    records.put(Tenant(name="home", certificate=SHOWN, token_hash=hash_of(TOKEN), version="0.1.0", added=0.0))
     farm = Farm(
         settings=here,
         records=records,

@@ -9,11 +9,11 @@ from anyio.to_thread import current_default_thread_limiter
 from starlette.types import Message, Receive, Scope, Send
 
 from gridmill.domain.site import Site, SiteKind
-from gridmill.farm.auth import LANE, Guard
+from gridmill.farm.auth import LANE, TenantMiddleware
 from gridmill.farm.certificates import Authority
 from gridmill.farm.farm import Farm
-from gridmill.farm.store import Records
-from gridmill.farm.tenant import Source, hash_of
+from gridmill.farm.store import RecordStore
+from gridmill.farm.tenant import Tenant, hash_of
 from gridmill.http.connections import CERTIFICATE
 from gridmill.settings import Settings
 
@@ -42,7 +42,7 @@ async def among(farm: Farm) -> None:
         answered[scope["gridmill.source"].name] += 1
 
     threads = current_default_thread_limiter().total_tokens
-    guard = Guard(app, farm=farm)
+    guard = TenantMiddleware(app, farm=farm)
     asked = [guard(scope("a", "/v1/staging/take"), silent, unheard) for _ in range(3 * LANE)]
     async with asyncio.TaskGroup() as group:
         for one in asked:
@@ -59,9 +59,9 @@ async def among(farm: Farm) -> None:
 
 
 def test_what_one_source_has_carried_holds_up_nothing_else(tmp_path: Path) -> None:
-    records = Records(tmp_path / "records.db")
+    records = RecordStore(tmp_path / "records.db")
     for name in "ab":
-        records.put(Source(name=name, certificate=name, token_hash=hash_of(name), version="0.1.0", added=0))
+        records.put(Tenant(name=name, certificate=name, token_hash=hash_of(name), version="0.1.0", added=0))
     farm = Farm(
         settings=Settings(home=tmp_path, root=tmp_path),
         records=records,

@@ -8,10 +8,10 @@ import pytest
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Ack, FromPod, Goodbye, Hello, Message, Order, Start, ToPod
+from gridmill.domain.pod_protocol import Ack, AttemptOrder, FromPod, Goodbye, Hello, Message, Start, ToPod
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.farm.relay import Relay
-from gridmill.ports.link import Received
+from gridmill.ports.link import ReceivedMessage
 
 HELLO = Hello(pod_id="d.0", deployment_id="d", secret="s", protocol=1, version="1")
 
@@ -20,13 +20,13 @@ class Pods:
     """A LinkServer whose pods are told and asked by hand."""
 
     def __init__(self) -> None:
-        self.coming: list[Received] = []
+        self.coming: list[ReceivedMessage] = []
         self.told: list[tuple[int, ToPod | None]] = []
 
     def says(self, channel: int, message: FromPod | None) -> None:
-        self.coming.append(Received(channel=channel, message=message))
+        self.coming.append(ReceivedMessage(channel=channel, message=message))
 
-    def receive(self) -> Sequence[Received]:
+    def receive(self) -> Sequence[ReceivedMessage]:
         taken, self.coming = self.coming, []
         return taken
 
@@ -79,9 +79,9 @@ def test_what_pods_say_comes_by_the_session(relay: Relay, pods: Pods) -> None:
 def test_a_sequence_is_passed_on_once(relay: Relay, pods: Pods) -> None:
     name = relay.open()
     for number in (1, 1, 2, 1):
-        relay.say(name, number, encode_passed(7, Ack(number=number)))
+        relay.forward(name, number, encode_passed(7, Ack(number=number)))
     assert pods.told == [(7, Ack(number=1)), (7, Ack(number=2))]
-    relay.say(name, None, encode_passed(7, None))
+    relay.forward(name, None, encode_passed(7, None))
     assert pods.told[-1] == (7, None)
 
 
@@ -90,9 +90,9 @@ def test_of_lines_with_a_wrong_one_nothing_is_passed_on(relay: Relay, pods: Pods
     good = encode_passed(7, Goodbye(reason="x"))
     for wrong in (b"rubbish", encode_passed(7, HELLO), b"[7]", b'[7,["start",{}]]'):
         with pytest.raises(InputError):
-            relay.say(name, 1, good + b"\n" + wrong)
+            relay.forward(name, 1, good + b"\n" + wrong)
     assert pods.told == []
-    relay.say(name, 1, good)  # and its number was not used up
+    relay.forward(name, 1, good)  # and its number was not used up
     assert pods.told == [(7, Goodbye(reason="x"))]
 
 
@@ -108,7 +108,7 @@ def test_pods_of_an_earlier_session_dial_again(relay: Relay, pods: Pods) -> None
     assert read(relay, second) == [(8, HELLO)]
     for over in (first, "unheard of", second):  # the reader of the second has gone, too
         with pytest.raises(NotFoundError):
-            relay.say(over, 1, b"")
+            relay.forward(over, 1, b"")
 
 
 def test_pods_of_a_source_that_is_silent_have_no_control_node(relay: Relay, pods: Pods) -> None:
@@ -118,7 +118,7 @@ def test_pods_of_a_source_that_is_silent_have_no_control_node(relay: Relay, pods
     relay.hang_up()
     assert pods.told == [(7, None)]
     with pytest.raises(NotFoundError):
-        relay.say(name, 1, b"")
+        relay.forward(name, 1, b"")
     relay.hang_up()
     pods.says(7, None)
     pods.says(8, HELLO)  # it dials again
@@ -136,7 +136,7 @@ def test_a_session_is_read_once(relay: Relay) -> None:
 
 
 def test_what_starts_is_noted_with_its_pod(relay: Relay, pods: Pods, started: list[tuple[str, str]]) -> None:
-    order = Order(
+    order = AttemptOrder(
         attempt_id="a1",
         token="t",
         run_id="r",
@@ -152,7 +152,7 @@ def test_what_starts_is_noted_with_its_pod(relay: Relay, pods: Pods, started: li
         lines = relay.lines(relay.begin(name), lambda: False)
         pods.says(7, HELLO)
         await anext(lines)
-        relay.say(name, 1, encode_passed(7, Start(order=order)))
+        relay.forward(name, 1, encode_passed(7, Start(order=order)))
         await lines.aclose()
 
     asyncio.run(said())

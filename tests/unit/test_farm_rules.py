@@ -5,25 +5,25 @@ from dataclasses import replace
 import pytest
 
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.farm_protocol import FARM_PROTOCOL, Deploy, Queued, check_versions
+from gridmill.domain.farm_protocol import FARM_PROTOCOL, DeployRequest, QueuedDeployment, check_versions
 from gridmill.domain.pod_protocol import PodOrder
-from gridmill.domain.site import Node, Seat
+from gridmill.domain.site import GpuSlot, Node
 from gridmill.errors import CapacityError, ConflictError, InputError
-from gridmill.farm.admission import admit, check_size, free, queued, seats
+from gridmill.farm.admission import admit, check_size, free, gpu_slots, queued
 from gridmill.farm.deployment import (
-    Lodging,
-    LodgingState,
-    Work,
+    AttemptRecord,
+    TenantDeployment,
+    TenantDeploymentState,
     check_deploy,
     check_id,
     expired,
+    expired_results,
     forgotten,
     left_behind,
-    spoiled,
 )
-from gridmill.farm.join import Tries
+from gridmill.farm.join import JoinRateLimiter
 from gridmill.farm.main import orders
-from gridmill.farm.tenant import Invitation, Source, authorised, check_name, hash_of, invited
+from gridmill.farm.tenant import Invitation, Tenant, authorised, check_name, hash_of, invited
 
 NODES = (
     Node(name="a", capacity=Amounts(cpus=8, memory_bytes=80, gpus=2)),
@@ -46,26 +46,26 @@ def order(pod: str, *, gpus: int = 0, memory: int = 10, node: str = "", pinned: 
     )
 
 
-def lodging(number: int, *given: PodOrder, source: str = "home", state: str = "waiting") -> Lodging:
-    return Lodging(
+def lodging(number: int, *given: PodOrder, source: str = "home", state: str = "waiting") -> TenantDeployment:
+    return TenantDeployment(
         id=given[0].deployment_id,
-        source=source,
+        tenant=source,
         number=number,
-        deploy=Deploy(orders=given, lease_seconds=100),
+        request=DeployRequest(orders=given, lease_seconds=100),
         since=0,
-        state=LodgingState(state),
+        state=TenantDeploymentState(state),
     )
 
 
 def test_gpus_are_given_to_one_pod_at_a_time() -> None:
     first, second, third = (lodging(n, order(f"d{n}.0", gpus=2), source=f"s{n}") for n in (1, 2, 3))
     admitted = admit((third, first, second), NODES, 5.0)
-    assert [(one.id, [(b.node, b.gpus) for b in one.berths]) for one in admitted] == [
+    assert [(one.id, [(b.node, b.gpus) for b in one.placements]) for one in admitted] == [
         ("d1", [("a", (0, 1))]),
         ("d2", [("b", (0, 1))]),
     ]
     half = admit((lodging(1, order("d1.0", gpus=1)), lodging(2, order("d2.0", gpus=1))), NODES, 5.0)
-    assert [berth.gpus for one in half for berth in one.berths] == [(0,), (1,)]
+    assert [berth.gpus for one in half for berth in one.placements] == [(0,), (1,)]
     assert orders(half[1])[0].settings == {"gpus": "1"}
     assert orders(half[1])[0].node == "a"
 
@@ -87,7 +87,7 @@ def test_what_fits_nowhere_holds_nobody_up_and_is_refused() -> None:
 
 def test_a_pinned_pod_is_where_it_was_asked_for() -> None:
     wished = lodging(1, order("d.0", node="b"), order("d.1", node="b", pinned=True))
-    assert [berth.node for berth in admit((wished,), NODES, 0.0)[0].berths] == ["b", "b"]
+    assert [berth.node for berth in admit((wished,), NODES, 0.0)[0].placements] == ["b", "b"]
     elsewhere = lodging(1, order("d.0", node="gone", pinned=True))
     assert admit((elsewhere,), NODES, 0.0) == ()
 
@@ -95,7 +95,7 @@ def test_a_pinned_pod_is_where_it_was_asked_for() -> None:
 def test_room_comes_back_when_a_deployment_is_gone() -> None:
     (held,) = admit((lodging(1, order("d.0", gpus=2)),), NODES, 0.0)
     assert free((held,), NODES)["a"].gpus == ()
-    assert free((held.to(LodgingState.GONE, 1.0),), NODES)["a"].gpus == (0, 1)
+    assert free((held.to(TenantDeploymentState.GONE, 1.0),), NODES)["a"].gpus == (0, 1)
 
 
 def test_a_lease_ends_when_nothing_is_heard() -> None:
@@ -106,39 +106,39 @@ def test_a_lease_ends_when_nothing_is_heard() -> None:
 
 
 def test_what_nobody_fetches_is_lost_after_its_time() -> None:
-    gone = lodging(1, order("d.0")).to(LodgingState.GONE, 10.0)
-    assert spoiled((gone,), 60.0, 69.0) == ()
-    assert spoiled((gone,), 60.0, 70.0) == (gone,)
+    gone = lodging(1, order("d.0")).to(TenantDeploymentState.GONE, 10.0)
+    assert expired_results((gone,), 60.0, 69.0) == ()
+    assert expired_results((gone,), 60.0, 70.0) == (gone,)
     ended = gone.ended(10.0)
-    assert ended.deploy.orders[0].secret == ""
+    assert ended.request.orders[0].secret == ""
     assert forgotten((ended,), 100.0) == ()
     assert forgotten((ended,), 1e6) == (ended,)
 
 
 def test_what_was_carried_for_attempts_of_pods_that_are_gone_is_left_behind() -> None:
     works = tuple(
-        Work(attempt_id=name, source="home", time=10.0, pod_id=pod)
+        AttemptRecord(attempt_id=name, tenant="home", time=10.0, pod_id=pod)
         for name, pod in (("a", "up.0"), ("b", "gone.0"))
     )
-    works += (Work(attempt_id="c", source="away", time=10.0),)
+    works += (AttemptRecord(attempt_id="c", tenant="away", time=10.0),)
     up = lodging(1, order("up.0"), state="up")
-    gone = lodging(2, order("gone.0")).to(LodgingState.GONE, 30.0)
+    gone = lodging(2, order("gone.0")).to(TenantDeploymentState.GONE, 30.0)
     assert [one.attempt_id for one in left_behind(works, (up, gone), 60.0, 75.0)] == ["c"]
     assert [one.attempt_id for one in left_behind(works, (up, gone), 60.0, 90.0)] == ["b", "c"]
 
 
 @pytest.mark.parametrize("state", ["waiting", "starting", "up"])
 def test_what_is_still_carried_for_an_attempt_is_not_left_behind(state: str) -> None:
-    coming = (Work(attempt_id="a", source="home", time=0.0),)
+    coming = (AttemptRecord(attempt_id="a", tenant="home", time=0.0),)
     assert left_behind(coming, (lodging(1, order("d.0"), state=state),), 60.0, 9e9) == ()
-    over = lodging(1, order("d.0")).to(LodgingState.GONE, 10.0)
+    over = lodging(1, order("d.0")).to(TenantDeploymentState.GONE, 10.0)
     assert left_behind(coming, (over,), 60.0, 60.0) == coming
 
 
 def test_a_pod_is_told_its_lease() -> None:
     (held,) = admit((lodging(1, replace(order("d.0"), lease_seconds=9e9)),), NODES, 0.0)
     assert [one.lease_seconds for one in orders(held)] == [100]
-    assert [one.lease_seconds for one in orders(replace(held, berths=()))] == [100]
+    assert [one.lease_seconds for one in orders(replace(held, placements=()))] == [100]
 
 
 def test_ids_and_names_are_no_paths() -> None:
@@ -168,18 +168,18 @@ def test_an_invitation_holds_until_it_expires() -> None:
 
 def test_certificate_and_token_are_of_the_same_source() -> None:
     a, b = (
-        Source(name=name, certificate=name * 64, token_hash=hash_of(name), version="0.1.0", added=0)
+        Tenant(name=name, certificate=name * 64, token_hash=hash_of(name), version="0.1.0", added=0)
         for name in "ab"
     )
     assert authorised([a, b], "a" * 64, "a") == a
     assert authorised([a, b], "a" * 64, "b") is None
     assert authorised([a, b], "", "a") is None
-    nobody = Source(name="n", certificate="", token_hash=hash_of("n"), version="0.1.0", added=0)
+    nobody = Tenant(name="n", certificate="", token_hash=hash_of("n"), version="0.1.0", added=0)
     assert authorised([nobody], "", "n") is None
 
 
 def test_ten_wrong_secrets_a_minute() -> None:
-    tries = Tries()
+    tries = JoinRateLimiter()
     for _ in range(10):
         assert tries.allows("caller", 0.0)
         tries.failed("caller", 0.0)
@@ -218,12 +218,12 @@ def test_a_source_sees_which_gpus_are_taken_and_its_own_by_name() -> None:
     mine, others = lodging(1, order("d1.0", gpus=1)), lodging(2, order("d2.0", gpus=2), source="other")
     up = admit((mine, others), NODES, 5.0)
     waits = [lodging(3, order("d3.0", gpus=2), source="other"), lodging(4, order("d4.0", gpus=1))]
-    seen = seats((*up, *waits), NODES, "home")
-    assert seen["a"] == (Seat(gpu=0, taken=True, deployment="d1"), Seat(gpu=1))
-    assert seen["b"] == (Seat(gpu=0, taken=True), Seat(gpu=1, taken=True))
-    assert queued((*up, *waits), "home", {}) == (Queued(deployment="d4", before=1),)
+    seen = gpu_slots((*up, *waits), NODES, "home")
+    assert seen["a"] == (GpuSlot(gpu=0, taken=True, deployment="d1"), GpuSlot(gpu=1))
+    assert seen["b"] == (GpuSlot(gpu=0, taken=True), GpuSlot(gpu=1, taken=True))
+    assert queued((*up, *waits), "home", {}) == (QueuedDeployment(deployment="d4", position=1),)
     [told] = queued((*up, *waits), "home", {4: 60.0})
     assert told.seconds == 60.0
-    halves = seats((), NODES, "home", 2)["a"]
-    assert halves == (Seat(gpu=0), Seat(gpu=0))
-    assert all(not seat.taken for row in seats((), NODES, "home").values() for seat in row)
+    halves = gpu_slots((), NODES, "home", 2)["a"]
+    assert halves == (GpuSlot(gpu=0), GpuSlot(gpu=0))
+    assert all(not seat.taken for row in gpu_slots((), NODES, "home").values() for seat in row)

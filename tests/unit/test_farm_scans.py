@@ -9,14 +9,14 @@ import pytest
 
 from gridmill import codec
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.farm_protocol import FileEntry, Manifest, Place
+from gridmill.domain.farm_protocol import FileEntry, Manifest, PlaceTree
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.errors import NotFoundError, UnavailableError
-from gridmill.farm.deployment import Work
-from gridmill.farm.files import Carried, Scans
-from gridmill.farm.store import Records
-from gridmill.transfer.manifest import CHUNK_BYTES, HASH, Kept, seen
+from gridmill.farm.deployment import AttemptRecord
+from gridmill.farm.files import TenantFiles, TreeScans
+from gridmill.farm.store import RecordStore
+from gridmill.transfer.manifest import CHUNK_BYTES, HASH, HashCacheFile, seen
 from gridmill.transfer.stream import Chunk, hash_of
 
 
@@ -32,7 +32,7 @@ def kept_at(folder: Path) -> Path:
     return folder / f"{sha256(b'out').hexdigest()}.json"
 
 
-def asked_until_told(scans: Scans) -> Manifest:
+def asked_until_told(scans: TreeScans) -> Manifest:
     while True:
         try:
             return scans.scan("out")
@@ -43,7 +43,7 @@ def asked_until_told(scans: Scans) -> Manifest:
 def test_a_tree_that_takes_long_is_not_known_yet_and_read_once(root: Path, tmp_path: Path) -> None:
     slow = kept_at(tmp_path / "hashes")
     os.mkfifo(slow)  # whoever reads what was kept waits here
-    scans = Scans(root, tmp_path / "hashes", None, patience_seconds=0.01)
+    scans = TreeScans(root, tmp_path / "hashes", None, patience_seconds=0.01)
     for _ in range(2):
         with pytest.raises(UnavailableError, match="still being read"):
             scans.scan("out")
@@ -53,14 +53,14 @@ def test_a_tree_that_takes_long_is_not_known_yet_and_read_once(root: Path, tmp_p
 
 def test_what_a_file_hashed_to_is_not_read_again(root: Path, tmp_path: Path) -> None:
     looked = (root / "out/file").stat()
-    kept = Kept(hash=HASH, chunk_bytes=CHUNK_BYTES, files={"file": (seen(looked), ("0" * 64,))})
+    kept = HashCacheFile(hash=HASH, chunk_bytes=CHUNK_BYTES, files={"file": (seen(looked), ("0" * 64,))})
     kept_at(tmp_path / "hashes").write_bytes(codec.encode(kept))
-    (file,) = Scans(root, tmp_path / "hashes", None).scan("out").files
+    (file,) = TreeScans(root, tmp_path / "hashes", None).scan("out").files
     assert file.chunks == ("0" * 64,)
 
 
 def test_what_fails_is_told_and_tried_again(root: Path, tmp_path: Path) -> None:
-    scans = Scans(root, tmp_path / "hashes", None)
+    scans = TreeScans(root, tmp_path / "hashes", None)
     with pytest.raises(NotFoundError):
         scans.scan("later")
     (root / "later").mkdir()
@@ -73,7 +73,7 @@ def test_what_nobody_asks_about_again_holds_up_no_other(
     monkeypatch.setattr("gridmill.farm.files.MOST_WAITING", 1)
     slow = kept_at(tmp_path / "hashes")
     os.mkfifo(slow)
-    scans = Scans(root, tmp_path / "hashes", None, patience_seconds=0.0)
+    scans = TreeScans(root, tmp_path / "hashes", None, patience_seconds=0.0)
     with pytest.raises(UnavailableError, match="still being read"):
         scans.scan("out")
     with pytest.raises(UnavailableError, match="too many"):
@@ -96,12 +96,12 @@ def test_of_trees_that_nobody_names_little_is_kept(
     for at, path in enumerate((newest, *(newest.with_name(f"{one}.json") for one in "abc"))):
         path.touch()
         os.utime(path, (1e9 - at, 1e9 - at))
-    Scans(root, tmp_path / "hashes", None).scan("out")
+    TreeScans(root, tmp_path / "hashes", None).scan("out")
     assert list((tmp_path / "hashes").glob("*.json")) == [newest]
 
 
-def order(attempt: str) -> Order:
-    return Order(
+def order(attempt: str) -> AttemptOrder:
+    return AttemptOrder(
         attempt_id=attempt,
         token="t",
         run_id="r",
@@ -115,13 +115,13 @@ def order(attempt: str) -> Order:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Records:
-    return Records(tmp_path / "records.db")
+def records(tmp_path: Path) -> RecordStore:
+    return RecordStore(tmp_path / "records.db")
 
 
 @pytest.fixture
-def carried(root: Path, tmp_path: Path, records: Records) -> Carried:
-    made = Carried("home", root, tmp_path / "chunks", 2**20, None, records=records, now=lambda: 1.0)
+def carried(root: Path, tmp_path: Path, records: RecordStore) -> TenantFiles:
+    made = TenantFiles("home", root, tmp_path / "chunks", 2**20, None, records=records, now=lambda: 1.0)
     (root / "checkpoints/j.g").mkdir(parents=True)
     (root / "checkpoints/j.g/epoch").write_text("3")
     for rank in "01":
@@ -133,38 +133,38 @@ def files(root: Path) -> list[str]:
     return sorted(path.name for path in root.rglob("*") if path.is_file())
 
 
-def test_nothing_is_left_of_the_last_attempt(carried: Carried, records: Records, root: Path) -> None:
-    carried.forget("a.1")
+def test_nothing_is_left_of_the_last_attempt(carried: TenantFiles, records: RecordStore, root: Path) -> None:
+    carried.delete_attempt("a.1")
     assert files(root) == ["epoch", "file"]
-    carried.forget("a.0")
+    carried.delete_attempt("a.0")
     assert files(root) == []
-    assert records.all(Work) == ()
+    assert records.all(AttemptRecord) == ()
 
 
-def test_what_is_replaced_is_not_given_for_what_it_was(carried: Carried) -> None:
+def test_what_is_replaced_is_not_given_for_what_it_was(carried: TenantFiles) -> None:
     (before,) = carried.scan("out").files
     after = Chunk(hash=hash_of(b"other"), data=b"other")
     carried.store.send([after])
     entry = FileEntry(path="file", size_bytes=5, chunks=(after.hash,))
-    place = Place(uri="out", manifest=Manifest(files=(entry,), chunk_bytes=CHUNK_BYTES), attempt_id="b")
+    place = PlaceTree(uri="out", manifest=Manifest(files=(entry,), chunk_bytes=CHUNK_BYTES), attempt_id="b")
     assert carried.place(place) == ()
     with pytest.raises(NotFoundError):
         carried.fetch(before.chunks)
 
 
-def test_what_is_read_next_is_kept(carried: Carried) -> None:
+def test_what_is_read_next_is_kept(carried: TenantFiles) -> None:
     (file,) = carried.scan("out").files
-    carried.forget("a.1")
-    carried.forget("a.0", keep=True)
+    carried.delete_attempt("a.1")
+    carried.delete_attempt("a.0", keep=True)
     assert [chunk.data for chunk in carried.fetch(file.chunks)] == [b"what it made"]
 
 
-def test_what_is_let_go_of_takes_nothing_more(carried: Carried, root: Path) -> None:
+def test_what_is_let_go_of_takes_nothing_more(carried: TenantFiles, root: Path) -> None:
     before = files(root)
     chunk = Chunk(hash=hash_of(b"late"), data=b"late")
     carried.send([chunk])
     entry = FileEntry(path="file", size_bytes=4, chunks=(chunk.hash,))
-    place = Place(uri="in", manifest=Manifest(files=(entry,), chunk_bytes=CHUNK_BYTES), attempt_id="b")
+    place = PlaceTree(uri="in", manifest=Manifest(files=(entry,), chunk_bytes=CHUNK_BYTES), attempt_id="b")
     carried.close()
     with pytest.raises(UnavailableError, match="letting go"):
         carried.send([Chunk(hash=hash_of(b"later"), data=b"later")])
@@ -174,7 +174,7 @@ def test_what_is_let_go_of_takes_nothing_more(carried: Carried, root: Path) -> N
     assert carried.store.missing([hash_of(b"later")]) == (hash_of(b"later"),)
 
 
-def test_what_is_placed_while_empty_folders_go_is_there(carried: Carried, root: Path) -> None:
+def test_what_is_placed_while_empty_folders_go_is_there(carried: TenantFiles, root: Path) -> None:
     chunk = Chunk(hash=hash_of(b"read"), data=b"read")
     manifest = Manifest(
         files=(FileEntry(path="file", size_bytes=4, chunks=(chunk.hash,)),), chunk_bytes=CHUNK_BYTES
@@ -182,28 +182,28 @@ def test_what_is_placed_while_empty_folders_go_is_there(carried: Carried, root: 
 
     def tidy() -> None:
         for _ in range(9):
-            carried.over("b")
+            carried.delete_draft("b")
             carried.tidy()
 
     carried.store.send([chunk])
     with ThreadPoolExecutor(1) as pool:
         for number in range(40):
             tidied = pool.submit(tidy)
-            place = Place(uri=f"x/y/{number}/z", manifest=manifest, attempt_id=f"a{number}")
+            place = PlaceTree(uri=f"x/y/{number}/z", manifest=manifest, attempt_id=f"a{number}")
             assert carried.place(place) == ()
             tidied.result()
             assert (root / place.uri / "file").read_text() == "read"
-            carried.forget(place.attempt_id)
-    carried.over("b")
+            carried.delete_attempt(place.attempt_id)
+    carried.delete_draft("b")
     carried.tidy()
     assert not (root / "x").exists()
 
 
 def test_what_could_not_be_tidied_is_tidied_another_time(
-    carried: Carried, root: Path, tmp_path: Path
+    carried: TenantFiles, root: Path, tmp_path: Path
 ) -> None:
     (root / "empty").mkdir()
-    carried.over("b")
+    carried.delete_draft("b")
     (tmp_path / "chunks/placed").rename(tmp_path / "away")
     with pytest.raises(FileNotFoundError):
         carried.tidy()

@@ -12,17 +12,17 @@ import pytest
 from tests.farms import LOCAL, open_folder
 from tests.unit.test_farm_rules import order
 
-from gridmill.domain.farm_protocol import Deploy
+from gridmill.domain.farm_protocol import DeployRequest
 from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.certificates import Authority
-from gridmill.farm.deployment import Lodging, LodgingState
-from gridmill.farm.deployments import turn_out
+from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState
+from gridmill.farm.deployments import end_pods
 from gridmill.farm.farm import Farm
-from gridmill.farm.store import Records
-from gridmill.farm.tenant import Source
+from gridmill.farm.store import RecordStore
+from gridmill.farm.tenant import Tenant
 from gridmill.farm.unix_users import (
     FIRST_USER,
-    Numbered,
+    UserCounter,
     end_processes,
     first_number,
     living,
@@ -38,14 +38,14 @@ alone = pytest.mark.skipif(
 )
 
 
-def source(user: int | None, name: str = "s") -> Source:
-    return Source(name=name, certificate="", token_hash="", version="0.1.0", added=0, user=user)
+def source(user: int | None, name: str = "s") -> Tenant:
+    return Tenant(name=name, certificate="", token_hash="", version="0.1.0", added=0, user=user)
 
 
 def test_a_number_is_never_given_again() -> None:
-    assert next_number(Numbered(next=FIRST_USER + 5), []).next == FIRST_USER + 5  # whoever had 4 is gone
+    assert next_number(UserCounter(next=FIRST_USER + 5), []).next == FIRST_USER + 5  # whoever had 4 is gone
     assert next_number(None, [source(FIRST_USER), source(FIRST_USER + 2)]).next == FIRST_USER + 3
-    assert next_number(Numbered(next=FIRST_USER), [source(FIRST_USER + 2)]).next == FIRST_USER + 3
+    assert next_number(UserCounter(next=FIRST_USER), [source(FIRST_USER + 2)]).next == FIRST_USER + 3
     assert next_number(None, []).next >= FIRST_USER
     assert all(FIRST_USER <= first_number().next < 2**31 for _ in range(100))
 
@@ -174,28 +174,34 @@ time.sleep(300)
 @alone
 def test_a_job_that_hides_how_its_pod_is_ends_with_the_last_of_its_source(user: int) -> None:
     with open_folder() as place:
-        records, mine = Records(place / "records.db"), source(user)
+        records, mine = RecordStore(place / "records.db"), source(user)
         farm = Farm(
             settings=Settings(home=place, root=place / "storage"),
             records=records,
             authority=Authority(place, time.time()),
             place=LOCAL,
         )
-        wanted = Deploy(orders=(order("d.0"),), lease_seconds=9e9)
-        other = Lodging(
-            id="e", source="s", number=2, deploy=Deploy(orders=(order("e.0"),), lease_seconds=9e9), since=0
+        wanted = DeployRequest(orders=(order("d.0"),), lease_seconds=9e9)
+        other = TenantDeployment(
+            id="e",
+            tenant="s",
+            number=2,
+            request=DeployRequest(orders=(order("e.0"),), lease_seconds=9e9),
+            since=0,
         )
-        lodging = Lodging(id="d", source="s", number=1, deploy=wanted, since=0).to(LodgingState.UP, 0.0)
-        records.put(mine, lodging, other.to(LodgingState.UP, 0.0))
-        lock = farm.quarters_of(mine).settings.home / "pods/d.0/lock"
+        lodging = TenantDeployment(id="d", tenant="s", number=1, request=wanted, since=0).to(
+            TenantDeploymentState.UP, 0.0
+        )
+        records.put(mine, lodging, other.to(TenantDeploymentState.UP, 0.0))
+        lock = farm.sandbox_of(mine).settings.home / "pods/d.0/lock"
         lock.parent.mkdir(parents=True)
         lock.touch(mode=0)
         one = hostile(user, _WAITS)
         with pytest.raises(PermissionError):  # something else of it has room
-            turn_out(farm, mine, ["d.0"])
+            end_pods(farm, mine, ["d.0"])
         records.remove(other)
         assert one.poll() is None
-        turn_out(farm, mine, ["d.0"])
+        end_pods(farm, mine, ["d.0"])
         assert remains(one) == b""
         farm.close()
 

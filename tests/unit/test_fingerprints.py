@@ -14,7 +14,7 @@ from gridmill.errors import InputError
 from gridmill.ports.storage import FileStat
 from gridmill.scheduler.provenance import files_read
 from gridmill.storage.bundle import make_bundle
-from gridmill.storage.file_hashes import Contents, listing_path, read_listing
+from gridmill.storage.file_hashes import SourceHashes, listing_path, read_listing
 from gridmill.transfer.manifest import SETTLED_NS
 
 
@@ -106,22 +106,22 @@ def test_a_file_that_looks_the_same_is_not_read_again_and_one_that_was_touched_h
     path = tmp_path / "a.csv"
     path.write_text("1")
     later = path.stat().st_ctime_ns + 2 * SETTLED_NS
-    (first,) = Contents(tmp_path / "cache", now_ns=lambda: later).hash_all([stat_of(path)], "key")
+    (first,) = SourceHashes(tmp_path / "cache", now_ns=lambda: later).hash_all([stat_of(path)], "key")
     kept = next((tmp_path / "cache").iterdir())
     kept.write_text(kept.read_text().replace(first.content, "0" * 16))  # what is kept is believed
-    contents = Contents(tmp_path / "cache", now_ns=lambda: later)
+    contents = SourceHashes(tmp_path / "cache", now_ns=lambda: later)
     for _ in range(2):
         assert contents.hash_all([stat_of(path)], "key")[0].content == "0" * 16
     os.utime(path, (1, 1))
     assert contents.hash_all([stat_of(path)], "key")[0].content == first.content
     kept.write_text("{ not JSON")
-    assert Contents(tmp_path / "cache").hash_all([stat_of(path)], "key")[0].content == first.content
+    assert SourceHashes(tmp_path / "cache").hash_all([stat_of(path)], "key")[0].content == first.content
 
 
 def test_a_file_that_changed_a_moment_ago_is_read_again_as_it_may_change_within_the_same_tick(
     tmp_path,
 ) -> None:
-    path, contents = tmp_path / "a.csv", Contents(tmp_path / "cache")
+    path, contents = tmp_path / "a.csv", SourceHashes(tmp_path / "cache")
     path.write_text("1")
     look = stat_of(path)
     first = contents.hash_all([look], "key")[0].content
@@ -131,4 +131,6 @@ def test_a_file_that_changed_a_moment_ago_is_read_again_as_it_may_change_within_
 
 def test_a_source_file_that_cannot_be_read_is_an_error_of_its_job(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        Contents(tmp_path / "cache").hash_all([FileStat(path="/no/file", size_bytes=1, mtime_ns=1)], "key")
+        SourceHashes(tmp_path / "cache").hash_all(
+            [FileStat(path="/no/file", size_bytes=1, mtime_ns=1)], "key"
+        )

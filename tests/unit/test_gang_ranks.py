@@ -10,10 +10,10 @@ import pytest
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import ArtifactKind, Output
-from gridmill.domain.gang import RANK_VARIABLES, Gang, Member
+from gridmill.domain.gang import RANK_VARIABLES, Gang, GangMember
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Order, Outcome
-from gridmill.domain.resource import Use
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
+from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.training import ModelKind, TrainingSpec
@@ -22,7 +22,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.rank_env import gang_environment
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.network import interface_of
-from gridmill.pod.start import Starter
+from gridmill.pod.start import ProcessStarter
 from gridmill.scheduler.gang_results import PORTS, choose_ports, gang_of, together
 
 
@@ -108,7 +108,7 @@ SHELL = {**dict.fromkeys(RANK_VARIABLES, "the shell's"), "HOME": "/home/u", "OWN
 
 def environment_of(job, gang=None, base=SHELL):
     """What a job's process finds where Gridmill was started in such a shell."""
-    order = Order(
+    order = AttemptOrder(
         attempt_id="p-1.train.1",
         token="t",
         run_id="p-1",
@@ -120,7 +120,7 @@ def environment_of(job, gang=None, base=SHELL):
         gang=gang,
     )
     folder = PodFolder(path=Path("/pod"), home=Path("/home"))
-    starter = Starter(folder=folder, base=base, nursery=None, spares=None, grace_seconds=1.0)
+    starter = ProcessStarter(folder=folder, base=base, nursery=None, spares=None, grace_seconds=1.0)
     return starter.environment(order, Path("/work"))
 
 
@@ -187,7 +187,7 @@ def test_tf_config_with_roles():
 
 
 def test_an_address_of_ipv6_is_bracketed_before_its_port():
-    member = Member(rank=0, host="h", address="fd00::1", port=20000)
+    member = GangMember(rank=0, host="h", address="fd00::1", port=20000)
     found = gang_environment(Gang(id="g", rank=0, members=(member,)))
     assert found["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:20000"
     assert found["MASTER_ADDR"] == "fd00::1"
@@ -206,10 +206,10 @@ def test_ports_differ_from_each_other_and_from_those_taken():
 
 
 def failed(message="exit code 1", cause=Cause.EXIT, state=AttemptState.FAILED):
-    return Outcome(state=state, cause=cause, message=message)
+    return AttemptOutcome(state=state, cause=cause, message=message)
 
 
-STOPPED = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
+STOPPED = AttemptOutcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
 
 
 def test_the_rank_that_failed_first_decides():
@@ -252,8 +252,8 @@ def test_a_gang_that_was_stopped_is_stopped():
 def test_a_success_is_rank_0s_with_all_files_and_all_use():
     def done(size, cpu, peak):
         output = Output(kind=ArtifactKind.FILES, uri="files/x", size_bytes=size)
-        use = Use(wall_seconds=cpu, cpu_seconds=cpu, peak_memory_bytes=peak)
-        return Outcome(state=AttemptState.SUCCEEDED, outputs=(output,), use=use, metrics={"loss": cpu})
+        use = MeasuredUse(wall_seconds=cpu, cpu_seconds=cpu, peak_memory_bytes=peak)
+        return AttemptOutcome(state=AttemptState.SUCCEEDED, outputs=(output,), use=use, metrics={"loss": cpu})
 
     members = [an_attempt(0, outcome=done(1, 2.0, 10)), an_attempt(1, outcome=done(5, 3.0, 7))]
     whole = together(members)[1]
@@ -271,7 +271,7 @@ def test_workers_follow_from_roles():
 
 def test_of_the_files_that_all_ranks_share_the_last_to_end_decides():
     files = (Output(kind=ArtifactKind.FILES, uri="files/x", size_bytes=1),)
-    fine = Outcome(state=AttemptState.SUCCEEDED, outputs=files)
+    fine = AttemptOutcome(state=AttemptState.SUCCEEDED, outputs=files)
     bad = replace(fine, cause=Cause.OUTPUT, message="the command did not write its output 'a'")
     members = [an_attempt(0, outcome=bad, ended=1.0), an_attempt(1, outcome=fine, ended=2.0)]
     whole = together(members)[1]

@@ -6,9 +6,9 @@ import pytest
 from tests.unit.test_farm_rules import lodging, order
 
 from gridmill.domain.amounts import Amounts, devices_of, pick, share_of
-from gridmill.domain.gang import Gang, Member
+from gridmill.domain.gang import Gang, GangMember
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.site import Node
 from gridmill.errors import CapacityError, InputError
 from gridmill.farm.admission import admit, check_size, free
@@ -47,13 +47,13 @@ def test_a_farms_gpu_is_shared_by_as_many_as_its_owner_says():
     nodes = (Node(name="a", capacity=Amounts(cpus=9, memory_bytes=2**40, gpus=4)),)
     asked = [lodging(n, order(f"d{n}.0", gpus=gpus)) for n, gpus in enumerate((1, 2, 2))]
     admitted = admit(asked, nodes, 0.0, shares=2)
-    assert [one.berths[0].gpus for one in admitted] == [(0,), (2, 3)]
+    assert [one.placements[0].gpus for one in admitted] == [(0,), (2, 3)]
     with pytest.raises(CapacityError):
         check_size(lodging(1, order("d.0", gpus=5)), nodes, shares=2)
 
 
 def an_order(numbers):
-    return Order(
+    return AttemptOrder(
         attempt_id="p-1.j.1",
         token="t",
         run_id="p-1",
@@ -84,7 +84,7 @@ def test_gpus_may_have_names(own, numbers, visible):
 
 def test_workers_of_a_gang_get_whole_gpus():
     base = {"GRIDMILL_POD_GPU_SHARES": "4"}
-    two = tuple(Member(rank=k, host="h", address="h", port=1, gpus=(2 * k, 2 * k + 1)) for k in range(2))
+    two = tuple(GangMember(rank=k, host="h", address="h", port=1, gpus=(2 * k, 2 * k + 1)) for k in range(2))
     with pytest.raises(InputError, match="the workers of a gang share no GPU, and 2 here is no whole one"):
         devices(replace(an_order((0, 1)), gang=Gang(id="g", rank=0, members=two)), base)
     whole = tuple(replace(one, gpus=tuple(range(4 * one.rank, 4 * one.rank + 4))) for one in two)

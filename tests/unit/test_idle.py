@@ -11,23 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.domain.idle import BUSY_CPUS, IdleRules, Presence, is_idle, note, spare_bytes, within
-from gridmill.domain.site import Gpu, NodeLook
+from gridmill.domain.idle import BUSY_CPUS, IdleRules, OwnerPresence, is_idle, note, spare_bytes, within
+from gridmill.domain.site import Gpu, NodeUtilization
 from gridmill.sites import idle as logind
-from gridmill.sites.idle import InputDevices, Watch, open_device, read_sessions, seconds_since_input
+from gridmill.sites.idle import IdleWatch, InputDevices, open_device, read_sessions, seconds_since_input
 from gridmill.sites.machine import count_gpus, look_at_machine, owners_processes, read_gpus, read_process
 
 GIB = 2**30
 RULES = IdleRules(after_seconds=300.0)
-QUIET = NodeLook(busy_cpus=2.0, owner_cpus=0.1, used_bytes=4 * GIB)
+QUIET = NodeUtilization(busy_cpus=2.0, owner_cpus=0.1, used_bytes=4 * GIB)
 
 
-def after(presence: Presence, look: NodeLook = QUIET, *, keys: float = 1e9, now: float) -> Presence:
+def after(
+    presence: OwnerPresence, look: NodeUtilization = QUIET, *, keys: float = 1e9, now: float
+) -> OwnerPresence:
     return note(presence, look, memory_bytes=16 * GIB, input_seconds=keys, now=now)
 
 
 def test_a_machine_is_given_after_its_owner_was_away_long_enough() -> None:
-    begun = Presence(seen=0.0)
+    begun = OwnerPresence(seen=0.0)
     assert is_idle(after(begun, now=299.0), RULES, given=False, now=299.0, hour=12)[0] is False
     assert is_idle(after(begun, now=300.0), RULES, given=False, now=300.0, hour=12) == (True, "")
 
@@ -36,16 +38,16 @@ def test_a_machine_is_given_after_its_owner_was_away_long_enough() -> None:
     ("look", "keys", "why"),
     [
         (
-            NodeLook(busy_cpus=2, owner_cpus=BUSY_CPUS + 0.1, used_bytes=0),
+            NodeUtilization(busy_cpus=2, owner_cpus=BUSY_CPUS + 0.1, used_bytes=0),
             1e9,
             "the owner's processes use 0.6 CPUs",
         ),
-        (NodeLook(busy_cpus=2, owner_cpus=0, used_bytes=15 * GIB), 1e9, "memory is nearly used up"),
+        (NodeUtilization(busy_cpus=2, owner_cpus=0, used_bytes=15 * GIB), 1e9, "memory is nearly used up"),
         (QUIET, 0.0, "somebody is at the keyboard"),
     ],
 )
-def test_it_is_taken_back_at_the_first_sign(look: NodeLook, keys: float, why: str) -> None:
-    seen = after(Presence(seen=0.0), look, keys=keys, now=1000.0)
+def test_it_is_taken_back_at_the_first_sign(look: NodeUtilization, keys: float, why: str) -> None:
+    seen = after(OwnerPresence(seen=0.0), look, keys=keys, now=1000.0)
     given, said = is_idle(seen, RULES, given=True, now=1000.0, hour=12)
     assert not given
     assert said.startswith(why)
@@ -61,12 +63,12 @@ def test_no_more_memory_is_given_than_the_owner_leaves(used: int, spare: float) 
 
 
 def test_jobs_of_the_grid_are_no_sign_of_the_owner() -> None:
-    busy = NodeLook(busy_cpus=8.0, owner_cpus=0.0, used_bytes=0)
-    assert is_idle(after(Presence(seen=0.0), busy, now=1000.0), RULES, given=True, now=1000.0, hour=1)[0]
+    busy = NodeUtilization(busy_cpus=8.0, owner_cpus=0.0, used_bytes=0)
+    assert is_idle(after(OwnerPresence(seen=0.0), busy, now=1000.0), RULES, given=True, now=1000.0, hour=1)[0]
 
 
 def test_a_key_pressed_before_the_machine_was_given_counts_from_then() -> None:
-    seen = after(Presence(seen=0.0), keys=100.0, now=1000.0)
+    seen = after(OwnerPresence(seen=0.0), keys=100.0, now=1000.0)
     assert seen.seen == 900.0
     assert not is_idle(seen, RULES, given=False, now=1000.0, hour=12)[0]
     assert is_idle(after(seen, keys=300.0, now=1200.0), RULES, given=False, now=1200.0, hour=12)[0]
@@ -80,7 +82,8 @@ def test_hours_go_past_midnight(hours: tuple[int, int], inside: list[int], outsi
     assert not any(within(hours, hour) for hour in outside)
     rules = IdleRules(after_seconds=0.0, hours=hours)
     given = [
-        is_idle(Presence(seen=0.0), rules, given=True, now=9.0, hour=hour)[0] for hour in (*inside, *outside)
+        is_idle(OwnerPresence(seen=0.0), rules, given=True, now=9.0, hour=hour)[0]
+        for hour in (*inside, *outside)
     ]
     assert given == [True] * len(inside) + [False] * len(outside)
 
@@ -192,13 +195,13 @@ def not_the_second(path: Path) -> int:
 def test_a_desktop_is_asked_where_a_keyboard_may_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     os.mkfifo(tmp_path / "input" / "event0")
-    watch = Watch(tmp_path, InputDevices(tmp_path, not_the_second), lambda now: 7.0)
+    watch = IdleWatch(tmp_path, InputDevices(tmp_path, not_the_second), lambda now: 7.0)
     try:
         assert watch.seconds_since_input() > 1e8
-        assert not watch.blind
+        assert not watch.cannot_watch
         os.mkfifo(tmp_path / "input" / "event1")
         assert watch.seconds_since_input() == 7.0
-        assert watch.blind
+        assert watch.cannot_watch
     finally:
         watch.close()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
-from gridmill.bootstrap.loose_machines import ThisMachine
-from gridmill.cli.join import Membership, Patience, _stay, head_address, read_memory
-from gridmill.cli.session import Interrupts
+from gridmill.bootstrap.loose_machines import LocalProvider
+from gridmill.cli.join import JoinRetryLimit, Membership, _stay_joined, head_address, read_memory
+from gridmill.cli.session import InterruptHandler
 from gridmill.domain.amounts import GIB, MIB
 from gridmill.errors import InputError, StorageError, UnavailableError
 from gridmill.sites.ray.cluster import join, refusal, token_file, want_own
@@ -24,23 +24,23 @@ ray.exceptions.RpcError: Deadline Exceeded
 class Machine(Membership):
     """One whose Ray says that to each try, and then joins. Ctrl-C is pressed when it has."""
 
-    def __init__(self, interrupts: Interrupts, *says: str) -> None:
+    def __init__(self, interrupts: InterruptHandler, *says: str) -> None:
         self.told: list[dict[str, str]] = []
         super().__init__(
-            ThisMachine(), Path(), "10.0.0.1:6379", "", None, 1, behind=False, tell=self.told.append
+            LocalProvider(), Path(), "10.0.0.1:6379", "", None, 1, behind=False, tell=self.told.append
         )
         self.says, self.interrupts = list(says), interrupts
 
-    def enter(self, interrupts: Interrupts) -> None:
+    def enter(self, interrupts: InterruptHandler) -> None:
         if self.says:
             raise refusal(self.says.pop(0), LOG)
-        self.joined = self.interrupts.asked = True
+        self.joined = self.interrupts.requested = True
 
 
 def test_a_head_that_does_not_answer_in_time_is_tried_again() -> None:
-    interrupts = Interrupts()
+    interrupts = InterruptHandler()
     machine = Machine(interrupts, DEADLINE)
-    _stay(machine, None, interrupts, Patience(3600.0))
+    _stay_joined(machine, None, interrupts, JoinRetryLimit(3600.0))
     assert machine.joined
     [told] = machine.told
     assert told["state"] == "the grid is away"
@@ -55,10 +55,10 @@ def test_a_head_that_does_not_answer_in_time_is_tried_again() -> None:
     ],
 )
 def test_what_trying_again_does_not_help_is_refused_at_once(says: str, error: str) -> None:
-    interrupts = Interrupts()
+    interrupts = InterruptHandler()
     machine = Machine(interrupts, says)
     with pytest.raises(InputError, match=error):
-        _stay(machine, None, interrupts, Patience(3600.0))
+        _stay_joined(machine, None, interrupts, JoinRetryLimit(3600.0))
     assert not machine.told
 
 
@@ -121,7 +121,7 @@ def test_a_head_is_at_an_address_of_this_machine() -> None:
 
 
 def test_patience_ends_so_long_after_the_first_failure() -> None:
-    patience, error = Patience(60.0), UnavailableError("nothing answers", hint="Is it up?")
+    patience, error = JoinRetryLimit(60.0), UnavailableError("nothing answers", hint="Is it up?")
     assert patience.after(error, 100.0) == "nothing answers; trying again for 1 m 00 s"
     assert patience.after(error, 159.0)
     with pytest.raises(UnavailableError) as caught:
@@ -129,7 +129,7 @@ def test_patience_ends_so_long_after_the_first_failure() -> None:
     told = "the grid could not be joined, also not when tried again for 1 m 00 s: nothing answers"
     assert (caught.value.message, caught.value.hint) == (told, "Is it up?")
     with pytest.raises(UnavailableError, match="could not be joined: nothing answers"):
-        Patience(0.0).after(error, 0.0)
+        JoinRetryLimit(0.0).after(error, 0.0)
 
 
 def test_who_listens_and_says_nothing_may_still_be_a_head() -> None:

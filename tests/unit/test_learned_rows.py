@@ -11,13 +11,13 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.training import ModelKind, Objective
 from gridmill.errors import StorageError
 from gridmill.jobs.dataset_reader import Partitions, open_partitions
-from gridmill.jobs.model_files import Card
+from gridmill.jobs.model_files import ModelCard
 from gridmill.jobs.training_rows import FILE, dataset_hashes, note_learned, row_hashes, seen_rows
 
 
-def card(**more: object) -> Card:
+def card(**more: object) -> ModelCard:
     known = {"kind": ModelKind.LINEAR, "objective": Objective.REGRESSION, "labels": ("y",), "encodings": ()}
-    return Card(**{**known, "dataset": "p/d@1", "content": "old", **more})
+    return ModelCard(**{**known, "dataset": "p/d@1", "content": "old", **more})
 
 
 def dataset(folder: Path, table: pa.Table, name: str = "p/d") -> tuple[Artifact, Partitions]:

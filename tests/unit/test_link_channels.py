@@ -13,10 +13,10 @@ from gridmill.testing.clock import FakeClock
 from gridmill.testing.link_suite import hello
 from gridmill.transport import spool
 from gridmill.transport.pod_side import StreamLink
-from gridmill.transport.server import Exchange
+from gridmill.transport.server import EventLoop
 from gridmill.transport.socket import SocketWire
 from gridmill.transport.spool import SpoolFolder
-from gridmill.transport.transport import SEND_LIMIT_BYTES, Channel, Lines, for_spool, for_tls
+from gridmill.transport.transport import SEND_LIMIT_BYTES, Channel, LineSplitter, for_spool, for_tls
 
 
 class TestSilence:
@@ -96,7 +96,7 @@ class TestSilence:
 
     def test_a_spool_pod_that_was_killed_is_silent_and_its_folder_goes(self, clock, tmp_path):
         came = []
-        exchange = Exchange(lambda received, _: came.append(received), clock.monotonic)
+        exchange = EventLoop(lambda received, _: came.append(received), clock.monotonic)
         exchange.add_folder(SpoolFolder(tmp_path, clock.monotonic), for_spool)
         connection = tmp_path / (tmp_path / "epoch").read_text() / "c"
         for direction in ("in", "out"):
@@ -145,7 +145,7 @@ def _turn(exchange, clock, seconds):
 
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), st.data())
 def test_lines_come_whole_however_the_stream_is_cut(lines, data):
-    whole, found, inbox = b"".join(line + b"\n" for line in lines), [], Lines()
+    whole, found, inbox = b"".join(line + b"\n" for line in lines), [], LineSplitter()
     while whole:
         cut = data.draw(st.integers(1, len(whole)))
         found += inbox.feed(whole[:cut])
@@ -154,7 +154,7 @@ def test_lines_come_whole_however_the_stream_is_cut(lines, data):
 
 
 def test_a_line_over_the_limit_is_refused():
-    inbox = Lines(limit_bytes=10)
+    inbox = LineSplitter(limit_bytes=10)
     assert inbox.feed(b"0123456789\n") == [b"0123456789"]
     with pytest.raises(InputError, match="longer than 10 bytes"):
         inbox.feed(b"01234567890")

@@ -11,9 +11,9 @@ import pytest
 from deltalake import write_deltalake
 from rich.console import Console, Group
 
-from gridmill.cli.artifacts import _told
+from gridmill.cli.artifacts import _diff_lines
 from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.domain.comparison import Difference, Look, VersionDiff, differences, key_of_rows
+from gridmill.domain.comparison import ArtifactQuery, Difference, VersionDiff, differences, key_of_rows
 from gridmill.errors import InputError, StorageError
 from gridmill.jobs.peek import compare_rows, preview
 from gridmill.storage.peek import ask
@@ -68,13 +68,13 @@ def test_a_table_is_previewed_at_its_own_version(tmp_path: Path) -> None:
 
 def test_a_process_of_its_own_looks_and_says_what_is_wrong(tmp_path: Path) -> None:
     one = dataset(tmp_path, 1, [{"k": 1}])
-    seen = ask(Look(root=str(tmp_path), artifact=one, rows=1))
+    seen = ask(ArtifactQuery(root=str(tmp_path), artifact=one, rows=1))
     assert seen.preview is not None
     assert seen.preview.columns == (Column(name="k", type="int64"),)
     with pytest.raises(StorageError, match="cannot be read"):
-        ask(Look(root=str(tmp_path), artifact=version(2, "gone"), rows=1))
+        ask(ArtifactQuery(root=str(tmp_path), artifact=version(2, "gone"), rows=1))
     with pytest.raises(InputError, match="leaves the storage root"):
-        ask(Look(root=str(tmp_path), artifact=version(3, "../../etc"), rows=1))
+        ask(ArtifactQuery(root=str(tmp_path), artifact=version(3, "../../etc"), rows=1))
 
 
 def test_records_are_compared_part_by_part() -> None:
@@ -130,6 +130,6 @@ def told(one: Difference) -> str:
     """Its line, in one space each."""
     file = StringIO()
     Console(file=file, width=300).print(
-        Group(*_told(VersionDiff(before="m@1", after="m@2", differences=(one,))))
+        Group(*_diff_lines(VersionDiff(before="m@1", after="m@2", differences=(one,))))
     )
     return " ".join(file.getvalue().splitlines()[2].split())

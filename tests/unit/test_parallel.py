@@ -9,19 +9,19 @@ import pytest
 from gridmill.codec import decode, encode
 from gridmill.domain.resource import Measurement
 from gridmill.jobs.prediction.shards import pieces_of
-from gridmill.jobs.prediction.swarm import ShardDone, Took, add_up
-from gridmill.jobs.workers import NOTHING, Spent, spent_so_far
+from gridmill.jobs.prediction.swarm import ShardDone, ShardTiming, add_up
+from gridmill.jobs.workers import NOTHING, CpuTotals, spent_so_far
 from gridmill.testing.store_samples import a_measurement
 
 np = pytest.importorskip("numpy")
 
 
 def shard(rows: int, seconds: float, opening: float | None = None, cpu: float = 0.0) -> ShardDone:
-    spent = Spent(cpu_seconds=cpu, delay_seconds=0.0)
+    spent = CpuTotals(cpu_seconds=cpu, delay_seconds=0.0)
     return ShardDone(
         rows=rows,
-        took=Took(seconds=seconds, spent=spent),
-        opening=None if opening is None else Took(seconds=opening, spent=spent),
+        timing=ShardTiming(seconds=seconds, spent=spent),
+        opening=None if opening is None else ShardTiming(seconds=opening, spent=spent),
     )
 
 
@@ -64,8 +64,8 @@ def test_spending_is_counted_with_helpers() -> None:
 
 
 def test_what_one_does_not_know_both_do_not() -> None:
-    assert NOTHING.plus(Spent(cpu_seconds=1.0)).disk_seconds is None
-    assert NOTHING.plus(Spent(disk_seconds=1.5)).disk_seconds == 1.5
+    assert NOTHING.plus(CpuTotals(cpu_seconds=1.0)).disk_seconds is None
+    assert NOTHING.plus(CpuTotals(disk_seconds=1.5)).disk_seconds == 1.5
 
 
 def test_records_of_before_are_read() -> None:

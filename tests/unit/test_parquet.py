@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridmill.jobs.parquet import GROUP_ROWS, write_parquet
-from gridmill.jobs.sink.column_stats import Tally, extremes
+from gridmill.jobs.sink.column_stats import ColumnTally, extremes
 
 
 def in_pieces(table: pa.Table, rows: int) -> Iterator[pa.Table]:
@@ -85,7 +85,7 @@ def test_texts_too_long_for_a_footer_have_extremes(tmp_path: Path) -> None:
 
 def test_a_tally_of_batches_is_that_of_all() -> None:
     values = [1.0, nan, 2.5, None, inf, -4.0, 1e9, None]
-    tally = Tally()
+    tally = ColumnTally()
     for start in range(0, len(values), 3):
         tally.see(pa.record_batch({"a": pa.array(values[start : start + 3], pa.float64())}))
     real = [1.0, 2.5, -4.0, 1e9]
@@ -93,6 +93,6 @@ def test_a_tally_of_batches_is_that_of_all() -> None:
 
 
 def test_large_whole_numbers_do_not_overflow() -> None:
-    tally = Tally()
+    tally = ColumnTally()
     tally.see(pa.record_batch({"a": pa.array([2**62] * 8, pa.int64())}))
     assert tally.of("a") == {"nulls": 0, "mean": 2.0**62, "std": 0.0}

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.domain.advice import Advice, Bound, LawKind
-from gridmill.domain.resource import Measurement, Use
+from gridmill.domain.advice import Advice, Bottleneck, ScalingLawKind
+from gridmill.domain.resource import MeasuredUse, Measurement
 from gridmill.scheduler.advice import advise
 from gridmill.scheduler.history import PROBE
 from gridmill.testing.fake_nouns import known_of, parallel_attempt
@@ -28,7 +28,7 @@ def speedup(found: Advice, workers: int) -> float:
 
 def test_one_attempt_tells_the_serial_share_from_within() -> None:
     found = advice_on(parallel_attempt(1, workers=1, work_seconds=57.5))
-    assert found.law.kind == LawKind.AMDAHL
+    assert found.law.kind == ScalingLawKind.AMDAHL
     assert found.law.serial == pytest.approx(2.5 / 60)
     assert speedup(found, 8) == pytest.approx(60 / (2.5 + 57.5 / 8))
     line = found.forecast(8)
@@ -53,7 +53,7 @@ def test_contention_is_learned_from_a_second_number() -> None:
         parallel_attempt(2, workers=8, work_seconds=100.0 * 1.14),
         cpus=64,
     )
-    assert found.law.kind == LawKind.AMDAHL
+    assert found.law.kind == ScalingLawKind.AMDAHL
     assert found.law.serial == pytest.approx((2.5 + 2.0) / 102.5, rel=0.01)
     line = found.forecast(32)
     assert line is not None
@@ -65,7 +65,7 @@ def test_contention_is_learned_from_a_second_number() -> None:
 def test_coherence_is_learned_from_three_numbers() -> None:
     cost = {n: 1 + 0.005 * n * (n - 1) for n in (1, 4, 8, 16)}
     found = advice_on(*(parallel_attempt(n, workers=n, work_seconds=100.0 * cost[n]) for n in cost), cpus=64)
-    assert found.law.kind == LawKind.USL
+    assert found.law.kind == ScalingLawKind.USL
     assert found.law.coherence == pytest.approx(0.5 / 102.5, rel=0.05)
     assert found.probes == ()
     assert speedup(found, 32) < speedup(found, 16)
@@ -73,7 +73,7 @@ def test_coherence_is_learned_from_three_numbers() -> None:
 
 def test_cpus_bound_what_computing_workers_can_do() -> None:
     found = advice_on(parallel_attempt(1, workers=1, work_seconds=100.0, cpu_share=0.95), cpus=2)
-    assert found.bound == Bound.CPU
+    assert found.bound == Bottleneck.CPU
     assert speedup(found, 8) == pytest.approx(speedup(found, 4), rel=0.05)
     assert found.worth == 2
     assert [probe.workers for probe in found.probes] == [2]  # on 2 CPUs more tell nothing
@@ -82,7 +82,7 @@ def test_cpus_bound_what_computing_workers_can_do() -> None:
 
 def test_waiting_workers_are_not_bound_by_cpus() -> None:
     found = advice_on(parallel_attempt(1, workers=1, work_seconds=100.0, cpu_share=0.01), cpus=2)
-    assert found.bound == Bound.WAITING
+    assert found.bound == Bottleneck.WAITING
     assert "buy almost nothing" in found.vertical
     assert speedup(found, 16) > 8
 
@@ -91,7 +91,7 @@ def test_disk_is_told_from_waiting() -> None:
     one = parallel_attempt(1, workers=2, work_seconds=100.0)
     assert one.parallel is not None
     found = advice_on(replace(one, parallel=replace(one.parallel, disk_seconds=80.0)))
-    assert found.bound == Bound.DISK
+    assert found.bound == Bottleneck.DISK
     assert found.shares["disk"] == pytest.approx(0.8)
 
 
@@ -161,7 +161,7 @@ def test_what_no_serial_share_explains_is_what_workers_cost_each_other() -> None
         parallel_attempt(2, workers=8, work_seconds=110.0, serial_seconds=0.2),
     )
     found = advice_on(*slower, cpus=16)
-    assert found.law.kind == LawKind.USL
+    assert found.law.kind == ScalingLawKind.USL
     assert found.law.serial <= 1.0
     assert found.law.coherence > 0.0
     assert speedup(found, 8) == pytest.approx(10.7 / (0.7 + 110 / 8), rel=0.02)
@@ -179,7 +179,7 @@ def test_parts_of_the_workers_time_are_of_one_whole() -> None:
     found = advice_on(many)
     assert sum(found.shares.values()) == pytest.approx(1.0)
     assert found.shares["delay"] == pytest.approx(0.28)
-    assert found.bound == Bound.CPU
+    assert found.bound == Bottleneck.CPU
 
 
 def test_a_probe_of_all_the_rows_is_one_all_the_same() -> None:
@@ -218,7 +218,7 @@ def attempts(draw: st.DrawFn, number: int) -> Measurement:
             pods=draw(st.integers(1, 4)),
             **{name: draw(SECONDS) for name in TIMES},
         ),
-        use=Use(
+        use=MeasuredUse(
             wall_seconds=draw(SECONDS),
             cpu_seconds=draw(SECONDS),
             peak_memory_bytes=draw(COUNTS),

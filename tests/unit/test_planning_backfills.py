@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.domain.backfill import Backfill, Chunk, ChunkState, chunk_values, spans
-from gridmill.domain.due_times import chunk_ids, next_chunk, outage_over, state_of, stays
+from gridmill.domain.due_times import chunk_ids, is_chunk_kept, next_chunk, outage_over, state_of
 from gridmill.domain.job import Job
 from gridmill.domain.naming import read_moment
 from gridmill.domain.pipeline import Pipeline
@@ -177,7 +177,7 @@ def test_a_chunk_is_skipped_only_where_all_of_it_is_in_an_outage():
 def test_a_chunk_stands_as_its_run_does_and_stays_when_it_is_done(one, state, is_done, is_kept, forced):
     known = run(state) if state is not None else None
     assert state_of(one, known) == is_done
-    assert stays(one, known, force=False) == is_kept
-    assert stays(one, known, force=True) == forced
+    assert is_chunk_kept(one, known, force=False) == is_kept
+    assert is_chunk_kept(one, known, force=True) == forced
     assert one.left == (is_done == ChunkState.LEFT)
     assert replace(one, run="", skipped="", failed="").left

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Lag, Outcome, Window
+from gridmill.domain.dataset import (
+    Aggregate,
+    AsOfJoin,
+    Basis,
+    DatasetSpec,
+    Join,
+    Label,
+    LabelRule,
+    Lag,
+    Window,
+)
 from gridmill.domain.job import Job
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.scheduler.preflight import missing
@@ -69,7 +79,7 @@ def test_nothing_is_said_where_all_is_there_or_nobody_knows() -> None:
             replace(
                 GOOD,
                 label=Label(
-                    table="prices", on=("shp",), known_at="since", horizon_seconds=60.0, outcome=Outcome.ANY
+                    table="prices", on=("shp",), known_at="since", horizon_seconds=60.0, outcome=LabelRule.ANY
                 ),
             ),
             "dataset.label.on: 'sales' has no 'shp'; did you mean 'shop'?",

@@ -5,7 +5,7 @@ import pytest
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.scheduler.preflight import lacking_rows
+from gridmill.scheduler.preflight import empty_tables
 
 BASIS = Basis(table="sales", time="at", entity=("shop",))
 WEATHER = AsOfJoin(table="weather", on=("shop",), known_at="at")
@@ -32,9 +32,9 @@ def test_a_dataset_needs_rows_of_its_basis_or_of_any_table(
     spec: DatasetSpec, sales: int | None, weather: int, lacking: tuple[str, ...]
 ) -> None:
     inputs = (table("sales", sales), table("weather", weather))
-    assert lacking_rows(Job(name="data", dataset=spec), inputs) == lacking
+    assert empty_tables(Job(name="data", dataset=spec), inputs) == lacking
 
 
 def test_other_jobs_are_left_to_themselves() -> None:
     job = Job(name="count", command=CommandSpec(run="wc"), needs=("sales",))
-    assert lacking_rows(job, (table("sales", 0),)) == ()
+    assert empty_tables(job, (table("sales", 0),)) == ()

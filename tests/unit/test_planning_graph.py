@@ -8,7 +8,7 @@ from gridmill.domain.graph import order
 from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
-from gridmill.domain.resource import Measurement, Resource, Use
+from gridmill.domain.resource import MeasuredUse, Measurement, Resource
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.source import Source
@@ -37,7 +37,7 @@ def took(name, seconds, peak=100 * MIB):
         job=f"p/{name}",
         size=JobSize(),
         given=Amounts(memory_bytes=GIB),
-        use=Use(wall_seconds=seconds, peak_memory_bytes=peak),
+        use=MeasuredUse(wall_seconds=seconds, peak_memory_bytes=peak),
         ended=1.0,
     )
 

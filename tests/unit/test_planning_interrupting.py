@@ -15,9 +15,9 @@ from tests.unit.test_planning_plan import (
 
 from gridmill.domain.amounts import GIB
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Outcome
+from gridmill.domain.pod_protocol import AttemptOutcome
 from gridmill.domain.project import Project
-from gridmill.domain.run import Interruption
+from gridmill.domain.run import Preemption
 from gridmill.domain.states import AttemptState, Cause, JobState
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.scheduler.explain import why_waiting
@@ -136,9 +136,11 @@ def test_nobody_is_interrupted_in_a_pod_that_a_batch_system_ends():
 
 def test_a_gang_that_was_interrupted_counts_as_that_though_rank_0_had_ended_before():
     _, *attempts = running("gang", ranks=2)
-    why = Interruption(job_run="p-2/short", left_seconds=1.0)
-    first = replace(attempts[0], outcome=Outcome(state=AttemptState.SUCCEEDED), ended=LATE)
-    second = replace(attempts[1], outcome=Outcome(state=AttemptState.STOPPED), ended=LATE, interrupted=why)
+    why = Preemption(job_run="p-2/short", left_seconds=1.0)
+    first = replace(attempts[0], outcome=AttemptOutcome(state=AttemptState.SUCCEEDED), ended=LATE)
+    second = replace(
+        attempts[1], outcome=AttemptOutcome(state=AttemptState.STOPPED), ended=LATE, interrupted=why
+    )
     head, outcome = together((first, second))
     assert head.interrupted == why
     assert outcome.state is AttemptState.STOPPED
@@ -164,7 +166,7 @@ def test_a_gang_that_waits_gets_room_on_several_pods():
 def test_what_comes_free_is_for_the_one_that_room_is_made_for():
     """While one of two has ended, a smaller job does not take its room, and nobody else is asked."""
     _, attempt = running("one")
-    why = Interruption(job_run="p-2/short", left_seconds=1.0)
+    why = Preemption(job_run="p-2/short", left_seconds=1.0)
     yielding = replace(attempt, interrupted=why)
     snapshot = grid(
         running("one")[0], yielding, waiting(memory=4 * GIB), waiting("tiny", left=20.0, memory=GIB)
@@ -178,7 +180,7 @@ def test_what_comes_free_is_for_the_one_that_room_is_made_for():
 
 def test_it_waits_again_at_once_and_no_try_is_counted():
     job, attempt = running("one")
-    why = Interruption(job_run="p-2/short", left_seconds=1234.0, shorter_seconds=240.0)
+    why = Preemption(job_run="p-2/short", left_seconds=1234.0, shorter_seconds=240.0)
     for state in (AttemptState.STOPPED, AttemptState.FAILED, AttemptState.LOST):
         ended = replace(attempt, state=state, cause=Cause.STOPPED, interrupted=why)
         after = settle(replace(job, interruptions=1, served_seconds=5.0), ended, NOW + 400.0, largest=GIB)
@@ -191,7 +193,7 @@ def test_it_waits_again_at_once_and_no_try_is_counted():
 
 def test_a_user_who_stops_it_meanwhile_has_it_stopped_and_an_end_in_time_counts():
     job, attempt = running("one")
-    asked_to = replace(attempt, interrupted=Interruption(job_run="p-2/short", left_seconds=1.0))
+    asked_to = replace(attempt, interrupted=Preemption(job_run="p-2/short", left_seconds=1.0))
     stopped = replace(asked_to, state=AttemptState.STOPPED, stop_requested=True)
     assert settle(job, stopped, LATE, largest=GIB).state is JobState.STOPPED
     done = replace(asked_to, state=AttemptState.SUCCEEDED)
@@ -243,7 +245,7 @@ def test_a_job_at_its_projects_quota_interrupts_one_of_its_project_on_another_re
     wanted = of_a(job, attempt, elsewhere, command("b"), urgent, tiny, quota={"cpus": 1})
     assert asked(plan(wanted, LATE)) == ["p-1.one.1"]
     assert not asked(plan(of_a(job, attempt, elsewhere, urgent, quota={"cpus": 2}), LATE)), "it has room"
-    wanted.put(replace(attempt, interrupted=Interruption(job_run="p-2/short", left_seconds=1.0), project="a"))
+    wanted.put(replace(attempt, interrupted=Preemption(job_run="p-2/short", left_seconds=1.0), project="a"))
     made = plan(wanted, LATE)
     assert (asked(made), started(made)) == ([], []), "nobody else for the same, nor in its stead"
     wanted.put(replace(attempt, state=AttemptState.STOPPED, project="a"))
@@ -276,7 +278,7 @@ def test_a_gang_at_its_projects_quota_gets_room_for_all_its_ranks():
 def test_what_comes_free_of_a_quota_is_for_the_one_that_room_is_made_for():
     """A smaller job of the project that would fit into what is left of the quota does not take it."""
     job, attempt = running("one")
-    yielding = replace(attempt, interrupted=Interruption(job_run="p-2/short", left_seconds=1.0), project="a")
+    yielding = replace(attempt, interrupted=Preemption(job_run="p-2/short", left_seconds=1.0), project="a")
     tiny = waiting("tiny", left=20.0, memory=GIB)
     snapshot = of_a(job, yielding, waiting(priority=1, memory=3 * GIB), tiny, quota={"memory_bytes": 3 * GIB})
     assert not started(plan(snapshot, LATE))

@@ -13,10 +13,10 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.states import AttemptState, DeploymentState, JobState, PodState, RunState
 from gridmill.scheduler.capacity import POD_ID, Pods, slot_of
-from gridmill.scheduler.lane import Lane, Line
-from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, Queue
+from gridmill.scheduler.lane import Lane, LaneQueue
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, JobQueue
 from gridmill.scheduler.snapshot import Snapshot
-from gridmill.scheduler.sorted_tuples import Ordered
+from gridmill.scheduler.sorted_tuples import SortedTuples
 
 SITE = Site(
     name="local",
@@ -145,7 +145,7 @@ def test_resources_can_be_changed_and_removed():
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=200), st.integers(0, 3000))
 def test_a_sorted_collection_is_a_sorted_set(changes, key):
-    ordered, model = Ordered((number,) for number in range(0, 3000, 2)), set(range(0, 3000, 2))
+    ordered, model = SortedTuples((number,) for number in range(0, 3000, 2)), set(range(0, 3000, 2))
     for add, number in changes:
         if add and number not in model:
             ordered.add((number,))
@@ -178,7 +178,7 @@ ASKED = st.tuples(st.integers(0, 3), st.integers(-1, 1), st.integers(0, 2), st.s
 
 @given(st.lists(ASKED, max_size=30), st.randoms(use_true_random=False))
 def test_a_queue_knows_its_classes_their_first_jobs_and_the_largest(asked, chance):
-    queue, left = Queue("a"), {}
+    queue, left = JobQueue("a"), {}
     for number, (memory, priority, order, cpus) in enumerate(asked):
         rank = (-priority, 0.0, order, number, f"p/{number}")
         left[queue.add(rank, Demand(memory, 0, cpus or 0.0, priority, JobKind.COMMAND))] = memory
@@ -197,7 +197,7 @@ def test_a_queue_knows_its_classes_their_first_jobs_and_the_largest(asked, chanc
 @given(st.lists(st.tuples(ASKED, st.integers(0, 2), st.booleans()), max_size=40))
 def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from_other_classes(asked):
     snapshot = Snapshot((SITE,))
-    queues = {name: Queue(name) for name in "abc"}
+    queues = {name: JobQueue(name) for name in "abc"}
     aside = {}
     for number, ((memory, priority, order, cpus), which, stays) in enumerate(asked):
         rank = (-priority, 0.0, order, number, f"p/{number}")
@@ -207,7 +207,7 @@ def test_a_line_gives_all_jobs_in_order_and_those_behind_one_set_aside_only_from
         name: Lane(snapshot, name, Resource(name=name, type=JobKind.COMMAND), queue)
         for name, queue in queues.items()
     }
-    line, seen = Line(lanes), []
+    line, seen = LaneQueue(lanes), []
     for lane in lanes.values():
         line.join(lane)
     for ticket, lane in line.in_order():

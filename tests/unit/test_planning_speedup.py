@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridmill.scheduler.scaling_law import LEVEL, Trial, fit, fit_coherent, invert, student
+from gridmill.scheduler.scaling_law import LEVEL, WorkMeasurement, fit, fit_coherent, invert, student
 
 NUMBERS = (1, 2, 4, 8, 16, 32)
 
@@ -14,7 +14,7 @@ NUMBERS = (1, 2, 4, 8, 16, 32)
 def trials(alone: float, contention: float, coherence: float, numbers=NUMBERS, noise: float = 0.0, seed=0):
     draw = random.Random(seed)
     return [
-        Trial(
+        WorkMeasurement(
             workers=n,
             work_seconds=alone
             * (1 + contention * (n - 1) + coherence * n * (n - 1))
@@ -56,7 +56,7 @@ def test_two_numbers_of_workers_are_never_enough_for_coherence() -> None:
 
 
 def test_one_attempt_gives_its_work_and_nothing_more() -> None:
-    law = fit([Trial(workers=4, work_seconds=20.0)])
+    law = fit([WorkMeasurement(workers=4, work_seconds=20.0)])
     assert law.parameters == (20.0, 0.0, 0.0)
     assert law.work(32) == 20.0
 
@@ -67,7 +67,7 @@ def test_contention_below_the_noise_is_none() -> None:
 
 
 def test_nothing_is_negative() -> None:
-    law = fit([Trial(workers=n, work_seconds=100.0 / n) for n in (1, 2, 4, 8)])
+    law = fit([WorkMeasurement(workers=n, work_seconds=100.0 / n) for n in (1, 2, 4, 8)])
     assert min(law.parameters) >= 0
 
 

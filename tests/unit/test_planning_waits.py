@@ -17,14 +17,14 @@ from tests.unit.test_planning_plan import (
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.job import CommandSpec, Job, JobSize
 from gridmill.domain.project import Project
-from gridmill.domain.resource import Measurement, Use
+from gridmill.domain.resource import MeasuredUse, Measurement
 from gridmill.domain.states import JobState
 from gridmill.scheduler import wait_estimate
 from gridmill.scheduler.explain import why_waiting
 from gridmill.scheduler.forecast import lasted
 from gridmill.scheduler.plan import plan
 from gridmill.scheduler.snapshot import Snapshot
-from gridmill.scheduler.wait_estimate import Waits
+from gridmill.scheduler.wait_estimate import WaitForecasts
 
 
 def measured(job: str, *seconds: float) -> list[Measurement]:
@@ -35,7 +35,7 @@ def measured(job: str, *seconds: float) -> list[Measurement]:
             job=f"p/{job}",
             size=JobSize(),
             given=Amounts(),
-            use=Use(wall_seconds=took),
+            use=MeasuredUse(wall_seconds=took),
             ended=0.0,
         )
         for k, took in enumerate(seconds)
@@ -87,7 +87,7 @@ def crowded(*nouns, attained=40.0):
 
 def test_a_wait_is_told_from_what_is_left_of_what_runs():
     snapshot = crowded(a_job("mine"), *measured("busy", 90.0, 100.0, 110.0, 120.0, 130.0))
-    wait = Waits(snapshot, NOW).of("p-1/mine")
+    wait = WaitForecasts(snapshot, NOW).of("p-1/mine")
     assert wait is not None
     assert wait == (70.0, 60.0, 90.0)
     assert why_waiting(snapshot, "p-1/mine", NOW).endswith("; about 1 m 10 s (1 m 00 s - 1 m 30 s)")
@@ -112,7 +112,7 @@ def test_of_many_resources_each_job_is_looked_up_once_and_waits_for_what_runs_th
         told = *measured(f"busy{number}", 10.0 + number), *measured(f"mine{number}", 5.0)
         for noun in (command(name=resource), busy, place, attempt, mine, *told):
             snapshot.put(noun)
-    several = Waits(snapshot, NOW)
+    several = WaitForecasts(snapshot, NOW)
     found = [several.of(f"p-1/mine{number}") for number in range(20)]
     assert [wait and wait.likely for wait in found] == [10.0 + number for number in range(20)]
     assert len(asked) == len(set(asked)) == 40
@@ -121,13 +121,13 @@ def test_of_many_resources_each_job_is_looked_up_once_and_waits_for_what_runs_th
 def test_those_before_it_are_waited_for_too():
     told = measured("busy", 100.0), measured("other", 30.0)
     snapshot = crowded(a_job("other"), a_job("mine", order=1), *(one for some in told for one in some))
-    wait = Waits(snapshot, NOW).of("p-1/mine")
+    wait = WaitForecasts(snapshot, NOW).of("p-1/mine")
     assert wait is not None
     assert wait.likely == 90.0
 
 
 def test_what_runs_longer_than_ever_before_is_expected_to_last_on():
-    wait = Waits(crowded(a_job("mine"), *measured("busy", 10.0, 20.0)), NOW).of("p-1/mine")
+    wait = WaitForecasts(crowded(a_job("mine"), *measured("busy", 10.0, 20.0)), NOW).of("p-1/mine")
     assert wait is not None
     assert wait.low < wait.likely == 40.0 < wait.high
 
@@ -139,7 +139,7 @@ def test_those_of_other_projects_go_first_while_they_used_less():
     used = Project(name="a", used_seconds=1000.0, used_at=NOW)
     mine = a_job("mine", project="a")
     snapshot = crowded(mine, *theirs, used, Project(name="b"), *(one for some in told for one in some))
-    waits = Waits(snapshot, NOW)
+    waits = WaitForecasts(snapshot, NOW)
     assert [waits.of(f"p-1/{name}").likely for name in ("b1", "mine", "b2")] == [60.0, 2060.0, 2065.0]
     assert "; project b used less for its share; about 34 m" in why_waiting(snapshot, mine.id, NOW)
 
@@ -151,7 +151,7 @@ def test_a_project_at_its_quota_waits_for_the_end_of_its_own():
     told = *measured("busy", 100.0), *measured("other", 30.0)
     mine, place = a_job("mine", project="a"), a_deployment(memory=3 * GIB, cpus=2.0)
     nouns = (a_site(share=1.0), command(), a_run(), place, *runs, *attempts, mine, *told)
-    wait = Waits(Snapshot((*nouns, Project(name="a", cpus=1))), NOW).of("p-1/mine")
+    wait = WaitForecasts(Snapshot((*nouns, Project(name="a", cpus=1))), NOW).of("p-1/mine")
     assert wait is not None
     assert wait.likely == 100.0
     why = why_waiting(Snapshot((*nouns, Project(name="a", cpus=1))), "p-1/mine", NOW)
@@ -159,9 +159,9 @@ def test_a_project_at_its_quota_waits_for_the_end_of_its_own():
 
 
 def test_nothing_is_told_where_nothing_was_measured():
-    assert Waits(crowded(a_job("mine")), NOW).of("p-1/mine") is None
+    assert WaitForecasts(crowded(a_job("mine")), NOW).of("p-1/mine") is None
     free = Snapshot((a_site(), command(), a_run(), a_deployment(memory=GIB), a_job("mine", MIB)))
-    assert Waits(free, NOW).of("p-1/mine") is None
+    assert WaitForecasts(free, NOW).of("p-1/mine") is None
 
 
 def test_why_a_gang_that_asks_for_no_memory_waits_is_told():

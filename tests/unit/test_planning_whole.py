@@ -6,33 +6,33 @@ from functools import partial
 import pytest
 from tests.unit.test_sizing import history_of, measured
 
-from gridmill.domain.advice import Bound
+from gridmill.domain.advice import Bottleneck
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.dataset import Basis, DatasetSpec
 from gridmill.domain.job import Job, JobSize
-from gridmill.domain.pod_protocol import Told
+from gridmill.domain.pod_protocol import PartReport
 from gridmill.domain.prediction import PredictionSpec
-from gridmill.domain.resource import Measurement, Use, default_resource
+from gridmill.domain.resource import MeasuredUse, Measurement, default_resource
 from gridmill.domain.site import Node, Site, SiteKind
-from gridmill.scheduler.advice import Known, advise
+from gridmill.scheduler.advice import AdviceInput, advise
 from gridmill.scheduler.gang_results import parallel_of_swarm, parallel_of_whole, use_of_whole
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.splitting import cut_job
 from gridmill.testing.fake_nouns import parallel_attempt
 
 JOB = Job(name="features", dataset=DatasetSpec(basis=Basis(table="rows", time="t", entity=("user",))))
-GATHERED = Use(wall_seconds=2.0, cpu_seconds=1.0, peak_memory_bytes=100 * MIB, disk_seconds=0.5)
+GATHERED = MeasuredUse(wall_seconds=2.0, cpu_seconds=1.0, peak_memory_bytes=100 * MIB, disk_seconds=0.5)
 
 
 def told(began, seconds, *, cpu_share=1.0, peak=400 * MIB, disk_seconds=0.0):
-    use = Use(
+    use = MeasuredUse(
         wall_seconds=seconds,
         cpu_seconds=seconds * cpu_share,
         peak_memory_bytes=peak,
         disk_seconds=disk_seconds,
         read_bytes=1000,
     )
-    return Told(began=began, ended=began + seconds, use=use)
+    return PartReport(began=began, ended=began + seconds, use=use)
 
 
 def test_the_whole_took_from_the_first_parts_begin_to_the_gathers_end():
@@ -62,14 +62,14 @@ def attempt(number, parts, *, work_seconds=60.0, cpu_share=0.2, peak=400 * MIB, 
 
 def advice_on(*attempts: Measurement, pods=4):
     most = Amounts(cpus=1.0, memory_bytes=8 * GIB)
-    found = advise(Known(name="p/features", job=JOB, measured=attempts, most=most, pods=pods))
+    found = advise(AdviceInput(name="p/features", job=JOB, measured=attempts, most=most, pods=pods))
     assert found is not None
     return found
 
 
 def test_advice_on_parts_knows_that_each_has_a_machine():
     found = advice_on(attempt(1, 1), attempt(2, 2))
-    assert found.bound is Bound.WAITING
+    assert found.bound is Bottleneck.WAITING
     four = found.forecast(4)
     assert four is not None
     assert four.seconds == pytest.approx(2.0 + 15.0, rel=0.05)
@@ -83,7 +83,7 @@ def test_parts_that_compute_are_not_held_to_the_cpus_of_one_machine():
     assert two is not None
     assert four is not None
     assert four.speedup > 1.8 * two.speedup * 0.95
-    assert found.bound is Bound.CPU
+    assert found.bound is Bottleneck.CPU
 
 
 def test_a_part_is_sized_by_what_parts_took_and_the_whole_in_one_by_all_of_them():
@@ -124,7 +124,7 @@ def swarm_attempt(number, workers, *, pods=1, cpu_share=1.0):
 
 
 def advice_on_swarm(*attempts: Measurement, pods: int):
-    found = advise(Known(name="weather/predict", job=SWARM, measured=attempts, most=POD, pods=pods))
+    found = advise(AdviceInput(name="weather/predict", job=SWARM, measured=attempts, most=POD, pods=pods))
     assert found is not None
     return found
 

@@ -6,8 +6,8 @@ import pytest
 from gridmill.domain.amounts import MIB
 from gridmill.pod import outcome
 from gridmill.pod.cgroups import AttemptGroup, _limit_memory, read_hierarchies
-from gridmill.pod.limits import Meter
-from gridmill.pod.outcome import Shortage
+from gridmill.pod.limits import AttemptMeter
+from gridmill.pod.outcome import MemoryShortage
 
 HYBRID_MOUNTS = """\
 30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
@@ -89,15 +89,15 @@ def version_1(peak_mib):
     ("files", "shortage"),
     [
         ({"memory.events": "max 7\noom 0\noom_kill 0\n"}, None),
-        ({"memory.events": "max 7\noom 1\noom_kill 1\n"}, Shortage.ATTEMPT),
-        ({"memory.events": "max 0\noom 0\noom_kill 1\n"}, Shortage.MACHINE),
+        ({"memory.events": "max 7\noom 1\noom_kill 1\n"}, MemoryShortage.ATTEMPT),
+        ({"memory.events": "max 0\noom 0\noom_kill 1\n"}, MemoryShortage.MACHINE),
         ({"memory.oom_control": "oom_kill 0\n", **version_1(512)}, None),
-        ({"memory.oom_control": "oom_kill 1\n", **version_1(512)}, Shortage.ATTEMPT),
-        ({"memory.oom_control": "oom_kill 1\n", **version_1(400)}, Shortage.MACHINE),
+        ({"memory.oom_control": "oom_kill 1\n", **version_1(512)}, MemoryShortage.ATTEMPT),
+        ({"memory.oom_control": "oom_kill 1\n", **version_1(400)}, MemoryShortage.MACHINE),
     ],
 )
 def test_a_process_lost_to_memory_ends_the_attempt_while_it_runs(tmp_path, files, shortage):
-    meter = Meter(512 * MIB, group(tmp_path), 0.0)
+    meter = AttemptMeter(512 * MIB, group(tmp_path), 0.0)
     (tmp_path / "memory.stat").write_text("anon 1\n")
     assert not meter.sample([1], 0.1)
     for name, text in files.items():
@@ -110,7 +110,7 @@ def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp
     counter = tmp_path / "memory.events"
     counter.write_text("oom 0\noom_kill 3\n")
     monkeypatch.setattr(outcome, "_counter", lambda: counter)
-    mine, other, short = (Meter(2**40, None, 0.0) for _ in range(3))
+    mine, other, short = (AttemptMeter(2**40, None, 0.0) for _ in range(3))
     gone = 2**22 + 1
     assert not mine.sample([gone, gone + 1], 0.1)
     assert not other.sample([gone + 2], 0.1)
@@ -118,7 +118,7 @@ def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp
     assert mine.sample([gone], 0.2)
     assert not other.sample([gone + 2], 0.2)
     short.ended(gone, 0)
-    assert (mine.shortage, other.shortage, short.shortage) == (Shortage.ATTEMPT, None, None)
+    assert (mine.shortage, other.shortage, short.shortage) == (MemoryShortage.ATTEMPT, None, None)
 
 
 def test_without_any_counter_the_machines_tells_of_a_killed_job(tmp_path, monkeypatch):
@@ -126,8 +126,8 @@ def test_without_any_counter_the_machines_tells_of_a_killed_job(tmp_path, monkey
     vmstat.write_text("oom_kill 3\n")
     monkeypatch.setattr(outcome, "_counter", lambda: None)
     monkeypatch.setattr(outcome, "_VMSTAT", vmstat)
-    by_itself, by_kernel = Meter(0, None, 0.0), Meter(0, None, 0.0)
+    by_itself, by_kernel = AttemptMeter(0, None, 0.0), AttemptMeter(0, None, 0.0)
     by_itself.ended(1, int(signal.SIGKILL))
     vmstat.write_text("oom_kill 4\n")
     by_kernel.ended(1, int(signal.SIGKILL))
-    assert (by_itself.shortage, by_kernel.shortage) == (None, Shortage.MACHINE)
+    assert (by_itself.shortage, by_kernel.shortage) == (None, MemoryShortage.MACHINE)

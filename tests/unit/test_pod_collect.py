@@ -9,29 +9,31 @@ import pytest
 from tests.fuzz.left_outputs import case
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.pod.outputs import Left, collect, look
+from gridmill.pod.outputs import OutputFolders, collect, look
 from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.transfer.contents import list_contents
 
 
 @pytest.fixture
-def left(tmp_path: Path) -> Left:
+def left(tmp_path: Path) -> OutputFolders:
     for name in ("output", "work", "input", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "output/model.bin").write_text("weights")
     (tmp_path / "work/scratch").write_text("mine")
     (tmp_path / "input/rows").write_text("theirs")
     (tmp_path / "elsewhere/rows").write_text("of others")
-    return Left(output=tmp_path / "output", own=(tmp_path / "work",), inputs=(tmp_path / "input",))
+    return OutputFolders(
+        output=tmp_path / "output", excluded=(tmp_path / "work",), inputs=(tmp_path / "input",)
+    )
 
 
-def link(left: Left, name: str, target: str | Path) -> Path:
+def link(left: OutputFolders, name: str, target: str | Path) -> Path:
     path = left.output / name
     path.symlink_to(target)
     return path
 
 
-def test_a_shared_input_that_was_changed_meanwhile_is_named(left: Left, tmp_path: Path):
+def test_a_shared_input_that_was_changed_meanwhile_is_named(left: OutputFolders, tmp_path: Path):
     output = Output(kind=ArtifactKind.FILES, uri="input")
     version = Artifact(id="p/big@1", name="p/big", number=1, output=output, fingerprint="f")
     write_manifest(tmp_path, new_manifest(version, list_contents(tmp_path / "input")))
@@ -48,7 +50,7 @@ def test_a_shared_input_that_was_changed_meanwhile_is_named(left: Left, tmp_path
     assert not found.files
 
 
-def test_files_alone_are_seen_at_once(left: Left):
+def test_files_alone_are_seen_at_once(left: OutputFolders):
     found = look(left, most=2)
     assert found is not None
     assert (found.files, found.size_bytes, found.problem) == (1, 7, "")
@@ -58,7 +60,7 @@ def test_files_alone_are_seen_at_once(left: Left):
     assert collect(left).files == 3
 
 
-def test_links_to_what_is_the_jobs_own_become_files(left: Left, tmp_path: Path):
+def test_links_to_what_is_the_jobs_own_become_files(left: OutputFolders, tmp_path: Path):
     made = [
         link(left, "latest", "model.bin"),
         link(left, "absolute", left.output / "model.bin"),
@@ -77,7 +79,7 @@ def test_links_to_what_is_the_jobs_own_become_files(left: Left, tmp_path: Path):
     assert (tmp_path / "input/rows").read_text() == "theirs"
 
 
-def test_a_linked_folder_becomes_a_folder_with_its_own_links_followed(left: Left, tmp_path: Path):
+def test_a_linked_folder_becomes_a_folder_with_its_own_links_followed(left: OutputFolders, tmp_path: Path):
     (tmp_path / "input/deep").mkdir()
     (tmp_path / "input/deep/one").write_text("1")
     (tmp_path / "input/again").symlink_to("rows")
@@ -97,21 +99,21 @@ def test_a_linked_folder_becomes_a_folder_with_its_own_links_followed(left: Left
         ("up", ".", "a folder that it lies in"),
     ],
 )
-def test_a_link_that_cannot_be_kept_is_named(left: Left, name: str, target: str, said: str):
+def test_a_link_that_cannot_be_kept_is_named(left: OutputFolders, name: str, target: str, said: str):
     link(left, name, target)
     found = collect(left)
     assert said in found.problem
     assert "cp -L" in found.hint
 
 
-def test_links_in_a_circle_are_refused(left: Left):
+def test_links_in_a_circle_are_refused(left: OutputFolders):
     for name, other in (("a", "b"), ("b", "a")):
         (left.output / name).mkdir()
         (left.output / name / "other").symlink_to(f"../{other}")
     assert "circle" in collect(left).problem
 
 
-def test_the_output_folder_itself_must_stay(left: Left, tmp_path: Path):
+def test_the_output_folder_itself_must_stay(left: OutputFolders, tmp_path: Path):
     (left.output / "model.bin").unlink()
     left.output.rmdir()
     assert collect(left).problem == "the command removed its output folder"
@@ -122,7 +124,7 @@ def test_the_output_folder_itself_must_stay(left: Left, tmp_path: Path):
     assert collect(left).problem == "the command replaced its output folder by a file"
 
 
-def test_sockets_and_pipes_are_removed_and_told(left: Left, monkeypatch: pytest.MonkeyPatch):
+def test_sockets_and_pipes_are_removed_and_told(left: OutputFolders, monkeypatch: pytest.MonkeyPatch):
     os.mkfifo(left.output / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         monkeypatch.chdir(left.output)  # a socket's path is short
@@ -134,11 +136,11 @@ def test_sockets_and_pipes_are_removed_and_told(left: Left, monkeypatch: pytest.
     assert collect(left).problem != ""
 
 
-def wanting(left: Left, *wanted: str) -> Left:
-    return Left(output=left.output, own=left.own, wanted=wanted)
+def wanting(left: OutputFolders, *wanted: str) -> OutputFolders:
+    return OutputFolders(output=left.output, excluded=left.excluded, wanted=wanted)
 
 
-def test_a_declared_output_that_is_missing_is_named(left: Left):
+def test_a_declared_output_that_is_missing_is_named(left: OutputFolders):
     (left.output / "parts").mkdir()
     (left.output / "empty").mkdir()
     (left.output / "parts/0.csv").write_text("")
@@ -149,9 +151,9 @@ def test_a_declared_output_that_is_missing_is_named(left: Left):
     assert found.hint == "It has to be in GRIDMILL_OUTPUT; there is model.bin, parts/0.csv."
 
 
-def test_a_rank_leaves_the_links_of_others_alone(left: Left, tmp_path: Path):
+def test_a_rank_leaves_the_links_of_others_alone(left: OutputFolders, tmp_path: Path):
     mine, shared = link(left, "mine", tmp_path / "work/scratch"), link(left, "latest", "model.bin")
-    rank = Left(output=left.output, own=left.own, inputs=left.inputs, others=True)
+    rank = OutputFolders(output=left.output, excluded=left.excluded, inputs=left.inputs, others=True)
     assert collect(rank).problem == ""
     assert (mine.is_symlink(), shared.is_symlink()) == (False, True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.pod_protocol import PodOrder, Stop, Welcome
-from gridmill.pod.agent import Courier
+from gridmill.pod.agent import ControlLink
 from gridmill.pod.journal import Journal
 
 
@@ -56,7 +56,7 @@ def test_a_descriptor_given_again_is_not_taken_for_the_closed_links(tmp_path: Pa
     link, selector = LastWords(), selectors.DefaultSelector()
     before = link.reading
     journal = Journal(tmp_path / "journal")
-    courier = Courier(link=link, order=order, journal=journal, selector=selector, attempts=dict, now=0.0)
+    courier = ControlLink(link=link, order=order, journal=journal, selector=selector, attempts=dict, now=0.0)
     assert [type(message) for message in courier.turn(0.0)] == [Stop]
     again, other = os.pipe()
     assert again == before

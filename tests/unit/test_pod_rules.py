@@ -10,7 +10,7 @@ import pytest
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.states import Cause
 from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.main import failed_outcome
@@ -18,7 +18,7 @@ from gridmill.pod import processes, zygote
 from gridmill.pod.agent import is_given_up, should_end
 from gridmill.pod.commands import command_environment
 from gridmill.pod.launch import thread_environment
-from gridmill.pod.limits import Limits, proportional_bytes
+from gridmill.pod.limits import PodLimits, proportional_bytes
 
 
 def ends(idle, lonely, keep=300.0, taken=True):
@@ -60,7 +60,7 @@ def artifact(uri):
 
 
 def an_order(job):
-    return Order(
+    return AttemptOrder(
         attempt_id="p-1.j.1",
         token="t",
         run_id="p-1",
@@ -169,7 +169,7 @@ def test_memory_of_a_process_that_is_gone_is_nothing():
 
 
 def test_cpus_are_shared_out_in_turn():
-    limits = Limits(None, "salt")
+    limits = PodLimits(None, "salt")
     limits._cpus = [0, 1, 2, 3]
     first, second = (limits.affinity(Amounts(cpus=2), None) for _ in range(2))
     assert sorted(first + second) == [0, 1, 2, 3]

@@ -4,14 +4,14 @@ from dataclasses import replace
 import pytest
 
 from gridmill.domain.amounts import MIB
-from gridmill.domain.pod_protocol import Outcome
-from gridmill.domain.resource import Use
+from gridmill.domain.pod_protocol import AttemptOutcome
+from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
-from gridmill.pod.outcome import Ending, Shortage, judge
+from gridmill.pod.outcome import AttemptEnding, MemoryShortage, judge
 
-COMMAND = Ending(status=0, is_command=True, use=Use(wall_seconds=1.0))
+COMMAND = AttemptEnding(status=0, is_command=True, use=MeasuredUse(wall_seconds=1.0))
 BUILT_IN = replace(COMMAND, is_command=False)
-SUCCESS = Outcome(state=AttemptState.SUCCEEDED, metrics={"rmse": 1.0})
+SUCCESS = AttemptOutcome(state=AttemptState.SUCCEEDED, metrics={"rmse": 1.0})
 KILLED = int(signal.SIGKILL)
 
 
@@ -37,7 +37,7 @@ def test_what_an_exit_status_says(status, cause, message):
 
 
 def test_a_built_in_job_says_itself_how_it_ended():
-    outcome = judge(replace(BUILT_IN, own=SUCCESS))
+    outcome = judge(replace(BUILT_IN, reported=SUCCESS))
     assert (outcome.state, outcome.metrics, outcome.use) == (
         AttemptState.SUCCEEDED,
         {"rmse": 1.0},
@@ -47,29 +47,29 @@ def test_a_built_in_job_says_itself_how_it_ended():
 
 
 def test_success_that_was_written_before_a_crash_is_no_success():
-    assert judge(replace(BUILT_IN, own=SUCCESS, status=KILLED)).cause == Cause.SIGNAL
+    assert judge(replace(BUILT_IN, reported=SUCCESS, status=KILLED)).cause == Cause.SIGNAL
 
 
 def test_memory_comes_before_what_it_caused():
-    use = Use(peak_memory_bytes=530 * MIB)
-    over = {"shortage": Shortage.ATTEMPT, "memory_limit": 512 * MIB}
+    use = MeasuredUse(peak_memory_bytes=530 * MIB)
+    over = {"shortage": MemoryShortage.ATTEMPT, "memory_limit": 512 * MIB}
     ending = replace(COMMAND, status=KILLED, use=use, **over)
     outcome = judge(replace(ending, stop_reason="stopped", timed_out=True))
     assert (outcome.cause, outcome.message) == (Cause.MEMORY, "used more than 512 MiB (peak 530 MiB)")
-    exactly = judge(replace(ending, use=Use(peak_memory_bytes=512 * MIB)))
+    exactly = judge(replace(ending, use=MeasuredUse(peak_memory_bytes=512 * MIB)))
     assert exactly.message == "used more than 512 MiB"
 
 
-@pytest.mark.parametrize("ending", [COMMAND, replace(BUILT_IN, own=SUCCESS)])
+@pytest.mark.parametrize("ending", [COMMAND, replace(BUILT_IN, reported=SUCCESS)])
 def test_a_job_that_lost_any_process_to_memory_has_failed_whatever_it_says(ending):
-    outcome = judge(replace(ending, shortage=Shortage.ATTEMPT, memory_limit=512 * MIB))
+    outcome = judge(replace(ending, shortage=MemoryShortage.ATTEMPT, memory_limit=512 * MIB))
     assert (outcome.state, outcome.cause) == (AttemptState.FAILED, Cause.MEMORY)
 
 
 def test_a_job_within_its_limit_is_not_blamed_when_the_machine_ran_out_of_memory():
-    use = Use(peak_memory_bytes=300 * MIB)
+    use = MeasuredUse(peak_memory_bytes=300 * MIB)
     outcome = judge(
-        replace(COMMAND, status=KILLED, shortage=Shortage.MACHINE, memory_limit=512 * MIB, use=use)
+        replace(COMMAND, status=KILLED, shortage=MemoryShortage.MACHINE, memory_limit=512 * MIB, use=use)
     )
     assert (outcome.state, outcome.cause) == (AttemptState.LOST, Cause.LOST)
     assert outcome.message == "the machine ran out of memory; the job used 300 MiB of its 512 MiB"
@@ -100,7 +100,7 @@ def test_a_timeout_is_told_from_a_stop():
 
 def test_a_command_that_ends_well_when_stopped_is_stopped_but_finished_work_counts():
     assert judge(replace(COMMAND, stop_reason="x")).state == AttemptState.STOPPED
-    assert judge(replace(BUILT_IN, own=SUCCESS, stop_reason="x")).state == AttemptState.SUCCEEDED
+    assert judge(replace(BUILT_IN, reported=SUCCESS, stop_reason="x")).state == AttemptState.SUCCEEDED
 
 
 def test_trouble_of_the_pod_is_said():

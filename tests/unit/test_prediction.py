@@ -17,7 +17,7 @@ from gridmill.domain.training import Combine
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset_reader import fetch_piece, open_partitions
 from gridmill.jobs.prediction.shards import cut
-from gridmill.jobs.prediction.swarm import Shards
+from gridmill.jobs.prediction.swarm import ShardQueue
 from gridmill.jobs.training.run import run as train
 
 OPTIONS = {
@@ -182,7 +182,7 @@ def test_shards_are_neither_tiny_nor_beyond_memory(rows, workers, wanted, expect
 
 
 def test_each_worker_goes_on_where_it_is_and_helps_out_at_the_end():
-    shards = Shards(open=set(range(8)))
+    shards = ShardQueue(open=set(range(8)))
     assert [shards.take(-1), shards.take(-1)] == [0, 4]
     assert [shards.take(0), shards.take(4), shards.take(4 + 1), shards.take(6)] == [1, 5, 6, 7]
     assert shards.take(7) == 3  # the other is on its way through 2

@@ -8,13 +8,13 @@ from clean_process import predict
 from learning_data import prediction_context
 from test_prediction import prepare
 
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.errors import InternalError, JobError
 from gridmill.jobs.context import JobContext, JobResult
 
 
 def of_part(context: JobContext, number: int, count: int, workers: int = 1) -> JobContext:
-    part = Part(of="p-1/swarm", number=number, count=count)
+    part = JobPart(of="p-1/swarm", number=number, count=count)
     order = replace(context.order, part=part, workers=workers, output_uri=f"outputs/part{number}")
     return replace(context, order=order)
 

@@ -17,7 +17,7 @@ import pytest
 
 from gridmill.declarations import read_pipeline
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.preflight import Checked, preflight_question, show_finding
+from gridmill.domain.preflight import PreflightResult, preflight_question, show_finding
 from gridmill.errors import PipelineError, explained
 from gridmill.jobs.preflight import sinks
 from gridmill.jobs.preflight.run import check
@@ -89,11 +89,11 @@ def file(folder: Path) -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def checked(path: Path, work: Path, patience_seconds: float = 60.0) -> tuple[Pipeline, Checked]:
+def checked(path: Path, work: Path, patience_seconds: float = 60.0) -> tuple[Pipeline, PreflightResult]:
     pipeline = read_pipeline(path)
     question = preflight_question(pipeline)
     work.mkdir()
-    return pipeline, check(question, work, patience_seconds) if question is not None else Checked()
+    return pipeline, check(question, work, patience_seconds) if question is not None else PreflightResult()
 
 
 def told(path: Path, work: Path) -> list[str]:
@@ -476,7 +476,7 @@ def test_nothing_is_said_of_what_runs(
         monkeypatch.setattr(sinks, "SAMPLE_ROWS", 50)
     file.write_text(RIGHT[name])
     _, found = checked(file, tmp_path / "work")
-    assert found == Checked()
+    assert found == PreflightResult()
 
 
 def test_what_later_rows_may_decide_is_a_doubt(

@@ -7,7 +7,7 @@ from tests.unit.sink_case import SinkCase
 
 from gridmill.domain.artifact import Artifact, Output
 from gridmill.domain.job import Job
-from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.sink import ColumnType, OnMisfit, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.jobs.preflight import sinks
@@ -19,7 +19,7 @@ def case(tmp_path: Path) -> SinkCase:
     return SinkCase(tmp_path)
 
 
-def planned(case: SinkCase, spec: SinkSpec, earlier: Output | None = None) -> Checked:
+def planned(case: SinkCase, spec: SinkSpec, earlier: Output | None = None) -> PreflightResult:
     """What a preflight of the sink finds; `earlier` is the newest version of its table."""
     work = case.folder / "preflight"
     work.mkdir()
@@ -27,7 +27,7 @@ def planned(case: SinkCase, spec: SinkSpec, earlier: Output | None = None) -> Ch
         {"s": Artifact(id="p/s@1", name="p/s", number=1, output=earlier, fingerprint="")} if earlier else {}
     )
     job, root = Job(name="s", sink=spec), str(case.folder / "root")
-    return check(Question(folder=str(case.folder), jobs=(job,), root=root, earlier=known), work)
+    return check(PreflightRequest(folder=str(case.folder), jobs=(job,), root=root, earlier=known), work)
 
 
 DATES = {"x": ColumnType.DATE}
@@ -38,7 +38,7 @@ def test_rows_of_another_file_show_the_order_of_day_and_month(case: SinkCase, on
     case.write("0.csv", "n,x\n0,Jan 04 2084\n")
     case.write("1.csv", "n,x\n1,03/02/2033\n2,16/12/2033\n")
     spec = SinkSpec(source=Source(path="*.csv"), columns=DATES, on_misfit=on_misfit)
-    assert planned(case, spec) == Checked()
+    assert planned(case, spec) == PreflightResult()
     assert case.load("*.csv", columns=DATES, on_misfit=on_misfit).rows == 3
 
 
@@ -70,5 +70,5 @@ def test_a_table_keeps_the_columns_and_forms_that_it_has(case: SinkCase) -> None
     output = case.load("*.csv")
     case.write("a.csv", "n,x,more\n2,04/02/2033,6\n")
     case.write("d.csv", "n,x\n3,05/02/2033\n")
-    assert planned(case, SinkSpec(source=Source(path="*.csv")), output) == Checked()
+    assert planned(case, SinkSpec(source=Source(path="*.csv")), output) == PreflightResult()
     assert case.load("*.csv").rows == 4

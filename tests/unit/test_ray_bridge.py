@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gridmill.ports.site import Sight
+from gridmill.ports.site import PodStatus
 from gridmill.sites.ray import bridge
-from gridmill.sites.ray.bridge import Note, Notes
+from gridmill.sites.ray.bridge import PlacementNote, PlacementNotes
 from gridmill.sites.ray.site import _ANSWER_SECONDS
 
 pytest.importorskip("ray", reason="no Ray here: pip install 'gridmill[ray]'")
@@ -21,8 +21,8 @@ class Looking(bridge.Bridge):
     """Whose nodes answer for all pods but `hung`."""
 
     def __init__(self, folder: Path, hung: Sequence[str]) -> None:
-        self._notes = Notes(folder)
-        self._asked: dict[str, Any] = {}
+        self._notes = PlacementNotes(folder)
+        self._futures: dict[str, Any] = {}
         self._left: dict[str, Any] = {}
         self._lost_since: dict[str, float] = {}
         self._groups: dict[str, str] | None = {}
@@ -34,7 +34,7 @@ class Looking(bridge.Bridge):
     def _name(self, pod_or_deployment: str) -> str:
         return pod_or_deployment
 
-    def _ask_what_is_left(self, pod_id: str, note: Note) -> Any:
+    def _ask_what_is_left(self, pod_id: str, note: PlacementNote) -> Any:
         self.did.append(("ask", pod_id))
         return pod_id
 
@@ -43,23 +43,23 @@ class Looking(bridge.Bridge):
         return [one for one in references if one not in self.hung]
 
     def _read(self, reference: Any) -> Any:
-        return Sight.GONE.value, "its keeper ended"
+        return PodStatus.GONE.value, "its keeper ended"
 
 
 def test_what_is_left_of_several_pods_is_asked_for_at_once(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
+    notes = PlacementNotes(tmp_path)
     for pod_id in ("a", "b", "c"):
-        notes.write(pod_id, Note(node=NODE, group=pod_id, at=0.0))
+        notes.write(pod_id, PlacementNote(node=NODE, group=pod_id, at=0.0))
     looking = Looking(tmp_path, hung=("a", "b"))
     sights = looking._without_keepers(["a", "b", "c", "never"])
     assert looking.did == [("ask", "a"), ("ask", "b"), ("ask", "c"), ("wait", "a", "b", "c")]
-    assert [sights[name].sight for name in ("a", "b", "c", "never")] == [
-        *(Sight.UNKNOWN, Sight.UNKNOWN),
-        *(Sight.GONE, Sight.GONE),
+    assert [sights[name].status for name in ("a", "b", "c", "never")] == [
+        *(PodStatus.UNKNOWN, PodStatus.UNKNOWN),
+        *(PodStatus.GONE, PodStatus.GONE),
     ]
     looking.did.clear()
     looking.hung = ()
-    assert {one.sight for one in looking._without_keepers(["a", "b"]).values()} == {Sight.GONE}
+    assert {one.status for one in looking._without_keepers(["a", "b"]).values()} == {PodStatus.GONE}
     assert looking.did == [("wait", "a", "b")], "a look that is under way is not asked for twice"
 
 

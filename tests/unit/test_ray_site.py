@@ -16,8 +16,8 @@ from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.settings import read_settings
-from gridmill.sites.ray.bridge import Note, Notes
-from gridmill.sites.ray.pod_keeper import Machine, why_unfit, why_unseen
+from gridmill.sites.ray.bridge import PlacementNote, PlacementNotes
+from gridmill.sites.ray.pod_keeper import NodeCapacity, why_unfit, why_unseen
 from gridmill.sites.ray.site import _want_answer, make, speaks
 
 
@@ -124,10 +124,10 @@ def test_a_bridge_that_only_closes_its_output_has_ended(
 
 
 def test_notes_of_pods_that_are_long_gone_go(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
+    notes = PlacementNotes(tmp_path)
     for name, at, over in (("old", 1.0, True), ("young", 9.0, True), ("lives", 1.0, False)):
-        notes.write(name, Note(node="n", group=name, at=at, over=over))
-    notes.forget(5.0)
+        notes.write(name, PlacementNote(node="n", group=name, at=at, over=over))
+    notes.remove_ended(5.0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lives", "young"]
 
 
@@ -152,9 +152,9 @@ def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> 
     mark.parent.mkdir(parents=True)
     mark.touch()
     assert why_unseen(mark) == ""
-    assert why_unfit(order, Machine(memory_bytes=4 * GIB)) == ""
-    assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, Machine(memory_bytes=2 * GIB))
-    two = Machine(memory_bytes=7 * GIB, claimed_bytes=4 * GIB)
+    assert why_unfit(order, NodeCapacity(memory_bytes=4 * GIB)) == ""
+    assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, NodeCapacity(memory_bytes=2 * GIB))
+    two = NodeCapacity(memory_bytes=7 * GIB, claimed_bytes=4 * GIB)
     assert "has 7 GiB of memory, 4 GiB of it for other pods, and not the 4 GiB" in why_unfit(order, two)
 
 
@@ -170,7 +170,7 @@ def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> 
     ],
 )
 def test_gpus_that_a_node_only_claims_are_told(given: str, gpus: int | None, said: str) -> None:
-    told = why_unfit(an_order(), Machine(memory_bytes=8 * GIB, gpus=gpus), given)
+    told = why_unfit(an_order(), NodeCapacity(memory_bytes=8 * GIB, gpus=gpus), given)
     assert (said in told) if said else told == ""
 
 

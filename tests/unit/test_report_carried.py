@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.domain.resource import Use
-from gridmill.domain.route import Carriage, Crossing
+from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.route import AttemptTransfers, Transfer
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import AttemptState, JobState, RunState
 from gridmill.domain.views import JobView, RunView
 from gridmill.report.render import render
-from gridmill.report.transfers import carried_lines, in_fact
+from gridmill.report.transfers import in_fact, transfer_lines
 
 ATTEMPT = Attempt(
     id="p-1.j.1",
@@ -23,10 +23,10 @@ ATTEMPT = Attempt(
     given=Amounts(cpus=1.0, memory_bytes=MIB),
     placed=103.0,
     ended=600.0,
-    use=Use(wall_seconds=360.0),
-    carriage=Carriage(
-        there=Crossing(carried_bytes=75 * MIB, reused_bytes=25 * MIB, seconds=7.5),
-        back=Crossing(carried_bytes=MIB, seconds=0.5),
+    use=MeasuredUse(wall_seconds=360.0),
+    transfers=AttemptTransfers(
+        upload=Transfer(transferred_bytes=75 * MIB, reused_bytes=25 * MIB, seconds=7.5),
+        download=Transfer(transferred_bytes=MIB, seconds=0.5),
     ),
 )
 
@@ -49,7 +49,7 @@ def view(*attempts: Attempt, **more: object) -> JobView:
 def test_it_shows_what_travelled_how_quick_and_what_was_there() -> None:
     job = view(replace(ATTEMPT, id="p-1.j.0"), ATTEMPT)  # a retry: both count
     run = Run(id="p-1", pipeline="p", order=1, state=RunState.SUCCEEDED, created=100.0)
-    [line] = carried_lines(RunView(run=run, jobs=(job, view())))
+    [line] = transfer_lines(RunView(run=run, jobs=(job, view())))
     assert (line.there.carried, line.there.reused, line.there.took) == ("150 MiB", "25%", "15.0 s")
     assert (line.there.rate, line.back.carried, line.back.rate) == ("10 MiB/s", "2 MiB", "2 MiB/s")
     page = render(RunView(run=run, jobs=(job,)), ())
@@ -59,6 +59,6 @@ def test_it_shows_what_travelled_how_quick_and_what_was_there() -> None:
 
 
 def test_what_could_not_have_run_elsewhere_says_nothing() -> None:
-    here = replace(ATTEMPT, carriage=None)
+    here = replace(ATTEMPT, transfers=None)
     assert in_fact(view(here)) == ()
     assert in_fact(view(here, resources=("a", "b"))) == ("in fact 6 min + 3 s wait, on trainer-1.0",)

@@ -5,15 +5,17 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridmill.report.svg import Box, dag
+from gridmill.report.svg import DagBox, dag
 
 RECT = re.compile(r'<rect class="[^"]*" x="([^"]+)" y="([^"]+)" width="([^"]+)" height="([^"]+)"')
 PATH = re.compile(r'<path class="edge" d="([^"]+)"')
 NUMBER = re.compile(r"-?[0-9.]+")
 
 
-def boxes(needs: dict[str, list[str]]) -> list[Box]:
-    return [Box(name=name, kind="command", state="succeeded", needs=tuple(of)) for name, of in needs.items()]
+def boxes(needs: dict[str, list[str]]) -> list[DagBox]:
+    return [
+        DagBox(name=name, kind="command", state="succeeded", needs=tuple(of)) for name, of in needs.items()
+    ]
 
 
 def straight_parts(path: str) -> list[tuple[float, float, float, float]]:

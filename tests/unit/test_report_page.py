@@ -26,7 +26,7 @@ from gridmill.report.render import render
 from gridmill.report.svg import (
     FOLDED_FROM,
     Axes,
-    Box,
+    DagBox,
     Series,
     dag,
     elided,
@@ -264,9 +264,9 @@ def test_a_report_is_at_most_a_megabyte(count):
 
 
 def test_hundreds_of_alike_jobs_are_one_box_with_the_worst_state():
-    boxes = [Box(name="load", kind="sink", state="succeeded", needs=())]
+    boxes = [DagBox(name="load", kind="sink", state="succeeded", needs=())]
     boxes += [
-        Box(
+        DagBox(
             name=f"part-{n}",
             kind="command",
             state="failed" if n == 7 else "succeeded",
@@ -275,7 +275,7 @@ def test_hundreds_of_alike_jobs_are_one_box_with_the_worst_state():
         )
         for n in range(300)
     ]
-    boxes.append(Box(name="end", kind="command", state="skipped", needs=tuple(b.name for b in boxes[1:])))
+    boxes.append(DagBox(name="end", kind="command", state="skipped", needs=tuple(b.name for b in boxes[1:])))
     shown = folded(boxes)
     assert [(box.count, box.state) for box in shown] == [(1, "succeeded"), (300, "failed"), (1, "skipped")]
     assert shown[1].link == "7"
@@ -286,7 +286,7 @@ def test_hundreds_of_alike_jobs_are_one_box_with_the_worst_state():
 def test_a_graph_of_too_many_different_jobs_is_not_drawn():
     names = [f"{chr(97 + n % 26)}{chr(97 + n // 26)}x" for n in range(100)]
     boxes = [
-        Box(name=name, kind="command", state="succeeded", needs=tuple(names[n - 1 : n]))
+        DagBox(name=name, kind="command", state="succeeded", needs=tuple(names[n - 1 : n]))
         for n, name in enumerate(names)
     ]
     assert len(boxes) > FOLDED_FROM

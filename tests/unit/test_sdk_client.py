@@ -28,12 +28,12 @@ from gridmill.errors import (
 )
 from gridmill.http.server import serve
 from gridmill.sdk.client import Client, connect
-from gridmill.sdk.discovery import Dialled, dial_home, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings, open_home
 from gridmill.sdk.lookup import Noun, read_noun
 from gridmill.sdk.notebook import plan_html, register, run_html
 from gridmill.sdk.runs import Tick
 from gridmill.testing.fake_grid import Act, FakeGrid
-from gridmill.testing.local_calls import Served
+from gridmill.testing.local_calls import ServedGrid
 
 FILE = """\
 pipeline: demo
@@ -68,7 +68,7 @@ def client(fake: FakeGrid, tmp_path: Path) -> Client:
 
 
 def client_on(fake: FakeGrid, home: Path) -> Client:
-    return Client(home_settings(home), dial=lambda: Dialled(grid=fake, close=lambda: None))
+    return Client(home_settings(home), dial=lambda: OpenGrid(grid=fake, close=lambda: None))
 
 
 def test_a_pipeline_built_in_python_runs(client: Client) -> None:
@@ -243,7 +243,7 @@ def test_default_resources_are_not_altered(client: Client, fake: FakeGrid) -> No
 
 
 def test_a_control_node_that_is_up_is_used(fake: FakeGrid, tmp_path: Path) -> None:
-    server = Served(fake, tmp_path)
+    server = ServedGrid(fake, tmp_path)
     with connect(tmp_path, embed=False) as client:
         assert not client.reading
         assert client.run(pipeline()).run.state == RunState.SUCCEEDED
@@ -263,20 +263,20 @@ def test_without_a_control_node_the_hint_says_what_to_do(tmp_path: Path) -> None
     stale.bind(str(tmp_path / "client.sock"))  # nobody listens
     stale.close()
     with pytest.raises(UnavailableError):
-        dial_home(home_settings(tmp_path), embed=False)
+        open_home(home_settings(tmp_path), embed=False)
     with pytest.raises(InputError):
         connect(tmp_path, url="127.0.0.1:8700")
 
 
 def test_a_watch_goes_on_with_the_control_node_that_takes_over(fake: FakeGrid, tmp_path: Path) -> None:
     fake.acts["first"] = Act.HANG
-    server = Served(fake, tmp_path)
+    server = ServedGrid(fake, tmp_path)
     with connect(tmp_path, embed=False) as client:
         client.run(pipeline(), wait=False)
         watching = client.watch("demo-1", every_seconds=0.01)
         assert next(watching).view.run.state == RunState.ACTIVE
         server.stop()
-        server = Served(fake, tmp_path)
+        server = ServedGrid(fake, tmp_path)
         fake.stop_run("demo-1")
         assert list(watching)[-1].view.run.state == RunState.STOPPED
     server.stop()
@@ -296,14 +296,14 @@ def test_a_watch_goes_on_with_the_control_node_that_takes_over(fake: FakeGrid, t
 def test_a_verb_right_after_its_control_node_ended_is_asked_of_the_next_one(
     fake: FakeGrid, tmp_path: Path, verb: Callable[[Client], Any]
 ) -> None:
-    server = Served(fake, tmp_path)
+    server = ServedGrid(fake, tmp_path)
     with connect(tmp_path, embed=False) as client:
         server.stop()
         stale = socket.socket(socket.AF_UNIX)
         stale.bind(str(tmp_path / "client.sock"))  # as one that is killed leaves it: who connects is refused
         stale.close()
-        servers: list[Served] = []
-        next_one = threading.Timer(0.1, lambda: servers.append(Served(fake, tmp_path)))
+        servers: list[ServedGrid] = []
+        next_one = threading.Timer(0.1, lambda: servers.append(ServedGrid(fake, tmp_path)))
         next_one.start()
         verb(client)
         next_one.join()
@@ -367,7 +367,7 @@ def test_a_pipeline_whose_file_is_gone_is_run_as_last_time_with_a_warning(
 ) -> None:
     file = tmp_path / "demo.yaml"
     file.write_text(FILE)
-    with Client(home_settings(tmp_path), dial=lambda: Dialled(grid=fake, close=lambda: None)) as client:
+    with Client(home_settings(tmp_path), dial=lambda: OpenGrid(grid=fake, close=lambda: None)) as client:
         client.run(file, set={"rate": 3})
         client.run("demo")
         assert not recwarn.list
@@ -393,7 +393,7 @@ class Killed(FakeGrid):
 def ending(tmp_path: Path, *, ended: bool) -> Client:
     """A client of a control node that is killed, when `ended`, and of the one that takes over."""
     grids = iter([Killed(), FakeGrid()])
-    dial = lambda: Dialled(grid=next(grids), close=lambda: None, is_gone=lambda: ended)  # noqa: E731
+    dial = lambda: OpenGrid(grid=next(grids), close=lambda: None, has_ended=lambda: ended)  # noqa: E731
     return Client(home_settings(tmp_path), dial=dial)
 
 

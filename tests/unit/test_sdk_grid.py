@@ -25,7 +25,7 @@ from gridmill.rpc.client import SOCKET, connect_to
 from gridmill.rpc.protocol import Hello
 from gridmill.sdk.grid_http import over_tcp
 from gridmill.testing.fake_grid import Act, FakeGrid
-from gridmill.testing.local_calls import Served
+from gridmill.testing.local_calls import ServedGrid
 
 MakeGrid = Callable[[FakeGrid], Grid]
 
@@ -38,7 +38,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeGrid]:
     servers: list[Any] = []
 
     def over_calls(fake: FakeGrid) -> Grid:
-        servers.append(Served(fake, tmp_path))
+        servers.append(ServedGrid(fake, tmp_path))
         return connect_to(tmp_path / SOCKET, Hello(), lambda warning: None).grid()
 
     if request.param == "calls":

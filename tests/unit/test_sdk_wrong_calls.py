@@ -19,7 +19,7 @@ from gridmill.domain.amounts import GIB
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.errors import GridmillError, InputError, PipelineError
 from gridmill.sdk.client import Client
-from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.testing.fake_grid import FakeGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +187,7 @@ CALLS: list[tuple[Callable[[Client], Any], str]] = [
 def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
     home = tmp_path_factory.mktemp("h")
     fake = FakeGrid()
-    made = Client(home_settings(home), dial=lambda: Dialled(grid=fake, close=lambda: None))
+    made = Client(home_settings(home), dial=lambda: OpenGrid(grid=fake, close=lambda: None))
     made.configure_resource("r", "training")
     return made
 

@@ -10,7 +10,7 @@ from sink_case import TABLE, SinkCase
 from gridmill.domain.source import Source
 from gridmill.errors import GridmillError
 from gridmill.jobs.sink import csv_batches, write
-from gridmill.jobs.sink.csv_batches import Bundle, bundled
+from gridmill.jobs.sink.csv_batches import FileGroupReader, bundled
 from gridmill.jobs.sink.files import find_files
 
 VALUES: tuple[Callable[[random.Random], str], ...] = (
@@ -75,7 +75,7 @@ def test_files_of_one_header_are_parsed_as_one(tmp_path: Path) -> None:
     case.write("5.csv", "b,a\n1,2\n")
     files = find_files(Source(path="*.csv"), str(tmp_path))
     pieces = list(bundled(files, Source(path="*.csv")))
-    assert [piece.counts if isinstance(piece, Bundle) else piece.name for piece in pieces] == [
+    assert [piece.counts if isinstance(piece, FileGroupReader) else piece.name for piece in pieces] == [
         (2, 1, 0),
         "4.csv",
         "5.csv",

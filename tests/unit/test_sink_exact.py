@@ -14,7 +14,7 @@ from gridmill.domain.artifact import Output
 from gridmill.domain.remarks import REMARKS
 from gridmill.domain.sink import ColumnType, OnMisfit
 from gridmill.errors import DataError
-from gridmill.jobs.sink.csv import Zeros
+from gridmill.jobs.sink.csv import LeadingZeros
 
 LARGE = 2**53 + 1
 TIMES = [datetime(2024, 1, 2), datetime(2024, 1, 2, 6)]
@@ -202,7 +202,7 @@ def test_zero_itself_and_fractions_below_one_are_numbers(case: SinkCase) -> None
     ],
 )
 def test_zeros_are_found_in_bytes_however_they_are_cut(text: str, found: bool | None, size: int) -> None:
-    zeros, data = Zeros(delimiter=ord(","), columns=[1], width=2), text.encode()
+    zeros, data = LeadingZeros(delimiter=ord(","), columns=[1], width=2), text.encode()
     blocks = [data[at : at + size] for at in range(0, len(data), size)]
     seen = [zeros.see(block, block.count(b'"')) for block in (*blocks, b"")]
     assert found is None or any(seen) == found

@@ -11,7 +11,7 @@ from sink_case import SinkCase
 from gridmill.domain.sink import Constraint
 from gridmill.errors import InputError
 from gridmill.jobs.sink.column_stats import merged
-from gridmill.jobs.sink.metrics import SAMPLE_ROWS, Sample, histograms
+from gridmill.jobs.sink.metrics import SAMPLE_ROWS, RowSample, histograms
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_missing_values_are_drift(case: SinkCase) -> None:
 def test_the_sample_is_every_nth_row_however_it_comes(rows: int) -> None:
     table = pa.record_batch({"a": pa.array(range(rows), pa.int64())})
     for batch in (777, 10_000, rows):
-        sample = Sample()
+        sample = RowSample()
         for start in range(0, rows, batch):
             sample.see(table.slice(start, batch))
         taken = sample.rows()["a"].to_pylist()

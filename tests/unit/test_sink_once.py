@@ -12,7 +12,7 @@ from gridmill.domain.source import Source
 from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import find_files
 from gridmill.jobs.sink.run import load_onto
-from gridmill.jobs.sink.table import LostRaceError, open_sink_table
+from gridmill.jobs.sink.table import ConcurrentCommitError, open_sink_table
 
 CSV = "a,b\n1,x\n2,y\n"
 ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
@@ -230,7 +230,7 @@ def test_an_attempt_that_lost_the_race_adds_nothing(case: SinkCase) -> None:
     seen_by_zombie = open_sink_table(context.below_root(TABLE))
     case.load()
     files = len(data_files(case))
-    with pytest.raises(LostRaceError):
+    with pytest.raises(ConcurrentCommitError):
         load_onto(context, spec, seen_by_zombie)
     assert len(case.rows()) == 3
     assert len(data_files(case)) == files

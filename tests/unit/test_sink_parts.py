@@ -14,13 +14,13 @@ from test_sink_constraints import input_of
 
 from gridmill.domain.artifact import Output
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.domain.sink import ColumnType, Constraint, OnMisfit, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink import load_job
 from gridmill.jobs.sink.run import run, share_out
-from gridmill.jobs.sink.write import Writing
+from gridmill.jobs.sink.write import WriteContext
 
 NUMBERS = range(1, 6)
 
@@ -49,7 +49,7 @@ def parts(case: SinkCase, spec: SinkSpec, count: int = 3, inputs: tuple = ()) ->
     uris = []
     for number in range(count):
         context = case.context(spec, inputs=inputs)
-        order = replace(context.order, part=Part(of="p-1/s", number=number, count=count))
+        order = replace(context.order, part=JobPart(of="p-1/s", number=number, count=count))
         assert run(replace(context, order=order)).outputs == ()
         uris.append(order.output_uri)
     return tuple(uris)
@@ -118,7 +118,7 @@ def test_parts_make_what_one_machine_makes(
     whole = run(cases[0].context(declared)).outputs[0]
     uris = parts(cases[1], declared)
     with monkeypatch.context() as patch:
-        patch.setattr(Writing, "write", never)
+        patch.setattr(WriteContext, "write", never)
         parted = gather(cases[1], declared, uris)
     assert cases[1].rows() == cases[0].rows() != []
     assert cases[1].rejects(parted) == cases[0].rejects(whole)
@@ -192,7 +192,7 @@ def test_what_comes_later_goes_in_parts_too_and_nothing_twice(
     case.write("f1.csv", text(2))
     uris = parts(case, spec_of())
     with monkeypatch.context() as patch:
-        patch.setattr(Writing, "write", never)
+        patch.setattr(WriteContext, "write", never)
         output = gather(case, spec_of(), uris)
         assert output.details["loaded"] == ["f1.csv", "f6.csv", "f7.csv", "f8.csv"]
         assert output.rows == 40 * (2 + 2 + 3 + 4 + 5 + 6 + 7 + 8)
@@ -219,7 +219,7 @@ def test_a_load_that_dies_in_its_commit_is_done_again_from_the_same_parts(
         patch.setattr(load_job, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             gather(case, spec_of(), uris)
-    monkeypatch.setattr(Writing, "write", never)
+    monkeypatch.setattr(WriteContext, "write", never)
     assert gather(case, spec_of(), uris).rows == 40 * sum(NUMBERS)
     assert gather(case, spec_of(), uris).rows == 40 * sum(NUMBERS)
     assert len(list((case.folder / "root" / TABLE).glob("*.parquet"))) == len(NUMBERS)

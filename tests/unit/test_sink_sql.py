@@ -11,7 +11,7 @@ from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import ConflictError, DataError, InputError
 from gridmill.jobs.sink.run import run
-from gridmill.jobs.sink.sql_staging import Position, edge_of, read_position
+from gridmill.jobs.sink.sql_staging import CursorPosition, edge_of, read_position
 from gridmill.settings import fill_in_environment
 
 
@@ -176,14 +176,14 @@ def test_secrets_are_quoted_within_a_url() -> None:
     [7, 1.5, Decimal("1.50"), "x", date(2024, 1, 31), datetime(2024, 1, 31, 1, 2, 3, 4, tzinfo=UTC)],
 )
 def test_positions_are_the_same_after_json(value: object) -> None:
-    position = Position(value=value, included=True)
+    position = CursorPosition(value=value, included=True)
     assert read_position(position.written()) == position
 
 
 def test_a_cursor_that_changed_its_type_is_refused() -> None:
     source = SqlSource(url="sqlite:///x", table="t", cursor="c")
     with pytest.raises(DataError, match="of another type"):
-        edge_of("x", source, Position(value=1, included=True), "t")
+        edge_of("x", source, CursorPosition(value=1, included=True), "t")
 
 
 def test_a_colon_in_a_query_is_no_parameter(case: SinkCase) -> None:

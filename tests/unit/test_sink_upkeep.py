@@ -13,7 +13,7 @@ from gridmill.domain.sink import Constraint, Retain
 from gridmill.errors import InputError
 from gridmill.jobs.sink import maintenance, write
 from gridmill.jobs.sink.maintenance import MOST_SMALL, SMALL_BYTES, remove_unused, small_groups
-from gridmill.jobs.sink.plan import Loaded
+from gridmill.jobs.sink.plan import LoadedFile
 from gridmill.jobs.sink.table import SinkTable, open_sink_table
 
 DAY = 24 * 3600.0
@@ -97,9 +97,9 @@ def test_a_file_among_those_put_together_changes_or_goes(case: SinkCase) -> None
 
 
 def test_which_files_are_put_together() -> None:
-    def loaded(size: int, rows: int, number: int) -> list[Loaded]:
+    def loaded(size: int, rows: int, number: int) -> list[LoadedFile]:
         return [
-            Loaded(path=f"{size}-{n}", size_bytes=size, rows=rows, key="k", content=f"{n}")
+            LoadedFile(path=f"{size}-{n}", size_bytes=size, rows=rows, key="k", content=f"{n}")
             for n in range(number)
         ]
 

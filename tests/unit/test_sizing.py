@@ -10,13 +10,13 @@ from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Lab
 from gridmill.domain.footprint import footprint_of
 from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.domain.prediction import PredictionSpec
-from gridmill.domain.resource import Measurement, Resource, Use, default_resource
+from gridmill.domain.resource import MeasuredUse, Measurement, Resource, default_resource
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Format, Source
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.domain.tuning import Range, Search
-from gridmill.domain.usage import Parallel
-from gridmill.scheduler.history import PER_JOB, History
+from gridmill.domain.usage import ParallelTiming
+from gridmill.scheduler.history import PER_JOB, MeasurementHistory
 from gridmill.scheduler.sizing import after_memory_kill, size_job, size_resource, subject_of
 
 LARGEST = Amounts(cpus=4.0, memory_bytes=16 * GIB)
@@ -33,7 +33,7 @@ def sized(job, size=None, history=None, resource=None, largest=LARGEST, **detail
     return size_job(
         job,
         size or JobSize(),
-        history or History(),
+        history or MeasurementHistory(),
         pipeline="p",
         resource=resource or default_resource(job.kind),
         largest=largest,
@@ -48,14 +48,14 @@ def measured(job, peak, size=None, number=1, pipeline="p", seconds=10.0, given=G
         job=f"{pipeline}/{job.name}",
         size=size or JobSize(),
         given=Amounts(cpus=1.0, memory_bytes=given),
-        use=Use(wall_seconds=seconds, peak_memory_bytes=peak),
+        use=MeasuredUse(wall_seconds=seconds, peak_memory_bytes=peak),
         ended=float(number),
         memory_killed=killed,
     )
 
 
 def history_of(*measurements):
-    history = History()
+    history = MeasurementHistory()
     for measurement in measurements:
         history.add(measurement)
     return history
@@ -250,7 +250,7 @@ def test_other_jobs_of_the_subject_correct_the_model():
 
 
 def swarm_of(job, workers, peak, number):
-    told = Parallel(
+    told = ParallelTiming(
         work="w", workers=workers, shards=8, rows=100, whole_rows=100, stage_seconds=0.0, opening_seconds=0.0,
         opening_cpu_seconds=0.0, opening_delay_seconds=0.0, busy_seconds=1.0, longest_seconds=0.1,
     )  # fmt: skip
@@ -360,11 +360,11 @@ def test_history_is_bounded_and_counts_an_attempt_once():
 
 def test_what_a_resource_gets():
     resource = Resource(name="r", type=JobKind.TRAINING, size=JobSize(rows=10**6))
-    sizing = size_resource(resource, History(), LARGEST)
+    sizing = size_resource(resource, MeasurementHistory(), LARGEST)
     assert sizing.why[0].startswith("1,000,000 rows: ")
     assert sizing.amounts.cpus == 4.0
     explicit = Resource(name="r", type=JobKind.TRAINING, cpus=2.0, memory_bytes=3 * GIB, gpus=1, workers=2)
-    sizing = size_resource(explicit, History(), LARGEST)
+    sizing = size_resource(explicit, MeasurementHistory(), LARGEST)
     assert (sizing.amounts, sizing.workers) == (Amounts(cpus=2.0, memory_bytes=3 * GIB, gpus=1), 2)
 
 
@@ -376,7 +376,7 @@ def test_after_three_runs_sizes_hold_and_are_not_wasteful(spread):
     for number in range(60):
         job = replace(training(chance.choice(list(ModelKind))), name=f"job{number}")
         true_base, true_cell = chance.uniform(100, 400) * MIB, chance.uniform(4, 80)
-        history = History()
+        history = MeasurementHistory()
         for run in range(25):
             rows = int(10 ** chance.uniform(4.5, 5) * 10)
             size = JobSize(rows=rows, columns=12)

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from tests.contract.test_site_ray import NoDoors
 
-from gridmill.control.steps.begin import check_wishes
+from gridmill.control.steps.begin import check_resource_settings
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.states import Cause
 from gridmill.errors import InputError, UnavailableError
-from gridmill.ports.site import Sight
+from gridmill.ports.site import PodStatus
 from gridmill.settings import read_settings
-from gridmill.sites.slurm.commands import Done, LocalShell
+from gridmill.sites.slurm.commands import CompletedCommand, LocalShell
 from gridmill.sites.slurm.parse import (
-    Listed,
+    SqueueJob,
     clock_ahead,
     count_gres,
     most_alive,
@@ -27,18 +27,18 @@ from gridmill.sites.slurm.parse import (
     parse_sinfo,
     parse_squeue,
 )
-from gridmill.sites.slurm.pod_state import Evidence, is_unexplained, sight_of, with_log
-from gridmill.sites.slurm.script import Batch, batch_script, pod_script
-from gridmill.sites.slurm.settings import wishes_for, wishes_of
+from gridmill.sites.slurm.pod_state import PodEvidence, is_unexplained, report_of, with_log
+from gridmill.sites.slurm.script import BatchJob, batch_script, pod_script
+from gridmill.sites.slurm.settings import resource_settings, settings_of
 from gridmill.sites.slurm.site import SlurmSite, read_end
-from gridmill.sites.slurm.states import STATES, Phase, never_starts, state_of
+from gridmill.sites.slurm.states import STATES, SlurmPhase, never_starts, state_of
 from gridmill.testing.hosts import why_no_hosts
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def wishes(**settings):
-    return wishes_of(Site(name="lab", kind=SiteKind.SLURM, settings=settings))
+    return settings_of(Site(name="lab", kind=SiteKind.SLURM, settings=settings))
 
 
 # --- settings
@@ -82,7 +82,7 @@ def test_a_pod_for_one_node_is_submitted_to_that_node():
 
 
 def a_batch(**fields):
-    return Batch(
+    return BatchJob(
         **{
             "deployment_id": "trainers-3",
             "job": "gridmill-0a1b2c3d-trainers-3",
@@ -142,7 +142,7 @@ slurm_load_jobs error: something
 def test_squeue_is_read():
     jobs = {job.id: job for job in parse_squeue(SQUEUE)}
     assert list(jobs) == ["3", "1", "2", "4"]
-    assert jobs["1"] == Listed(
+    assert jobs["1"] == SqueueJob(
         id="1",
         name="gridmill-x-b-1",
         word="RUNNING",
@@ -158,16 +158,16 @@ def test_squeue_is_read():
 
 def test_a_job_that_waits_again_after_it_ran_is_over_for_its_pods():
     assert [job.state.phase for job in parse_squeue(SQUEUE)] == [
-        Phase.PENDING,
-        Phase.RUNNING,
-        Phase.OVER,
-        Phase.OVER,
+        SlurmPhase.PENDING,
+        SlurmPhase.RUNNING,
+        SlurmPhase.OVER,
+        SlurmPhase.OVER,
     ]
 
 
 def test_of_several_jobs_of_one_name_the_living_one_counts_then_the_last():
     def job(number, word):
-        return Listed(id=number, name="x", word=word)
+        return SqueueJob(id=number, name="x", word=word)
 
     assert most_alive([job("7", "RUNNING"), job("9", "PENDING")], "x") == job("7", "RUNNING")
     assert most_alive([job("7", "FAILED"), job("10", "TIMEOUT")], "x") == job("10", "TIMEOUT")
@@ -254,8 +254,8 @@ def test_every_state_has_a_sentence_unless_it_is_the_expected_one():
     plain = {word for word, state in STATES.items() if not state.sentence}
     assert plain == {"COMPLETED", "PENDING", "RUNNING"}
     assert state_of("CANCELLED by 1000") is STATES["CANCELLED"]
-    assert state_of("BREWING_COFFEE").phase == Phase.UNKNOWN
-    assert state_of("").phase == Phase.UNKNOWN
+    assert state_of("BREWING_COFFEE").phase == SlurmPhase.UNKNOWN
+    assert state_of("").phase == SlurmPhase.UNKNOWN
 
 
 def test_what_never_starts_is_told_from_what_only_waits():
@@ -267,30 +267,30 @@ def test_what_never_starts_is_told_from_what_only_waits():
 
 
 def seen(word="RUNNING", marks=(), **fields):
-    job = fields.pop("job", Listed(id="7", name="x", word=word, nodes="n1", **fields.pop("listed", {})))
-    return sight_of(Evidence(marks=frozenset(marks), **{"submitted": True, "job": job, **fields}))
+    job = fields.pop("job", SqueueJob(id="7", name="x", word=word, nodes="n1", **fields.pop("listed", {})))
+    return report_of(PodEvidence(marks=frozenset(marks), **{"submitted": True, "job": job, **fields}))
 
 
 def test_a_pod_in_the_queue_says_why_it_waits():
     sight = seen("PENDING", listed={"reason": "Priority"})
-    assert sight.sight == Sight.QUEUED
+    assert sight.status == PodStatus.QUEUED
     assert sight.message == "Slurm's job 7 waits in Slurm's queue (reason: Priority)"
 
 
 def test_a_pod_that_never_starts_is_gone_and_another_would_be_too():
     sight = seen("PENDING", listed={"reason": "BadConstraints"})
-    assert (sight.sight, sight.hopeless) == (Sight.GONE, True)
+    assert (sight.status, sight.hopeless) == (PodStatus.GONE, True)
     assert "BadConstraints" in sight.message
 
 
 def test_where_slurm_does_not_know_why_a_pod_ended_its_log_may():
-    listed = Listed(id="7", name="x", word="COMPLETED", nodes="n1")
-    ended = Evidence(marks=frozenset({"claimed"}), submitted=True, job=listed)
+    listed = SqueueJob(id="7", name="x", word="COMPLETED", nodes="n1")
+    ended = PodEvidence(marks=frozenset({"claimed"}), submitted=True, job=listed)
     assert is_unexplained(ended)
     log = "/shared/deployments/a-1/pod.sh: 14: /nope/python: not found\n\n"
-    message = with_log(sight_of(ended), log).message
+    message = with_log(report_of(ended), log).message
     assert message.endswith("(job 7 on n1, ran 0 ms); its log ends with: /nope/python: not found")
-    assert with_log(sight_of(ended), "\n") == sight_of(ended)
+    assert with_log(report_of(ended), "\n") == report_of(ended)
     assert not is_unexplained(replace(ended, marks=frozenset({"claimed", "ended"})))
     assert not is_unexplained(replace(ended, job=replace(listed, word="PREEMPTED")))
 
@@ -306,11 +306,11 @@ def test_of_a_long_log_only_the_end_is_read(tmp_path):
 
 def test_a_running_pod_says_when_it_ends():
     sight = seen("RUNNING", marks=["claimed"], listed={"ends": 99.0})
-    assert (sight.sight, sight.ends) == (Sight.RUNNING, 99.0)
+    assert (sight.status, sight.ends) == (PodStatus.RUNNING, 99.0)
 
 
 def test_while_slurm_ends_it_nothing_can_be_told():
-    assert seen("COMPLETING", marks=["claimed"]).sight == Sight.UNKNOWN
+    assert seen("COMPLETING", marks=["claimed"]).status == PodStatus.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_while_slurm_ends_it_nothing_can_be_told():
 )
 def test_what_slurm_ended_is_gone_with_its_reason(word, part, cause):
     sight = seen(word, marks=["claimed", "signalled", "ended"], listed={"elapsed_seconds": 123.0})
-    assert sight.sight == Sight.GONE
+    assert sight.status == PodStatus.GONE
     assert part in sight.message
     assert "job 7 on n1, ran 2 m 03 s" in sight.message
     assert sight.cause == cause
@@ -332,18 +332,18 @@ def test_what_slurm_ended_is_gone_with_its_reason(word, part, cause):
 
 def test_a_pod_of_a_failed_node_is_given_time_to_end():
     """It may be cut off from Slurm and yet see its folder."""
-    assert seen("NODE_FAIL", ["claimed"]).sight == Sight.UNKNOWN
-    assert seen("NODE_FAIL", ["claimed", "stop"], for_seconds=16.0).sight == Sight.GONE
+    assert seen("NODE_FAIL", ["claimed"]).status == PodStatus.UNKNOWN
+    assert seen("NODE_FAIL", ["claimed", "stop"], for_seconds=16.0).status == PodStatus.GONE
     sight = seen("NODE_FAIL", ["claimed", "stop", "ended"])
-    assert sight.sight == Sight.GONE
+    assert sight.status == PodStatus.GONE
     assert "NODE_FAIL" in sight.message
 
 
 def test_a_pod_that_was_told_to_end_waits_for_slurm_to_say_why():
     marks = ["claimed", "signalled", "ended"]
-    assert seen("RUNNING", marks).sight == Sight.UNKNOWN
-    assert seen("RUNNING", marks, for_seconds=99.0).sight == Sight.GONE
-    assert seen("RUNNING", [*marks, "stop"]).sight == Sight.GONE
+    assert seen("RUNNING", marks).status == PodStatus.UNKNOWN
+    assert seen("RUNNING", marks, for_seconds=99.0).status == PodStatus.GONE
+    assert seen("RUNNING", [*marks, "stop"]).status == PodStatus.GONE
 
 
 def test_a_pod_that_ended_by_itself_is_gone_whatever_becomes_of_its_job():
@@ -352,8 +352,8 @@ def test_a_pod_that_ended_by_itself_is_gone_whatever_becomes_of_its_job():
 
 
 def test_the_accounting_is_waited_for_a_moment_and_tells_what_was_used():
-    assert seen("FAILED", ["claimed"], accounting=True).sight == Sight.UNKNOWN
-    assert seen("FAILED", ["claimed"], accounting=True, for_seconds=9.0).sight == Sight.GONE
+    assert seen("FAILED", ["claimed"], accounting=True).status == PodStatus.UNKNOWN
+    assert seen("FAILED", ["claimed"], accounting=True, for_seconds=9.0).status == PodStatus.GONE
     account = parse_sacct(SACCT)[0]
     sight = seen("FAILED", ["claimed"], accounting=True, account=account)
     assert sight.cause == Cause.MEMORY
@@ -362,14 +362,14 @@ def test_the_accounting_is_waited_for_a_moment_and_tells_what_was_used():
 
 
 def test_a_job_that_slurm_does_not_list_is_gone_only_after_a_while():
-    assert seen(job=None, marks=["claimed"]).sight == Sight.UNKNOWN
-    assert seen(job=None, marks=["claimed"], for_seconds=11.0).sight == Sight.GONE
+    assert seen(job=None, marks=["claimed"]).status == PodStatus.UNKNOWN
+    assert seen(job=None, marks=["claimed"], for_seconds=11.0).status == PodStatus.GONE
     assert seen(job=None, submitted=False).message == "it was never started"
 
 
 def test_a_job_that_slurm_would_not_take_now_is_not_gone():
     """It is submitted again."""
-    assert seen(job=None, submitted=False, prepared=True).sight == Sight.UNKNOWN
+    assert seen(job=None, submitted=False, prepared=True).status == PodStatus.UNKNOWN
 
 
 def test_a_resource_asks_of_slurm_otherwise_than_its_site():
@@ -378,7 +378,7 @@ def test_a_resource_asks_of_slurm_otherwise_than_its_site():
         kind=SiteKind.SLURM,
         settings={"partition": "cpu", "account": "physics", "time_limit": "30m"},
     )
-    mine = wishes_for(site, {"partition": "gpu", "time_limit": "8h", "account": ""})
+    mine = resource_settings(site, {"partition": "gpu", "time_limit": "8h", "account": ""})
     assert (mine.partition, mine.account, mine.time_limit_seconds) == ("gpu", "", 8 * 3600.0)
 
 
@@ -393,7 +393,7 @@ def test_a_resource_asks_of_slurm_otherwise_than_its_site():
 def test_what_a_resource_cannot_ask_is_said_at_the_resource(settings, said, place):
     resource = Resource(name="trainers", type=JobKind.TRAINING, site="lab", settings=settings)
     with pytest.raises(InputError, match=said) as caught:
-        check_wishes(resource, Site(name="lab", kind=SiteKind.SLURM))
+        check_resource_settings(resource, Site(name="lab", kind=SiteKind.SLURM))
     assert caught.value.place == f"resource trainers: {place}"
 
 
@@ -410,7 +410,7 @@ class Elsewhere(LocalShell):
             capture_output=True,
             check=False,
         )
-        return Done(status=told.returncode, out=told.stdout, err=told.stderr.decode())
+        return CompletedCommand(status=told.returncode, out=told.stdout, err=told.stderr.decode())
 
 
 @pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts() or "mounts can be made")
@@ -428,5 +428,5 @@ def test_a_login_node_that_does_not_see_the_root_is_refused(tmp_path):
 def test_sites_of_other_kinds_take_no_settings_of_a_resource():
     resource = Resource(name="trainers", type=JobKind.TRAINING, site="lab", settings={"partition": "gpu"})
     with pytest.raises(InputError, match="a ray site takes no settings") as caught:
-        check_wishes(resource, Site(name="lab", kind=SiteKind.RAY))
+        check_resource_settings(resource, Site(name="lab", kind=SiteKind.RAY))
     assert "slurm" in caught.value.hint

@@ -15,14 +15,14 @@ from gridmill.errors import (
     StorageError,
     UnavailableError,
 )
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
-from gridmill.transfer.engine import BATCH_BYTES, Terms, batches, carry, pull, push
+from gridmill.transfer.engine import BATCH_BYTES, TransferLimits, batches, pull, push, transfer_chunks
 from gridmill.transfer.manifest import scan
-from gridmill.transfer.progress import LATELY_SECONDS, Progress
+from gridmill.transfer.progress import LATELY_SECONDS, TransferProgress
 from gridmill.transfer.stream import Chunk
 
-AT_ONCE = Terms(wait_seconds=0.0)
+AT_ONCE = TransferLimits(wait_seconds=0.0)
 FILES = {f"f{at}": bytes([at]) * (at + 1) for at in range(9)} | {"big": bytes(range(97))}
 
 
@@ -64,7 +64,7 @@ def test_a_tree_goes_there_and_comes_back(tmp_path):
     push(manifest, root, far)
     near = ChunkStore(tmp_path / "near", 1000)
     pull(manifest, near, far)
-    assert Placer(tmp_path / "back", near).place("x", manifest, "t.1") == ()
+    assert TreeCheckout(tmp_path / "back", near).place("x", manifest, "t.1") == ()
     assert contents(tmp_path / "back/x") == FILES
 
 
@@ -73,11 +73,11 @@ def test_what_is_there_does_not_travel_again(tmp_path):
     push(manifest, root, far)
     far.sent.clear()
     (root / "big").write_bytes(bytes(range(97)) + b"more")
-    progress = Progress()
+    progress = TransferProgress()
     push(scan(root, chunk_bytes=10), root, far, progress=progress)
     assert len(far.sent) == 2  # the last chunk, which grew, and one more
     look = progress.look()
-    assert (look.total_bytes, look.carried_bytes, look.left_bytes) == (146, 11, 0)
+    assert (look.total_bytes, look.transferred_bytes, look.left_bytes) == (146, 11, 0)
 
 
 def test_it_goes_on_after_a_cut(tmp_path):
@@ -154,7 +154,7 @@ def test_one_thread_that_fails_ends_the_others(tmp_path, monkeypatch):
             manifest,
             root,
             Split(ChunkStore(tmp_path / "far", 1000)),
-            terms=Terms(parallel=20, wait_seconds=300.0),
+            terms=TransferLimits(parallel=20, wait_seconds=300.0),
         )
 
 
@@ -167,7 +167,7 @@ class Clock:
 
 def test_progress_tells_rate_and_what_is_left():
     clock = Clock()
-    progress = Progress(clock=clock)
+    progress = TransferProgress(clock=clock)
     assert progress.look().left_seconds == 0.0
     progress.expect(100, 20)
     assert progress.look().left_seconds is None
@@ -182,7 +182,7 @@ def test_progress_tells_rate_and_what_is_left():
 
 def test_the_rate_is_that_of_the_latest_half_minute():
     clock = Clock()
-    progress = Progress(clock=clock)
+    progress = TransferProgress(clock=clock)
     progress.expect(10_000, 0)
     progress.moved(500)  # what the line's two ends hold at once
     for _ in range(9):
@@ -234,12 +234,12 @@ def test_over_a_thin_line_batches_are_small_over_a_quick_one_many_go_at_once(
 
 
 def test_what_is_said_of_small_ones_does_not_count():
-    progress = Progress()
+    progress = TransferProgress()
     progress.expect(100, 40)
     progress.moved(90)
-    assert (progress.look().carried_bytes, progress.look().left_bytes) == (60, 0)
+    assert (progress.look().transferred_bytes, progress.look().left_bytes) == (60, 0)
     progress.arrived(60, 90)
-    assert progress.look().carried_bytes == 60
+    assert progress.look().transferred_bytes == 60
 
 
 def test_it_stays_within_a_limit(tmp_path):
@@ -255,7 +255,7 @@ def test_it_stays_within_a_limit(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gridmill.transfer.engine.BATCH_BYTES", 10)
         patch.setattr("gridmill.transfer.engine._LOOK_SECONDS", 1000.0)
-        push(manifest, root, far, stop=stop, terms=Terms(parallel=1, limit_bytes_per_second=1.0))
+        push(manifest, root, far, stop=stop, terms=TransferLimits(parallel=1, limit_bytes_per_second=1.0))
     assert stop.asked > 9.0
 
 
@@ -270,8 +270,8 @@ def test_batches_hold_everything_once_and_are_not_too_large(numbers):
 
 def test_nothing_lacking_nothing_travels(tmp_path):
     far = Faulty(ChunkStore(tmp_path, 10))
-    carry({}, far, far)
+    transfer_chunks({}, far, far)
     assert far.sent == []
     far.store.send([Chunk(hash=named(b"a"), data=b"a")])
-    carry({named(b"a"): 1}, far, far)
+    transfer_chunks({named(b"a"): 1}, far, far)
     assert far.sent == []

@@ -18,7 +18,7 @@ from gridmill.errors import (
     StorageError,
     UnsafePathError,
 )
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.durable import SEALED_NS
 from gridmill.transfer.manifest import scan
@@ -86,7 +86,7 @@ def test_what_was_half_written_goes_when_it_is_opened(tmp_path):
     store = ChunkStore(tmp_path, 8)
     assert not draft.exists()
     tree(store.drafts, {"trees/draft/a": b"aa"})
-    Placer(tmp_path / "root", store)
+    TreeCheckout(tmp_path / "root", store)
     assert files(tmp_path) == []
 
 
@@ -214,7 +214,7 @@ from pathlib import Path
 from gridmill.errors import StorageError
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.stream import Chunk, hash_of
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.domain.farm_protocol import FileEntry, Manifest
 where = Path(sys.argv[1])
 subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(where)), check=True)
@@ -235,7 +235,7 @@ store.send([Chunk(hash=name, data=one)])
 other = b"x" * (2 << 20)
 refused(lambda: store.send([Chunk(hash=hash_of(other), data=other)]))
 assert store.size_bytes == 3 << 20
-placer = Placer(where / "root", store)
+placer = TreeCheckout(where / "root", store)
 manifest = Manifest(files=(FileEntry(path="a", size_bytes=3 << 20, chunks=(name,)),), chunk_bytes=8 << 20)
 refused(lambda: placer.place("x", manifest, "t.1", writable=True))
 assert not (where / "root" / "x").exists()
@@ -259,7 +259,7 @@ FILES = {"a": b"0123456789", "b/c": b"abc", "b/d/e": b"", "b/d/f": b"abc"}
 
 def placed(tmp_path, *, quota=1000, **more):
     store = ChunkStore(tmp_path / "store", quota)
-    return store, Placer(tmp_path / "root", store, **more)
+    return store, TreeCheckout(tmp_path / "root", store, **more)
 
 
 def give(store, folder, chunk_bytes=4):
@@ -293,7 +293,7 @@ def test_the_same_again_is_only_looked_at(tmp_path):
     placer.place("x", manifest, "t.1")
     made = (tmp_path / "root/x").stat().st_ino
     placer.place("x", manifest, "t.2")
-    assert Placer(tmp_path / "root", store).place("x", manifest, "t.2") == ()
+    assert TreeCheckout(tmp_path / "root", store).place("x", manifest, "t.2") == ()
     assert (tmp_path / "root/x").stat().st_ino == made
     assert [one.owners for one in placer.placed()] == [("t.1", "t.2")]
 
@@ -408,9 +408,9 @@ from pathlib import Path
 from gridmill import codec
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.transfer.chunk_store import ChunkStore
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 store = ChunkStore(Path(sys.argv[1]) / "store", 1 << 40)
-placer = Placer(Path(sys.argv[1]) / "root", store)
+placer = TreeCheckout(Path(sys.argv[1]) / "root", store)
 manifests = [codec.decode(line, Manifest) for line in Path(sys.argv[2]).read_bytes().splitlines()]
 print("on", flush=True)
 while True:
@@ -433,6 +433,6 @@ def test_killed_at_any_moment_a_tree_is_whole_or_absent(tmp_path):
             process.send_signal(signal.SIGKILL)
         there = tmp_path / "root/x"
         assert not there.exists() or contents(there) in trees
-        placer = Placer(tmp_path / "root", ChunkStore(tmp_path / "store", 1 << 40))
+        placer = TreeCheckout(tmp_path / "root", ChunkStore(tmp_path / "store", 1 << 40))
         assert placer.place("x", manifests[0], "t.1") == ()
         assert contents(there) == trees[0]

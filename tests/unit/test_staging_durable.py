@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.transfer import durable
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.durable import put
 from gridmill.transfer.engine import push
@@ -47,7 +47,7 @@ def test_a_tree_that_is_placed_anew_is_always_there(tmp_path: Path) -> None:
             "two names cannot be exchanged here: use Linux, and a file system like ext4, XFS or tmpfs"
         )
     store = ChunkStore(tmp_path / "chunks", 2**20)
-    placer = Placer(tmp_path / "root", store)
+    placer = TreeCheckout(tmp_path / "root", store)
     manifests = [scan(folder_of(tmp_path / name, name)) for name in ("one", "two")]
     for name, manifest in zip(("one", "two"), manifests, strict=True):
         push(manifest, tmp_path / name, store)

@@ -9,19 +9,19 @@ from tests.little_bucket import SECRET, LittleBucket, little_bucket, moment
 from tests.unit.test_staging_chunks import contents
 from tests.unit.test_staging_manifest import tree
 
-from gridmill.domain.farm_protocol import Parcel, Place
+from gridmill.domain.farm_protocol import BucketObject, PlaceTree
 from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
-from gridmill.farm.files import Carried
-from gridmill.farm.store import Records
-from gridmill.transfer.bucket_cache import Kept, Shared
-from gridmill.transfer.bucket_exchange import Export, sweep
-from gridmill.transfer.checkout import Placer
+from gridmill.farm.files import TenantFiles
+from gridmill.farm.store import RecordStore
+from gridmill.transfer.bucket_cache import BucketCache, SharedBucketEndpoint
+from gridmill.transfer.bucket_exchange import ExportBucketEndpoint, sweep
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
-from gridmill.transfer.engine import Metered, Terms, pull, push
-from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.engine import MeteredEndpoint, TransferLimits, pull, push
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.manifest import scan
 from gridmill.transfer.paths import chunk_sizes
-from gridmill.transfer.progress import Progress
+from gridmill.transfer.progress import TransferProgress
 from gridmill.transfer.signed_urls import check_bucket, is_refused, read, sliced, write
 from gridmill.transfer.stream import Chunk, hash_of
 
@@ -30,16 +30,16 @@ FILES = {f"d{at % 3}/f{at}": bytes([at]) * (at + 1) for at in range(40)} | {
     "none": b"",
 }
 HERE = ("127.0.0.1",)
-ONCE = Terms(patience_seconds=-1.0, wait_seconds=0.0)
-PATIENT = Terms(parallel=2, wait_seconds=0.0)
+ONCE = TransferLimits(patience_seconds=-1.0, wait_seconds=0.0)
+PATIENT = TransferLimits(parallel=2, wait_seconds=0.0)
 
 
-class There(Carried):
+class There(TenantFiles):
     """What a farm has for one source, asked right here."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        records = Records(folder / "records.db")
+        records = RecordStore(folder / "records.db")
         root, chunks = folder / "root", folder / "carried"
         super().__init__("home", root, chunks, 1 << 30, None, records, lambda: 0.0, bucket_hosts=HERE)
 
@@ -58,17 +58,17 @@ def there(tmp_path: Path) -> There:
     return There(tmp_path / "there")
 
 
-def go(tmp_path: Path, there: There, bucket: LittleBucket, terms: Terms = ONCE) -> None:
+def go(tmp_path: Path, there: There, bucket: LittleBucket, terms: TransferLimits = ONCE) -> None:
     """There, made a tree, and home again."""
     root = tree(tmp_path / "from", FILES)
     manifest = scan(root)
-    way = Export(there, bucket, chunk_sizes(manifest))
+    way = ExportBucketEndpoint(there, bucket, chunk_sizes(manifest))
     push(manifest, root, way, terms=terms)
-    assert there.place(Place(uri="x", manifest=manifest, attempt_id="t.1")) == ()
+    assert there.place(PlaceTree(uri="x", manifest=manifest, attempt_id="t.1")) == ()
     assert contents(tmp_path / "there/root/x") == FILES
     near = ChunkStore(tmp_path / "near", 1 << 30)
     pull(there.scan("x"), near, way, terms=terms)
-    Placer(tmp_path / "back", near).place("x", manifest, "t.1")
+    TreeCheckout(tmp_path / "back", near).place("x", manifest, "t.1")
     assert contents(tmp_path / "back/x") == FILES
 
 
@@ -79,9 +79,14 @@ def test_a_tree_goes_there_and_back_and_the_bucket_is_empty_again(
     assert bucket.objects == {}
     assert len(bucket.seen) == len(set(bucket.seen)) < 10  # no object twice, and small files together
     (tmp_path / "from/new").write_bytes(b"new")
-    progress, manifest = Progress(), scan(tmp_path / "from")
-    push(manifest, tmp_path / "from", Export(there, bucket, chunk_sizes(manifest)), progress=progress)
-    assert progress.look().carried_bytes == 3
+    progress, manifest = TransferProgress(), scan(tmp_path / "from")
+    push(
+        manifest,
+        tmp_path / "from",
+        ExportBucketEndpoint(there, bucket, chunk_sizes(manifest)),
+        progress=progress,
+    )
+    assert progress.look().transferred_bytes == 3
 
 
 @pytest.mark.parametrize("fault", ["503", "500", "429", "cut", "short", "damage"])
@@ -100,8 +105,8 @@ def test_what_fails_for_a_while_is_done_again(
     ("fault", "error", "said"),
     [
         ("503", UnavailableError, "answers 503"),
-        ("403", RefusedError, "answers 403"),
-        ("307", RefusedError, "answers 307"),
+        ("403", TransferRefusedError, "answers 403"),
+        ("307", TransferRefusedError, "answers 307"),
         ("cut", UnavailableError, "does not answer"),
         ("damage", DataError, "hash"),
     ],
@@ -136,12 +141,12 @@ def test_a_url_opens_one_object_one_way(there: There, bucket: LittleBucket, tmp_
     slices = sliced([("0" * 64, 1)])
     with pytest.raises(InputError, match="AccessDenied: Request has expired"):
         write(
-            Parcel(url=bucket.sign("GET", "a"), slices=slices),
-            list(read(Parcel(url=bucket.sign("GET", "a"), slices=slices), HERE)),
+            BucketObject(url=bucket.sign("GET", "a"), slices=slices),
+            list(read(BucketObject(url=bucket.sign("GET", "a"), slices=slices), HERE)),
             HERE,
         )
     with pytest.raises(NotFoundError, match="NoSuchKey"):
-        list(read(Parcel(url=bucket.sign("GET", "b"), slices=slices), HERE))
+        list(read(BucketObject(url=bucket.sign("GET", "b"), slices=slices), HERE))
 
 
 def test_what_was_removed_before_it_was_taken_is_put_again(
@@ -177,7 +182,7 @@ def test_what_could_not_be_removed_is_swept(tmp_path: Path, there: There, bucket
 )
 def test_only_http_is_opened(url: str) -> None:
     with pytest.raises(InputError, match="https://"):
-        list(read(Parcel(url=url, slices=sliced([("0" * 64, 1)]))))
+        list(read(BucketObject(url=url, slices=sliced([("0" * 64, 1)]))))
 
 
 CLOUDS = ("169.254.169.254", "fe80::1%e", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16")
@@ -197,7 +202,7 @@ def test_buckets_are_where_others_are(address: str) -> None:
 
 def test_the_machine_itself_is_opened_where_its_owner_says_so(bucket: LittleBucket) -> None:
     bucket.put("a", b"one")
-    parcel = Parcel(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)]))
+    parcel = BucketObject(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)]))
     with pytest.raises(InputError, match="no bucket's address") as told:
         list(read(parcel))
     assert "GRIDMILL_BUCKET_HOSTS" in str(told.value.hint)
@@ -214,14 +219,14 @@ def test_a_bucket_that_dribbles_is_waited_for_no_longer(
     monkeypatch.setattr("gridmill.transfer.signed_urls.PARCEL_SECONDS", 0.0)
     bucket.put("a", b"one")
     with pytest.raises(UnavailableError, match="too slow"):
-        list(read(Parcel(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)])), HERE))
+        list(read(BucketObject(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)])), HERE))
 
 
 def test_nobody_goes_by_a_proxy(bucket: LittleBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "")
     bucket.put("a", b"one")
-    (chunk,) = read(Parcel(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)])), HERE)
+    (chunk,) = read(BucketObject(url=bucket.sign("GET", "a"), slices=sliced([(hash_of(b"one"), 3)])), HERE)
     assert chunk.data == b"one"
 
 
@@ -231,7 +236,7 @@ def test_slices_are_of_chunks(begin: int, size: int) -> None:
         type(one)(chunk=one.chunk, begin=begin, size_bytes=size) for one in sliced([("0" * 64, 1)])
     )
     with pytest.raises(InputError, match="no chunk"):
-        list(read(Parcel(url="http://x", slices=slices)))
+        list(read(BucketObject(url="http://x", slices=slices)))
 
 
 @pytest.mark.parametrize(
@@ -244,19 +249,19 @@ def test_a_bucket_is_one(url: str) -> None:
     check_bucket("gs://my-bucket/some/prefix/")
 
 
-@pytest.mark.parametrize("kind", [Export, Shared])
+@pytest.mark.parametrize("kind", [ExportBucketEndpoint, SharedBucketEndpoint])
 def test_what_goes_by_a_bucket_is_counted_once(
     tmp_path: Path, there: There, bucket: LittleBucket, kind: type
 ) -> None:
     root = tree(tmp_path / "from", FILES)
     manifest = scan(root)
-    parts = (Kept(bucket), bucket) if kind is Shared else (bucket,)
+    parts = (BucketCache(bucket), bucket) if kind is SharedBucketEndpoint else (bucket,)
     way = kind(there, *parts, chunk_sizes(manifest))
-    assert isinstance(way, Metered)
-    to, back = Progress(), Progress()
+    assert isinstance(way, MeteredEndpoint)
+    to, back = TransferProgress(), TransferProgress()
     push(manifest, root, way, progress=to)
-    there.place(Place(uri="x", manifest=manifest, attempt_id="t.1"))
+    there.place(PlaceTree(uri="x", manifest=manifest, attempt_id="t.1"))
     pull(there.scan("x"), ChunkStore(tmp_path / "near", 1 << 30), way, progress=back)
     size_bytes = sum(chunk_sizes(manifest).values())
-    assert {to.look().carried_bytes, back.look().carried_bytes} == {size_bytes}
+    assert {to.look().transferred_bytes, back.look().transferred_bytes} == {size_bytes}
     assert {to.look().left_bytes, back.look().left_bytes} == {0}

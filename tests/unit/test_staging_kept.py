@@ -11,9 +11,16 @@ from tests.unit.test_staging_chunks import chunk, contents
 from tests.unit.test_staging_export import HERE, PATIENT, There
 from tests.unit.test_staging_manifest import named, tree
 
-from gridmill.domain.farm_protocol import Manifest, Place
+from gridmill.domain.farm_protocol import Manifest, PlaceTree
 from gridmill.errors import DataError, UnavailableError
-from gridmill.transfer.bucket_cache import SMALL_BYTES, Kept, Part, Shared, pack, parts
+from gridmill.transfer.bucket_cache import (
+    SMALL_BYTES,
+    BucketCache,
+    PackSlice,
+    SharedBucketEndpoint,
+    pack,
+    parts,
+)
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import pull, push
 from gridmill.transfer.manifest import scan
@@ -36,11 +43,11 @@ def folders(bucket: LittleBucket) -> list[str]:
     return sorted(name.rpartition("/")[0] for name in bucket.objects)
 
 
-def go(root: Path, bucket: LittleBucket, there: There, kept: Kept | None = None) -> Manifest:
+def go(root: Path, bucket: LittleBucket, there: There, kept: BucketCache | None = None) -> Manifest:
     manifest = scan(root)
-    shared = Shared(there, kept or Kept(bucket), bucket, chunk_sizes(manifest))
+    shared = SharedBucketEndpoint(there, kept or BucketCache(bucket), bucket, chunk_sizes(manifest))
     push(manifest, root, shared, terms=PATIENT)
-    assert there.place(Place(uri="x", manifest=manifest, attempt_id="t.1")) == ()
+    assert there.place(PlaceTree(uri="x", manifest=manifest, attempt_id="t.1")) == ()
     assert contents(there.store.folder.parent / "root/x") == FILES
     return manifest
 
@@ -58,14 +65,14 @@ def test_what_one_farm_read_another_reads_and_it_travels_to_the_bucket_once(
     there = There(tmp_path / "three")
     go(root, bucket, there)
     there.scan("x")
-    pull(manifest, near, Shared(there, Kept(bucket), bucket, chunk_sizes(manifest)))
+    pull(manifest, near, SharedBucketEndpoint(there, BucketCache(bucket), bucket, chunk_sizes(manifest)))
     assert near.missing(chunk_sizes(manifest)) == ()
     assert bucket.put_at.keys() - bucket.objects.keys()  # what came back is not kept
     assert bucket.objects.keys() == put.keys()
 
 
 def test_what_was_removed_meanwhile_is_put_again(tmp_path: Path, bucket: LittleBucket) -> None:
-    root, kept = tree(tmp_path / "from", FILES), Kept(bucket)
+    root, kept = tree(tmp_path / "from", FILES), BucketCache(bucket)
     go(root, bucket, There(tmp_path / "one"), kept)
     bucket.objects.clear()  # by another process, which found it too old
     go(root, bucket, There(tmp_path / "two"), kept)
@@ -73,7 +80,7 @@ def test_what_was_removed_meanwhile_is_put_again(tmp_path: Path, bucket: LittleB
 
 
 def test_the_farm_may_read_these_objects_and_nothing_else(bucket: LittleBucket) -> None:
-    kept = Kept(bucket)
+    kept = BucketCache(bucket)
     kept.send([*SMALL, LARGE])
     parcels = kept.parcels(
         {SMALL[3].hash: 1, SMALL[4].hash: 1, SMALL[7].hash: 1, LARGE.hash: len(LARGE.data)}
@@ -86,34 +93,34 @@ def test_the_farm_may_read_these_objects_and_nothing_else(bucket: LittleBucket) 
 
 
 def test_one_that_knows_the_bucket_sees_what_comes_and_goes(bucket: LittleBucket) -> None:
-    near, far = Kept(bucket), Kept(bucket)
+    near, far = BucketCache(bucket), BucketCache(bucket)
     all_of_them = tuple(one.hash for one in (*SMALL, LARGE))
     assert far.missing(all_of_them) == all_of_them
     near.send([*SMALL, LARGE])
     assert far.missing(all_of_them) == ()
     near.clear(moment(3600))
-    assert Kept(bucket).missing(all_of_them) == ()
+    assert BucketCache(bucket).missing(all_of_them) == ()
     near.clear(moment(-3600))
     assert bucket.objects == {}
     assert near.missing(all_of_them) == all_of_them
 
 
 def test_more_than_a_few_are_looked_for_in_the_list(bucket: LittleBucket) -> None:
-    kept = Kept(bucket)
+    kept = BucketCache(bucket)
     asked = [named(bytes([at])) for at in range(100)]
     kept.send([chunk(bytes([7]))])
-    assert Kept(bucket).missing(asked) == tuple(one for one in asked if one != named(bytes([7])))
+    assert BucketCache(bucket).missing(asked) == tuple(one for one in asked if one != named(bytes([7])))
 
 
 def test_what_is_damaged_is_found_out(bucket: LittleBucket) -> None:
-    kept = Kept(bucket)
+    kept = BucketCache(bucket)
     with pytest.raises(DataError):
         kept.send([Chunk(hash=named(b"a"), data=b"b")])
     assert bucket.objects == {}
     kept.send(SMALL)
     (index,) = [name for name in bucket.objects if name.startswith("index/")]
     bucket.objects[index] = bucket.objects[index][:-1]
-    assert Kept(bucket).missing([SMALL[1].hash]) == (SMALL[1].hash,)
+    assert BucketCache(bucket).missing([SMALL[1].hash]) == (SMALL[1].hash,)
 
 
 @pytest.mark.parametrize("folder", ["packs", "chunks"])
@@ -140,7 +147,7 @@ def test_a_bucket_that_loses_all_is_no_way(tmp_path: Path, bucket: LittleBucket)
     bucket.put = lambda name, content, meter: None  # type: ignore[method-assign]
     there, sizes = There(tmp_path / "there"), {LARGE.hash: len(LARGE.data)}
     with pytest.raises(UnavailableError, match="removed from the bucket"):
-        Shared(there, Kept(bucket), bucket, sizes).send([LARGE])
+        SharedBucketEndpoint(there, BucketCache(bucket), bucket, sizes).send([LARGE])
 
 
 @given(st.lists(st.binary(max_size=20), max_size=9))
@@ -155,4 +162,4 @@ def test_an_index_tells_where_each_chunk_lies(contents: list[bytes]) -> None:
 
 def test_a_part_is_told_in_bytes() -> None:
     made = pack([chunk(b"abc"), chunk(b"de")])
-    assert parts(made.name, made.index)[named(b"de")] == Part(pack=made.name, begin=3, end=5)
+    assert parts(made.name, made.index)[named(b"de")] == PackSlice(pack=made.name, begin=3, end=5)

@@ -15,12 +15,12 @@ from tests.unit.test_staging_manifest import named, tree
 from gridmill import codec
 from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import DataError, InputError, StorageError
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.durable import seal
-from gridmill.transfer.engine import Tree, pull, push
+from gridmill.transfer.engine import ScannedTree, pull, push
 from gridmill.transfer.manifest import scan
-from gridmill.transfer.stream import Flow
+from gridmill.transfer.stream import ChunkStream
 
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 FILES = {"large": LETTERS, "small": b"abcd", "none": b"", "again": LETTERS}
@@ -82,7 +82,7 @@ def test_what_arrived_before_a_kill_is_known_by_its_hash(tmp_path):
     with coming.open("r+b") as file:
         file.write(b"_")  # as after a power failure
     again = ChunkStore(tmp_path / "store", 1000)
-    placer = Placer(tmp_path / "root", again)
+    placer = TreeCheckout(tmp_path / "root", again)
     assert placer.place("x", manifest, "t.1") == (a.hash, *(one.hash for one in others))
     again.send([a, *others])
     assert placer.place("x", manifest, "t.1") == ()
@@ -90,7 +90,7 @@ def test_what_arrived_before_a_kill_is_known_by_its_hash(tmp_path):
 
 
 def flow(name, pieces):
-    return Flow(hash=name.hash, size_bytes=len(name.data), pieces=iter(pieces))
+    return ChunkStream(hash=name.hash, size_bytes=len(name.data), pieces=iter(pieces))
 
 
 def expecting(tmp_path, data=LETTERS):
@@ -173,7 +173,9 @@ def test_what_flows_breaks_off(tmp_path):
     assert ask() == (a.hash,)
     again = ChunkStore(tmp_path / "store", 1000)
     again.receive([flow(a, [a.data])])  # before anybody looked at what was there
-    assert Placer(tmp_path / "root", again).place("x", scan(tmp_path / "from", chunk_bytes=4), "t.1") == ()
+    assert (
+        TreeCheckout(tmp_path / "root", again).place("x", scan(tmp_path / "from", chunk_bytes=4), "t.1") == ()
+    )
     assert contents(tmp_path / "root") == {"x/large": LETTERS}
 
 
@@ -256,7 +258,7 @@ def test_one_that_somebody_wrote_to_is_not_used_again(tmp_path, name):
     there.write_bytes(there.read_bytes().upper().replace(b"1", b"!"))
     (lacking,) = (file.chunks for file in manifest.files if file.path == name)
     for one in (store, ChunkStore(tmp_path / "store", 1000)):
-        placer = Placer(tmp_path / "root", one)
+        placer = TreeCheckout(tmp_path / "root", one)
         assert placer.place("y", manifest, "t.2") == lacking
     push(manifest, root, one)
     assert placer.place("y", manifest, "t.2") == ()
@@ -312,7 +314,7 @@ def test_a_store_for_one_tree_hands_its_files_over(tmp_path):
     root = tree(tmp_path / "from", FILES | {"other": LETTERS[:9], "mine": b"123"})
     manifest = scan(root, chunk_bytes=4)
     placer.place("x", manifest, "t.1", writable=True)
-    pull(manifest, store, Tree(root, manifest))
+    pull(manifest, store, ScannedTree(root, manifest))
     began = {path.name: path.stat().st_ino for path in (tmp_path / "store/large").iterdir()}
     assert placer.place("x", manifest, "t.1", writable=True) == ()
     there = tmp_path / "root/x"
@@ -328,13 +330,13 @@ import sys
 from pathlib import Path
 from gridmill import codec
 from gridmill.domain.farm_protocol import Manifest
-from gridmill.transfer.engine import Terms, push
+from gridmill.transfer.engine import TransferLimits, push
 from gridmill.transfer.chunk_store import ChunkStore
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 where = Path(sys.argv[1])
 manifest = codec.decode((where / "manifest").read_bytes(), Manifest)
 store = ChunkStore(where / "store", 1 << 40)
-placer = Placer(where / "root", store)
+placer = TreeCheckout(where / "root", store)
 class Told:
     missing = store.missing
     def send(self, chunks):

@@ -12,25 +12,25 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 from tests.little_bucket import little_bucket, moment
 
-from gridmill.domain.farm_protocol import Parcel
+from gridmill.domain.farm_protocol import BucketObject
 from gridmill.errors import InputError, InterruptedRunError, NotFoundError, UnavailableError
 from gridmill.transfer import signed_urls
-from gridmill.transfer.bucket import Objects, explained
-from gridmill.transfer.bucket_cache import Listed
-from gridmill.transfer.errors import RefusedError
-from gridmill.transfer.stream import Chunk, Meter, hash_of
+from gridmill.transfer.bucket import BucketClient, explained
+from gridmill.transfer.bucket_cache import ListableBucket
+from gridmill.transfer.errors import TransferRefusedError
+from gridmill.transfer.stream import ByteMeter, Chunk, hash_of
 
 
 @pytest.fixture(params=["folder", "memory"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listed]:
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ListableBucket]:
     if request.param == "folder":
-        yield Objects((tmp_path / "bucket").as_uri())
+        yield BucketClient((tmp_path / "bucket").as_uri())
         return
     with little_bucket() as made:
         yield made
 
 
-def test_objects_come_and_go(bucket: Listed) -> None:
+def test_objects_come_and_go(bucket: ListableBucket) -> None:
     for name in ("a", "index/b", "index/c"):
         bucket.put(name, name.encode())
     bucket.put("a", b"again")
@@ -82,12 +82,12 @@ OPTIONS = {"access_key_id": "a", "secret_access_key": "b", "region": "somewhere"
 
 
 def test_a_metered_put_tells_each_piece_as_it_goes_and_is_ended_by_what_that_raises(slow: str) -> None:
-    bucket = Objects("s3://bucket/x", {**OPTIONS, "endpoint": slow})
+    bucket = BucketClient("s3://bucket/x", {**OPTIONS, "endpoint": slow})
     told: list[tuple[float, int]] = []
     bucket.put(
         "large",
         bytes(5_000_000),
-        Meter(moved=lambda size: told.append((time.monotonic(), size)), piece_bytes=100_000),
+        ByteMeter(moved=lambda size: told.append((time.monotonic(), size)), piece_bytes=100_000),
     )
     assert [size for _, size in told] == [100_000] * 50
     assert told[-1][0] - told[0][0] > 1.0  # it takes 2.5 s
@@ -96,7 +96,7 @@ def test_a_metered_put_tells_each_piece_as_it_goes_and_is_ended_by_what_that_rai
         raise InterruptedRunError("stop")
 
     with pytest.raises(InterruptedRunError):
-        bucket.put("large", bytes(5_000_000), Meter(moved=stop))
+        bucket.put("large", bytes(5_000_000), ByteMeter(moved=stop))
 
 
 class Refusing(BaseHTTPRequestHandler):
@@ -117,19 +117,21 @@ class Refusing(BaseHTTPRequestHandler):
 def test_why_a_metered_put_is_refused_is_told_as_of_any(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        bucket = Objects("s3://bucket/x", {**OPTIONS, "endpoint": f"http://127.0.0.1:{server.server_port}"})
-        with pytest.raises(RefusedError, match="access is refused: AccessDenied: Not you"):
-            bucket.put("a", b"content", Meter(moved=lambda _: None))
+        bucket = BucketClient(
+            "s3://bucket/x", {**OPTIONS, "endpoint": f"http://127.0.0.1:{server.server_port}"}
+        )
+        with pytest.raises(TransferRefusedError, match="access is refused: AccessDenied: Not you"):
+            bucket.put("a", b"content", ByteMeter(moved=lambda _: None))
         server.shutdown()
     with pytest.raises(UnavailableError, match="does not answer"):
-        bucket.put("a", b"content", Meter(moved=lambda _: None))
+        bucket.put("a", b"content", ByteMeter(moved=lambda _: None))
 
 
 def test_what_is_read_tells_how_far_it_is(tmp_path: Path) -> None:
-    bucket = Objects((tmp_path / "bucket").as_uri())
+    bucket = BucketClient((tmp_path / "bucket").as_uri())
     bucket.put("a", bytes(100_000))
     told: list[int] = []
-    assert bucket.get("a", 100_000, Meter(moved=told.append, piece_bytes=1000)) == bytes(100_000)
+    assert bucket.get("a", 100_000, ByteMeter(moved=told.append, piece_bytes=1000)) == bytes(100_000)
     assert sum(told) == 100_000
     assert len(told) > 1
 
@@ -145,7 +147,7 @@ def test_a_farm_puts_over_a_thin_line_as_long_as_something_moves(
     slices = signed_urls.sliced([(hash_of(content), len(content))])
     began = time.monotonic()
     signed_urls.write(
-        Parcel(url=f"{slow}/bucket/x", slices=slices),
+        BucketObject(url=f"{slow}/bucket/x", slices=slices),
         [Chunk(hash=hash_of(content), data=content)],
         allowed=["127.0.0.1"],
     )
@@ -153,18 +155,18 @@ def test_a_farm_puts_over_a_thin_line_as_long_as_something_moves(
 
 
 def test_a_bucket_without_credentials_says_so_and_not_whom_it_has_asked_for_them() -> None:
-    with pytest.raises(RefusedError, match="no credentials") as told, explained("s3://bucket"):
+    with pytest.raises(TransferRefusedError, match="no credentials") as told, explained("s3://bucket"):
         raise GenericError("Error performing PUT http://169.254.169.254/latest/api/token in 5ms\n\nDebug: …")
     asked = (
         "Error performing PUT http://169.254.169.254/latest/api/token in 5ms - Server returned non-2xx status"
     )
-    with pytest.raises(RefusedError, match="no credentials"), explained("s3://bucket"):
+    with pytest.raises(TransferRefusedError, match="no credentials"), explained("s3://bucket"):
         raise GenericError(f"{asked} code: 403 Forbidden: the metadata of this machine are off")
     assert "AWS_ACCESS_KEY_ID" in told.value.hint
     with pytest.raises(InputError, match="no bucket"):
-        Objects("http://example.org/x")
+        BucketClient("http://example.org/x")
     with pytest.raises(InputError, match="nonsense"):
-        Objects("s3://bucket/x", {"nonsense": "y"})
+        BucketClient("s3://bucket/x", {"nonsense": "y"})
 
 
 REFUSED = (
@@ -177,7 +179,7 @@ REFUSED = (
     "refused", [GenericError, PermissionDeniedError], ids=["as it is listed", "as it is written"]
 )
 def test_why_a_bucket_refuses_is_told_in_its_own_words(refused: type[Exception]) -> None:
-    with pytest.raises(RefusedError) as told, explained("s3://bucket"):
+    with pytest.raises(TransferRefusedError) as told, explained("s3://bucket"):
         raise refused(REFUSED.format("PUT", "AccessDenied", "Access Denied."))
     assert str(told.value) == "s3://bucket: access is refused: AccessDenied: Access Denied."
     assert "credentials" in told.value.hint

@@ -8,8 +8,8 @@ import pytest
 
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.errors import CapacityError, UnavailableError
-from gridmill.transfer.checkout import Placer
-from gridmill.transfer.chunk_store import ChunkStore, Room
+from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_store import ChunkStore, SpaceByOwner
 from gridmill.transfer.engine import push
 from gridmill.transfer.manifest import scan
 
@@ -29,15 +29,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def room(clock: Clock) -> Room:
-    return Room(100, clock)
+def room(clock: Clock) -> SpaceByOwner:
+    return SpaceByOwner(100, clock)
 
 
-def take(room: Room, owner: str, **wanted: int) -> tuple[str, ...]:
+def take(room: SpaceByOwner, owner: str, **wanted: int) -> tuple[str, ...]:
     return room.take(owner, " ".join(wanted), wanted, {})
 
 
-def test_one_that_fits_has_room_and_the_other_waits_for_it(room: Room) -> None:
+def test_one_that_fits_has_room_and_the_other_waits_for_it(room: SpaceByOwner) -> None:
     assert take(room, "a", one=60) == ()
     with pytest.raises(UnavailableError, match="it needs 60 B, and a use 60 B of the quota of 100 B"):
         take(room, "b", other=60)
@@ -46,19 +46,19 @@ def test_one_that_fits_has_room_and_the_other_waits_for_it(room: Room) -> None:
     assert take(room, "b", other=60) == ()
 
 
-def test_what_several_use_counts_once(room: Room) -> None:
+def test_what_several_use_counts_once(room: SpaceByOwner) -> None:
     assert take(room, "a", same=60) == take(room, "b", same=60) == ()
     room.give_back("a")
     with pytest.raises(UnavailableError):
         take(room, "c", other=60)
 
 
-def test_what_is_used_from_before_counts(room: Room) -> None:
+def test_what_is_used_from_before_counts(room: SpaceByOwner) -> None:
     with pytest.raises(UnavailableError, match="old"):
         room.take("a", "tree", {"one": 60}, {"old": {"x": 60}})
 
 
-def test_whoever_came_later_and_waits_lets_go(room: Room) -> None:
+def test_whoever_came_later_and_waits_lets_go(room: SpaceByOwner) -> None:
     take(room, "a", a1=40)
     take(room, "b", b1=40)
     with pytest.raises(UnavailableError):
@@ -70,7 +70,7 @@ def test_whoever_came_later_and_waits_lets_go(room: Room) -> None:
     assert take(room, "b", b1=40) == take(room, "b", b2=40) == ()
 
 
-def test_nobody_overtakes(room: Room, clock: Clock) -> None:
+def test_nobody_overtakes(room: SpaceByOwner, clock: Clock) -> None:
     take(room, "a", a=60)
     with pytest.raises(UnavailableError):
         take(room, "big", b=90)
@@ -80,7 +80,7 @@ def test_nobody_overtakes(room: Room, clock: Clock) -> None:
     assert take(room, "small", s=10) == ()
 
 
-def test_a_tree_that_changed_counts_as_it_is_now(room: Room) -> None:
+def test_a_tree_that_changed_counts_as_it_is_now(room: SpaceByOwner) -> None:
     for name in ("x", "y", "z"):
         assert room.take("a", "tree", {name: 60}, {}) == ()
     assert room.take("a", "other", {"y": 40}, {}) == ()
@@ -88,7 +88,7 @@ def test_a_tree_that_changed_counts_as_it_is_now(room: Room) -> None:
     assert room.left_over("a", "other", {"new"}) == {"y"}
 
 
-def test_whoever_has_all_keeps_it(room: Room) -> None:
+def test_whoever_has_all_keeps_it(room: SpaceByOwner) -> None:
     take(room, "a", a1=40)
     take(room, "b", b1=40)
     with pytest.raises(UnavailableError):
@@ -98,7 +98,7 @@ def test_whoever_has_all_keeps_it(room: Room) -> None:
         take(room, "a", a2=40)
 
 
-def test_more_than_the_quota_is_refused_at_once(room: Room) -> None:
+def test_more_than_the_quota_is_refused_at_once(room: SpaceByOwner) -> None:
     take(room, "a", a1=60)
     with pytest.raises(CapacityError, match="120 B are more than the quota of 100 B"):
         take(room, "a", a2=60)
@@ -112,7 +112,7 @@ def tree(folder: Path, content: bytes) -> Manifest:
 
 def test_of_two_trees_one_is_placed_and_then_the_other(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path / "chunks", 100)
-    placer = Placer(tmp_path / "root", store)
+    placer = TreeCheckout(tmp_path / "root", store)
     one, other = (tree(tmp_path / name, name.encode() * 20) for name in ("one", "two"))
     assert placer.place("one", one, "a")
     with pytest.raises(UnavailableError, match="a use"):
@@ -127,7 +127,7 @@ def test_of_two_trees_one_is_placed_and_then_the_other(tmp_path: Path) -> None:
     assert placer.place("two", other, "b") == ()
 
 
-def placed(placer: Placer, store: ChunkStore, there: Path, uri: str, owner: str) -> None:
+def placed(placer: TreeCheckout, store: ChunkStore, there: Path, uri: str, owner: str) -> None:
     if placer.place(uri, scan(there), owner):
         push(scan(there), there, store)
         assert placer.place(uri, scan(there), owner) == ()
@@ -135,7 +135,7 @@ def placed(placer: Placer, store: ChunkStore, there: Path, uri: str, owner: str)
 
 def test_what_another_has_made_for_it_ends_the_wait_of_an_attempt(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path / "chunks", 100)
-    placer = Placer(tmp_path / "root", store)
+    placer = TreeCheckout(tmp_path / "root", store)
     x, r, t, z, q = (tmp_path / name for name in "xrtzq")
     for folder, size in ((x, 40), (r, 45), (t, 30), (z, 10), (q, 50)):
         tree(folder, folder.name.encode() * size)
@@ -155,7 +155,7 @@ def test_what_another_has_made_for_it_ends_the_wait_of_an_attempt(tmp_path: Path
 
 def test_of_a_tree_that_changed_the_old_content_is_kept_no_more(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path / "chunks", 100)
-    placer = Placer(tmp_path / "root", store)
+    placer = TreeCheckout(tmp_path / "root", store)
     for number in range(3):
         tree(tmp_path / str(number), str(number).encode() * 60)
         placed(placer, store, tmp_path / str(number), "tree", "a")
@@ -178,7 +178,7 @@ class Slow(ChunkStore):
 
 def test_a_tree_that_takes_long_holds_no_other_up(tmp_path: Path) -> None:
     store = Slow(tmp_path / "chunks")
-    placer = Placer(tmp_path / "root", store)
+    placer = TreeCheckout(tmp_path / "root", store)
     trees = {name: tree(tmp_path / name, name.encode()) for name in ("long", "short")}
     for name, manifest in trees.items():
         push(manifest, tmp_path / name, store)

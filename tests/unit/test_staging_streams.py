@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gridmill.transfer.engine import Streams
+from gridmill.transfer.engine import ParallelStreams
 
 
-def used(line: Callable[[int], float], batches: int = 20, streams: Streams | None = None) -> list[int]:
+def used(
+    line: Callable[[int], float], batches: int = 20, streams: ParallelStreams | None = None
+) -> list[int]:
     """How many streams each of the next batches had, of four at most."""
-    streams, found = streams or Streams(4), list[int]()
+    streams, found = streams or ParallelStreams(4), list[int]()
     for _ in range(batches):
         found.append(streams.now)
         streams.learn(streams.now, line(streams.now))
@@ -22,7 +24,7 @@ def test_over_a_thin_line_another_is_tried_once(bytes_per_second: float) -> None
 
 
 def test_over_a_quick_line_all_go_at_once() -> None:
-    streams = Streams(4)
+    streams = ParallelStreams(4)
     assert used(lambda _: 1e6, streams=streams) == [1] + [4] * 19
     assert not streams.thin
 
@@ -36,7 +38,7 @@ def test_as_many_as_bring_something() -> None:
 
 
 def test_a_line_that_becomes_thin_is_looked_at_anew_and_one_that_becomes_quick() -> None:
-    streams = Streams(4)
+    streams = ParallelStreams(4)
     used(lambda _: 1e8, streams=streams)
     assert used(lambda _: 1e5, streams=streams) == [4, 1, 2] + [1] * 17
     assert streams.thin
@@ -44,5 +46,5 @@ def test_a_line_that_becomes_thin_is_looked_at_anew_and_one_that_becomes_quick()
 
 
 def test_one_stream_stays_one() -> None:
-    streams = Streams(1)
+    streams = ParallelStreams(1)
     assert used(lambda streams: 1e5 * streams, streams=streams) == [1] * 20

@@ -4,7 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from gridmill.transfer.manifest import Turns
+from gridmill.transfer.manifest import FairScheduler
 
 LONG_SECONDS = 600.0
 
@@ -25,7 +25,7 @@ def held(turns, files=10_000):
 
 
 def test_one_after_the_other():
-    turns = Turns(LONG_SECONDS)
+    turns = FairScheduler(LONG_SECONDS)
     inside, most = [], []
 
     def one(_):
@@ -41,18 +41,18 @@ def test_one_after_the_other():
 
 
 def test_whoever_hangs_holds_nobody_up_for_long():
-    end, thread = held(Turns())
-    with Turns(0.01).turn(1):
+    end, thread = held(FairScheduler())
+    with FairScheduler(0.01).turn(1):
         assert thread.is_alive()
     end.set()
     thread.join()
 
 
 def test_where_files_are_waited_for_nobody_waits_for_a_turn():
-    slow = Turns(LONG_SECONDS)
+    slow = FairScheduler(LONG_SECONDS)
     with slow.turn(1):
         time.sleep(0.05)  # as a disk
-    end, thread = held(Turns())
+    end, thread = held(FairScheduler())
     with slow.turn(1):
         assert thread.is_alive()
     end.set()
@@ -60,7 +60,7 @@ def test_where_files_are_waited_for_nobody_waits_for_a_turn():
 
 
 def test_a_turn_ends_also_by_an_error():
-    turns = Turns(LONG_SECONDS)
+    turns = FairScheduler(LONG_SECONDS)
 
     def fail():
         with turns.turn(1):

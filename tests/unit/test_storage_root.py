@@ -10,23 +10,23 @@ import pytest
 from gridmill.domain.source import Source
 from gridmill.errors import InputError, StorageError, UnsafePathError
 from gridmill.storage.bundle import make_bundle
-from gridmill.storage.root import Root
+from gridmill.storage.root import StorageRoot
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
+def root(tmp_path: Path) -> StorageRoot:
     (tmp_path / "storage").mkdir()
-    return Root(tmp_path / "storage", bundles=tmp_path / "bundles")
+    return StorageRoot(tmp_path / "storage", bundles=tmp_path / "bundles")
 
 
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a/..", "x\0y", "out/passwd", "out"])
-def test_a_path_that_leaves_the_root_is_refused(root: Root, uri: str) -> None:
+def test_a_path_that_leaves_the_root_is_refused(root: StorageRoot, uri: str) -> None:
     (Path(root.location) / "out").symlink_to("/etc")
     with pytest.raises(UnsafePathError, match="leaves the storage root"):
         root.path(uri)
 
 
-def test_paths_below_the_root(root: Root, tmp_path: Path) -> None:
+def test_paths_below_the_root(root: StorageRoot, tmp_path: Path) -> None:
     assert root.path("models/p/j/1") == tmp_path / "storage/models/p/j/1"
     (tmp_path / "storage/in").symlink_to("models")
     assert root.path("in/x") == tmp_path / "storage/in/x"
@@ -35,10 +35,10 @@ def test_paths_below_the_root(root: Root, tmp_path: Path) -> None:
 def test_a_root_that_is_a_link_itself_is_fine(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "storage").symlink_to("disk")
-    assert Root(tmp_path / "storage", bundles=tmp_path).path("a").parent == tmp_path / "storage"
+    assert StorageRoot(tmp_path / "storage", bundles=tmp_path).path("a").parent == tmp_path / "storage"
 
 
-def test_removing_can_be_repeated(root: Root, tmp_path: Path) -> None:
+def test_removing_can_be_repeated(root: StorageRoot, tmp_path: Path) -> None:
     folder = tmp_path / "storage/models/a"
     folder.mkdir(parents=True)
     (folder / "weights").write_text("")
@@ -50,7 +50,7 @@ def test_removing_can_be_repeated(root: Root, tmp_path: Path) -> None:
 
 
 def test_what_is_made_anew_while_the_old_is_removed_stays(
-    root: Root, monkeypatch: pytest.MonkeyPatch
+    root: StorageRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = root.path("sinks/p/s")
     (folder / "table").mkdir(parents=True)
@@ -66,14 +66,14 @@ def test_what_is_made_anew_while_the_old_is_removed_stays(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_the_root_itself_is_not_removed(root: Root) -> None:
+def test_the_root_itself_is_not_removed(root: StorageRoot) -> None:
     for uri in ("", ".", "./"):
         with pytest.raises(UnsafePathError, match="itself"):
             root.remove(uri)
 
 
 def test_free_bytes_of_a_root_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert Root(tmp_path / "not/yet", bundles=tmp_path).free_bytes() > 0
+    assert StorageRoot(tmp_path / "not/yet", bundles=tmp_path).free_bytes() > 0
 
 
 # sources
@@ -88,7 +88,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def names(root: Root, data: Path, *path: str) -> list[str]:
+def names(root: StorageRoot, data: Path, *path: str) -> list[str]:
     source = Source(path=path if len(path) > 1 else path[0])
     return [os.path.relpath(file.path, data) for file in root.describe_source(source, str(data))]
 
@@ -103,22 +103,24 @@ def names(root: Root, data: Path, *path: str) -> list[str]:
         (["./data/../data/weather.csv"], ["data/weather.csv"]),
     ],
 )
-def test_files_are_found_once_and_sorted(root: Root, data: Path, path: list[str], found: list[str]) -> None:
+def test_files_are_found_once_and_sorted(
+    root: StorageRoot, data: Path, path: list[str], found: list[str]
+) -> None:
     assert names(root, data, *path) == found
 
 
-def test_a_file_is_described_by_size_and_time(root: Root, data: Path) -> None:
+def test_a_file_is_described_by_size_and_time(root: StorageRoot, data: Path) -> None:
     os.utime(data / "data/weather.csv", ns=(5, 7))
     (file,) = root.describe_source(Source(path=str(data / "data/weather.csv")), "/elsewhere")
     assert (file.path, file.size_bytes, file.mtime_ns) == (str(data / "data/weather.csv"), 4, 7)
 
 
-def test_a_name_with_glob_signs_can_be_a_file(root: Root, data: Path) -> None:
+def test_a_name_with_glob_signs_can_be_a_file(root: StorageRoot, data: Path) -> None:
     (data / "data/[1].csv").write_text("")
     assert names(root, data, "data/[1].csv") == ["data/[1].csv"]
 
 
-def test_files_of_a_package(root: Root) -> None:
+def test_files_of_a_package(root: StorageRoot) -> None:
     (file,) = root.describe_source(Source(path="package://gridmill/py.typ*"), "/")
     assert file.path.endswith("/gridmill/py.typed")
 
@@ -149,7 +151,7 @@ def test_files_of_a_package(root: Root) -> None:
     ],
 )
 def test_what_is_missing_is_said_with_what_is_near(
-    root: Root, data: Path, path: str, message: str, hint: str
+    root: StorageRoot, data: Path, path: str, message: str, hint: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         root.describe_source(Source(path=path), str(data))
@@ -160,7 +162,7 @@ def test_what_is_missing_is_said_with_what_is_near(
 # bundles
 
 
-def test_bundles_are_kept_under_their_hash(root: Root, data: Path, tmp_path: Path) -> None:
+def test_bundles_are_kept_under_their_hash(root: StorageRoot, data: Path, tmp_path: Path) -> None:
     bundle = make_bundle(data, tmp_path / "cache")
     assert not root.has_bundle(bundle.hash)
     for _ in range(2):
@@ -169,7 +171,7 @@ def test_bundles_are_kept_under_their_hash(root: Root, data: Path, tmp_path: Pat
     assert os.listdir(tmp_path / "bundles") == [f"{bundle.hash}.tar.gz"]
 
 
-def test_a_bundle_with_another_hash_is_refused(root: Root, data: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_another_hash_is_refused(root: StorageRoot, data: Path, tmp_path: Path) -> None:
     content = make_bundle(data, tmp_path / "cache").path.read_bytes()
     with pytest.raises(InputError, match="does not have the hash"):
         root.put_bundle("0" * 64, content)
@@ -182,10 +184,10 @@ def test_a_bundle_that_cannot_be_written(data: Path, tmp_path: Path) -> None:
     (tmp_path / "bundles").write_text("a file")
     bundle = make_bundle(data, tmp_path / "cache")
     with pytest.raises(StorageError, match="cannot be written"):
-        Root(tmp_path, bundles=tmp_path / "bundles").put_bundle(bundle.hash, bundle.path.read_bytes())
+        StorageRoot(tmp_path, bundles=tmp_path / "bundles").put_bundle(bundle.hash, bundle.path.read_bytes())
 
 
-def test_links_are_followed_once_and_pipes_not_at_all(root: Root, tmp_path: Path) -> None:
+def test_links_are_followed_once_and_pipes_not_at_all(root: StorageRoot, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/b.csv").write_text("a\n1\n")
     (tmp_path / "in/a.csv").symlink_to("b.csv")

@@ -16,7 +16,7 @@ from gridmill.domain.pod_protocol import event_id, sequence_of
 from gridmill.errors import InputError
 from gridmill.http.server import serve
 from gridmill.sdk.client import Client
-from gridmill.sdk.discovery import Dialled, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings
 from gridmill.sdk.grid_http import over_tcp
 from gridmill.testing.fake_grid import FakeGrid
 
@@ -69,7 +69,7 @@ def test_python_follows_a_run_over_a_connection_that_is_cut(
 ) -> None:
     client = Client(
         home_settings(tmp_path),
-        dial=lambda: Dialled(grid=over_tcp(proxy.endpoint, None), close=lambda: None),
+        dial=lambda: OpenGrid(grid=over_tcp(proxy.endpoint, None), close=lambda: None),
     )
     cut_some(proxy)
     every = grid.events("p-1")

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from gridmill.jobs.parquet_reader import Thrifty, thrifty
+from gridmill.jobs.parquet_reader import RowGroupDataset, thrifty
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.float64())])
 FILTER = ds.field("a") > 3
@@ -37,7 +37,7 @@ def test_the_rows_are_those_of_arrows_own_scanner(plain: ds.FileSystemDataset, c
 
 def test_a_filter_of_its_own_stays(plain: ds.FileSystemDataset):
     table = thrifty(plain).filter(FILTER).filter(ds.field("a") < 1400)
-    assert isinstance(table, Thrifty)
+    assert isinstance(table, RowGroupDataset)
     assert table.turns(["a"], ds.field("a") > 1390).to_reader().read_all()["a"].to_pylist() == [
         *range(1391, 1400)
     ]
@@ -46,8 +46,8 @@ def test_a_filter_of_its_own_stays(plain: ds.FileSystemDataset):
 
 def test_duckdb_reads_it_so(plain: ds.FileSystemDataset, monkeypatch: pytest.MonkeyPatch):
     asked = []
-    turns = Thrifty.turns
-    monkeypatch.setattr(Thrifty, "turns", lambda *given: asked.append(given[1]) or turns(*given))
+    turns = RowGroupDataset.turns
+    monkeypatch.setattr(RowGroupDataset, "turns", lambda *given: asked.append(given[1]) or turns(*given))
     with duckdb.connect() as engine:
         engine.register("t", thrifty(plain).filter(FILTER))
         found = engine.sql("SELECT count(*), count(b), sum(a) FROM t WHERE a < 1200").fetchall()
@@ -58,7 +58,7 @@ def test_duckdb_reads_it_so(plain: ds.FileSystemDataset, monkeypatch: pytest.Mon
 def test_files_are_opened_as_they_are_used(plain: ds.FileSystemDataset):
     read = []
 
-    class Counted(Thrifty):
+    class Counted(RowGroupDataset):
         def get_fragments(self, filter=None):
             for fragment in super().get_fragments(filter=filter):
                 read.append(fragment.path)

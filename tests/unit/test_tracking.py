@@ -19,7 +19,7 @@ from gridmill.domain.tuning import Range, Search
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.training import mlflow
-from gridmill.jobs.training.mlflow import Server
+from gridmill.jobs.training.mlflow import MlflowServer
 from gridmill.jobs.training.run import run
 
 LSTM = {"sequence": 6, "hidden": 8, "epochs": 3, "batch_size": 64}
@@ -60,14 +60,14 @@ def while_learning(
     context: JobContext, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]
 ) -> JobResult:
     """Train, and do something after the metrics of each epoch were told."""
-    tell = mlflow.Tracker._tell
+    tell = mlflow.MlflowRun._queue_metric
 
-    def told(tracker: mlflow.Tracker, name: str, value: float, step: float | None) -> None:
+    def told(tracker: mlflow.MlflowRun, name: str, value: float, step: float | None) -> None:
         tell(tracker, name, value, step)
         if name == "validation_loss" and step is not None:
             act(int(step))
 
-    monkeypatch.setattr(mlflow.Tracker, "_tell", told)
+    monkeypatch.setattr(mlflow.MlflowRun, "_queue_metric", told)
     return run(context)
 
 
@@ -179,7 +179,7 @@ def test_the_attempt_after_a_killed_one_goes_on_with_its_run(tmp_path: Path, eve
     with mlflow_like(books, free_port()) as url:
         context = context_of(tmp_path, events, url)
         assert context.order.job.training is not None
-        killed = mlflow.Tracker(context.order.job.training, context)
+        killed = mlflow.MlflowRun(context.order.job.training, context)
         killed.begin()
         for epoch in (1, 2):
             killed.context.metric("train_loss", 0.5, step=epoch)
@@ -221,7 +221,7 @@ def test_trials_of_a_search_are_runs_below_it(tmp_path: Path, events: int):
 
 
 def experiment_of(url: str, name: str) -> str:
-    with closing(Server(url)) as server:
+    with closing(MlflowServer(url)) as server:
         return server.experiment(name)
 
 
@@ -250,7 +250,7 @@ def test_a_password_is_read_from_the_environment_and_said_nowhere(
 
 def test_names_that_mlflow_does_not_take_are_written_otherwise():
     books = Books()
-    with mlflow_like(books, free_port()) as url, closing(Server(url)) as server:
+    with mlflow_like(books, free_port()) as url, closing(MlflowServer(url)) as server:
         run_id = server.create(server.experiment("p"), "r", 0, {})
         server.log_parameters(run_id, {f"a(b)%{number}": number for number in range(150)})
     assert len(pairs(books.runs[run_id], "params")) == 150

@@ -24,7 +24,7 @@ from gridmill.domain.remarks import remarks_of
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import DataError
 from gridmill.jobs.training.run import run
-from gridmill.jobs.training.train_loop import Course, course_of
+from gridmill.jobs.training.train_loop import TrainingSchedule, course_of
 
 CLASSES, NUMBERS = ("breast_cancer", "digits", "wine"), ("diabetes",)
 PEERS = {
@@ -54,7 +54,7 @@ def test_few_rows_make_small_batches_and_many_epochs(model, rows, course):
 
 def test_a_declared_course_is_kept():
     spec = TrainingSpec(dataset="d", model=ModelKind.MLP, epochs=7, batch_size=300, patience=9)
-    assert course_of(spec, 100) == Course(epochs=7, batch_size=300, patience=9)
+    assert course_of(spec, 100) == TrainingSchedule(epochs=7, batch_size=300, patience=9)
 
 
 def columns_of(name: str) -> dict[str, object]:

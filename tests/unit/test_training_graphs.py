@@ -10,14 +10,20 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.jobs.features import Encoding
 from gridmill.jobs.metrics import calibration, classification, regression
-from gridmill.jobs.model_files import Card, make_predictor
+from gridmill.jobs.model_files import ModelCard, make_predictor
 from gridmill.jobs.training.gbdt import collect_trees, tree_graph
-from gridmill.jobs.training.label_scale import Units
-from gridmill.jobs.training.naive import Base
-from gridmill.jobs.training.networks import Perceptron, Recurrent, Shape, perceptron_graph, recurrent_graph
+from gridmill.jobs.training.label_scale import LabelScale
+from gridmill.jobs.training.naive import BaselineInputs
+from gridmill.jobs.training.networks import (
+    NetworkShape,
+    Perceptron,
+    Recurrent,
+    perceptron_graph,
+    recurrent_graph,
+)
 from gridmill.jobs.training.scaling import fit_scaler
 
-CARD = Card(
+CARD = ModelCard(
     kind=ModelKind.LSTM,
     objective=Objective.REGRESSION,
     labels=("y",),
@@ -25,7 +31,7 @@ CARD = Card(
 )
 
 
-def with_classes(count: int) -> Card:
+def with_classes(count: int) -> ModelCard:
     classes = tuple(f"c{number}" for number in range(count))
     return replace(CARD, objective=Objective.CLASSIFICATION, classes=classes) if count else CARD
 
@@ -43,7 +49,7 @@ def test_trees_of_a_regressor():
     x = inputs()
     y = np.nan_to_num(x[:, 0]) * 3 + np.nan_to_num(x[:, 1] - 1.7e9) + 50
     model = HistGradientBoostingRegressor(max_iter=80, random_state=0).fit(x, y)
-    found = make_predictor(CARD, tree_graph(collect_trees(model), 6, 0, Units())).predict(x)
+    found = make_predictor(CARD, tree_graph(collect_trees(model), 6, 0, LabelScale())).predict(x)
     np.testing.assert_allclose(found, model.predict(x), rtol=1e-6)
 
 
@@ -53,7 +59,7 @@ def test_trees_of_a_classifier(classes):
     y = np.digitize(np.nan_to_num(x[:, 0]), [-0.4, 0.4][: classes - 1])
     model = HistGradientBoostingClassifier(max_iter=30, random_state=0).fit(x, y)
     found = make_predictor(
-        with_classes(classes), tree_graph(collect_trees(model), 6, classes, Units())
+        with_classes(classes), tree_graph(collect_trees(model), 6, classes, LabelScale())
     ).predict(x)
     np.testing.assert_allclose(found, model.predict_proba(x), rtol=1e-5, atol=1e-7)
 
@@ -65,9 +71,9 @@ def test_networks(layers, classes):
     scaler = fit_scaler(x, 1e4)
     spec = TrainingSpec(dataset="d", model=ModelKind.LSTM, hidden=8, layers=layers)
     torch.manual_seed(0)
-    shape = Shape(width=scaler.width, outputs=classes or 1, classes=bool(classes), relative=(0, 2))
+    shape = NetworkShape(width=scaler.width, outputs=classes or 1, classes=bool(classes), relative=(0, 2))
     network = Recurrent(shape, spec).eval()
-    answer = Units(base=Base(presents=(0,), fallback=(0.25,)), mean=(1.5,), deviation=(2.0,))
+    answer = LabelScale(base=BaselineInputs(presents=(0,), fallback=(0.25,)), mean=(1.5,), deviation=(2.0,))
     windows = x.reshape(40, 10, 6)
     graph = recurrent_graph(network, scaler, 10, answer)
     found = make_predictor(with_classes(classes), graph).predict(windows)
@@ -84,9 +90,9 @@ def test_several_labels_of_a_perceptron_are_added_to_their_own_present_values():
     scaler = fit_scaler(x, 1e4)
     spec = TrainingSpec(dataset="d", model=ModelKind.MLP, hidden=8, layers=2)
     torch.manual_seed(0)
-    network = Perceptron(Shape(width=scaler.width, outputs=3), spec).eval()
-    base = Base(presents=(0, None, 2), fallback=(0.25, 0.0, 0.5))
-    answer = Units(base=base, mean=(1.0, 2.0, 3.0), deviation=(2.0, 1.0, 0.5), scale=(1.0, 1.0, 1.0))
+    network = Perceptron(NetworkShape(width=scaler.width, outputs=3), spec).eval()
+    base = BaselineInputs(presents=(0, None, 2), fallback=(0.25, 0.0, 0.5))
+    answer = LabelScale(base=base, mean=(1.0, 2.0, 3.0), deviation=(2.0, 1.0, 0.5), scale=(1.0, 1.0, 1.0))
     found = make_predictor(
         replace(CARD, labels=("a", "b", "c")), perceptron_graph(network, scaler, answer)
     ).predict(x)

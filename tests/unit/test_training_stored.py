@@ -19,13 +19,13 @@ from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE, JobContext
 from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import encode, windows
-from gridmill.jobs.model_files import Card, GraphPredictor, load_model
+from gridmill.jobs.model_files import GraphPredictor, ModelCard, load_model
 from gridmill.jobs.training import gbdt, linear, mlp
 from gridmill.jobs.training.check_files import EXTREMES, check_stored, edge_rows, sample_rows
-from gridmill.jobs.training.data import Frame, read_frame
+from gridmill.jobs.training.data import SortedFrame, read_frame
 from gridmill.jobs.training.gbdt import collect_trees, tree_graph
-from gridmill.jobs.training.label_scale import Units
-from gridmill.jobs.training.result import Fitted
+from gridmill.jobs.training.label_scale import LabelScale
+from gridmill.jobs.training.result import FittedModel
 from gridmill.jobs.training.run import run
 
 OPTIONS = {
@@ -55,7 +55,7 @@ def trained(root: Path, model: str, classes: int = 0, **options: object) -> tupl
     return dataset, artifact_of(model, run(context).outputs[0])
 
 
-def rows_of(root: Path, card: Card) -> np.ndarray:
+def rows_of(root: Path, card: ModelCard) -> np.ndarray:
     """The dataset's inputs as the model takes them."""
     table = open_partitions(root / "datasets/d").read([one.column for one in card.encodings])
     inputs = encode(table, card.encodings)
@@ -164,7 +164,7 @@ def test_show_says_what_the_graph_was_compared_by(tmp_path: Path):
     assert graph_words({}) == ""
 
 
-def fitted(root: Path, kind: object, name: str) -> tuple[Frame, Fitted, Card]:
+def fitted(root: Path, kind: object, name: str) -> tuple[SortedFrame, FittedModel, ModelCard]:
     dataset = write_dataset(root, columns())
     context = training_context(root, dataset, name, **OPTIONS[name])
     spec = context.order.job.training
@@ -239,7 +239,7 @@ def test_thresholds_of_a_time_in_seconds_are_doubles(tmp_path: Path):
     y = np.sin(x[:, 0]) * 3 + x[:, 1]
     model = HistGradientBoostingRegressor(max_iter=40, random_state=0).fit(x, y)
     trees = collect_trees(model)
-    graph = tree_graph(trees, 2, 0, Units())
+    graph = tree_graph(trees, 2, 0, LabelScale())
     near = []
     for feature, threshold in zip(trees.feature[~trees.leaf], trees.threshold[~trees.leaf], strict=True):
         for value in (threshold, np.nextafter(threshold, np.inf), np.nextafter(threshold, -np.inf)):
@@ -283,7 +283,7 @@ def test_an_imported_graph_over_single_floats_names_the_inputs_it_cannot_tell_ap
 
 
 def test_an_imported_graph_over_single_floats_gets_no_infinite_inputs(tmp_path: Path):
-    card = Card(kind="custom", objective="regression", labels=("y",), encodings=())
+    card = ModelCard(kind="custom", objective="regression", labels=("y",), encodings=())
     predictor = GraphPredictor(card=card, graph=single_graph(5))
     found = predictor.predict(np.array([[0, 0, 0, 1e300, 0], [0, 0, 0, -1e300, 0]]))
     assert found.tolist() == [float(np.finfo(np.float32).max), -float(np.finfo(np.float32).max)]

@@ -10,11 +10,11 @@ import pytest
 
 from gridmill.__main__ import main
 from gridmill.bootstrap.home import lock_home
-from gridmill.bootstrap.serving import stays
+from gridmill.bootstrap.serving import is_permanent
 from gridmill.http.server import listen_at
 from gridmill.sdk.home_lock import asking
 from gridmill.testing.fake_grid import FakeGrid
-from gridmill.testing.local_calls import Served
+from gridmill.testing.local_calls import ServedGrid
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def test_nobody_gives_way_to_one_whose_port_is_taken(
     tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with lock_home(tmp_path):
-        served = Served(FakeGrid(), tmp_path, stays=False)
+        served = ServedGrid(FakeGrid(), tmp_path, stays=False)
         assert up(tmp_path, port) == 8
         assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
         served.stop()
-    assert not served.gave_way, "nobody was asked"
+    assert not served.ended_for_server, "nobody was asked"
 
 
 def test_a_home_that_has_one_is_refused_whatever_the_port(
@@ -61,9 +61,9 @@ def test_the_second_of_two_that_start_at_once_waits_for_the_first_and_is_refused
 def test_one_that_was_killed_does_not_stay_because_its_number_is_ours(tmp_path: Path) -> None:
     announce(tmp_path)
     with lock_home(tmp_path):
-        assert not stays(tmp_path)
+        assert not is_permanent(tmp_path)
         announce(tmp_path)
-        assert stays(tmp_path)
+        assert is_permanent(tmp_path)
 
 
 def announce(home: Path) -> None:

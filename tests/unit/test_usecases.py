@@ -13,7 +13,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.views import RunView
 from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.grid import Grid
-from gridmill.ports.usecase import Form, Role, UseCase
+from gridmill.ports.usecase import ResponseForm, Role, UseCase
 from gridmill.ports.usecases import USE_CASES, use_case
 from gridmill.testing.fake_grid import FakeGrid
 
@@ -53,7 +53,7 @@ def test_a_row_reads_or_changes_as_its_method_and_role_say(row: UseCase) -> None
     if row.method == "GET":
         assert row.role is Role.VIEWER
         assert not row.body
-        assert row.form is not Form.NOTHING
+        assert row.form is not ResponseForm.NOTHING
     nouns = [name for name, hint in row.takes.items() if is_dataclass(hint)]
     assert set(nouns) <= set(row.body), "a noun does not fit into a path or a query"
 
@@ -93,10 +93,10 @@ def test_no_two_rows_have_one_request_or_one_operation() -> None:
 
 
 def test_lists_and_streams_have_one_form_each() -> None:
-    streams = [row for row in USE_CASES.values() if row.form is Form.STREAM]
+    streams = [row for row in USE_CASES.values() if row.form is ResponseForm.STREAM]
     assert [row.name for row in streams] == ["events"]
     assert all({"after", "limit", "wait_seconds"} <= set(row.queries) for row in streams)
-    lists = [row for row in USE_CASES.values() if row.form is Form.LIST]
+    lists = [row for row in USE_CASES.values() if row.form is ResponseForm.LIST]
     assert {"runs", "jobs", "artifacts", "pipelines", "load_tasks"} <= {row.name for row in lists}
     assert all({"limit", "cursor"} <= set(row.queries) & set(row.limits) for row in lists)
     whole = [row.name for row in USE_CASES.values() if get_origin(row.gives) is tuple and row not in streams]

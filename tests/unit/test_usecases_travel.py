@@ -13,7 +13,7 @@ from gridmill.domain.job import CommandSpec, Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import Project
 from gridmill.domain.resource import Resource
-from gridmill.domain.sink_overrides import AlterVerb, Change, SinkPart
+from gridmill.domain.sink_overrides import AlterVerb, SinkChange, SinkPart
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import RunState
 from gridmill.errors import ConflictError
@@ -24,7 +24,7 @@ from gridmill.ports.usecases import USE_CASES
 from gridmill.rpc.client import SOCKET, connect_to
 from gridmill.rpc.protocol import Hello
 from gridmill.sdk.grid_http import over_tcp
-from gridmill.testing.local_calls import Served
+from gridmill.testing.local_calls import ServedGrid
 
 PIPELINE = Pipeline(name="demo", jobs=(Job(name="a", command=CommandSpec(run="true")),))
 SAMPLES: dict[str, Any] = {
@@ -37,7 +37,7 @@ SAMPLES: dict[str, Any] = {
     "backfill": Backfill(name="demo", begins="2024-01-01", ends="2024-02-01"),
     "before": "demo/a@1",
     "bundle": "0123abcd" * 8,
-    "change": Change(verb=AlterVerb.ADD, part=SinkPart.METRIC, key="n", text="count(*)"),
+    "change": SinkChange(verb=AlterVerb.ADD, part=SinkPart.METRIC, key="n", text="count(*)"),
     "chunks": (Chunk(pipeline=PIPELINE, begins="2024-01-01", ends="2024-02-01"),),
     "cursor": "W10",
     "data": bytes(range(256)),
@@ -101,7 +101,7 @@ def way(
         grid: Any = over_tcp(server.address, None)
     else:
         folder = tmp_path_factory.mktemp("s")
-        server = Served(listener, folder)
+        server = ServedGrid(listener, folder)
         grid = connect_to(folder / SOCKET, Hello(), lambda warning: None).grid()
     yield listener, grid
     server.stop()

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from gridmill.__main__ import main
-from gridmill.bootstrap.host import OwnHost
+from gridmill.bootstrap.host import ProgramHost
 from gridmill.cli.init import DATA, PIPELINE, name_of, rows, write_example
 from gridmill.cli.validate import look
 from gridmill.errors import ConflictError
 from gridmill.settings import read_settings
 
-HOST = OwnHost()
+HOST = ProgramHost()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Sizing, default_resource
 from gridmill.errors import PipelineError
-from gridmill.scheduler.history import PROBE, History
+from gridmill.scheduler.history import PROBE, MeasurementHistory
 from gridmill.scheduler.sizing import size_job
 from gridmill.testing.fake_nouns import parallel_attempt
 
@@ -22,7 +22,7 @@ jobs:
 """
 
 
-def sized(history: History, workers: int | None = None) -> Sizing:
+def sized(history: MeasurementHistory, workers: int | None = None) -> Sizing:
     job = Job(
         name="predict", prediction=PredictionSpec(dataset="features", models=("train",), workers=workers)
     )
@@ -56,7 +56,7 @@ def test_another_word_is_refused() -> None:
 
 
 def test_the_number_comes_from_attempts_and_probes() -> None:
-    history = History()
+    history = MeasurementHistory()
     assert not is_advised(sized(history))
     history.add(parallel_attempt(1, workers=1, work_seconds=57.5))
     assert sized(history).workers == 4
@@ -67,14 +67,14 @@ def test_the_number_comes_from_attempts_and_probes() -> None:
 
 
 def test_a_declared_number_stands() -> None:
-    history = History()
+    history = MeasurementHistory()
     history.add(parallel_attempt(1, workers=1, work_seconds=57.5))
     assert sized(history, 2).workers == 2
     assert not is_advised(sized(history, 2))
 
 
 def test_more_workers_than_were_measured_get_more_memory() -> None:
-    history = History()
+    history = MeasurementHistory()
     history.add(parallel_attempt(1, workers=2, work_seconds=57.5))
     few, many = (sized(history, workers).amounts.memory_bytes for workers in (2, 16))
     assert many > 4 * few
@@ -84,7 +84,7 @@ def test_more_workers_than_were_measured_get_more_memory() -> None:
 
 
 def test_the_forecast_follows_the_workers() -> None:
-    history = History()
+    history = MeasurementHistory()
     history.add(parallel_attempt(1, workers=1, work_seconds=57.5))
     one, four = (sized(history, workers).expected_seconds for workers in (1, 4))
     assert one is not None
@@ -93,7 +93,7 @@ def test_the_forecast_follows_the_workers() -> None:
 
 
 def test_probes_do_not_change_sizes_and_forecasts() -> None:
-    history = History()
+    history = MeasurementHistory()
     history.add(parallel_attempt(1, workers=2, work_seconds=57.5))
     before = sized(history, 2)
     probe = parallel_attempt(2, workers=2, work_seconds=57.5, share=0.1)

@@ -9,7 +9,7 @@ from gridmill.codec import decode
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.manifest import VersionManifest, manifest_uri
 from gridmill.errors import StorageError
-from gridmill.storage.root import Root
+from gridmill.storage.root import StorageRoot
 from gridmill.transfer.write_batch import WriteBatch
 
 
@@ -63,7 +63,7 @@ def test_a_path_that_cannot_be_written_is_said_at_once(tmp_path: Path):
 
 
 def test_manifests_are_there_once_they_are_synced(tmp_path: Path):
-    root, many = Root(tmp_path, tmp_path / "bundles"), [version(f"j{number}") for number in range(3)]
+    root, many = StorageRoot(tmp_path, tmp_path / "bundles"), [version(f"j{number}") for number in range(3)]
     for one in many:
         root.keep_manifest(one, "")
     root.sync_manifests()
@@ -71,7 +71,7 @@ def test_manifests_are_there_once_they_are_synced(tmp_path: Path):
 
 
 def test_after_a_failure_each_manifest_is_written_by_itself(tmp_path: Path):
-    root, good, bad = Root(tmp_path, tmp_path / "bundles"), version("good"), version("bad")
+    root, good, bad = StorageRoot(tmp_path, tmp_path / "bundles"), version("good"), version("bad")
     for one in (good, bad):
         root.keep_manifest(one, "")
     folder = (tmp_path / manifest_uri(bad.name, bad.number)).parent

@@ -1,7 +1,7 @@
 """The ASGI application of the REST API: authentication, Host check, body limits and error responses.
 
-It serves routes under /v1 and documentation pages that work offline. `Guard` runs before every route. Every
-error has the same typed body, also one that nobody expected.
+It serves routes under /v1 and documentation pages that work offline. `TokenMiddleware` runs before every
+route. Every error has the same typed body, also one that nobody expected.
 """
 
 import hmac
@@ -32,7 +32,7 @@ the last one that you have gives those that follow."""
 _log = logging.getLogger("gridmill.api")
 
 
-class Guard:
+class TokenMiddleware:
     """ASGI middleware. `token` None admits everybody who can connect."""
 
     def __init__(self, app: ASGIApp, *, token: str | None = None) -> None:
@@ -93,7 +93,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     answer_errors(app)
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(TokenMiddleware, token=token)
     return app
 
 

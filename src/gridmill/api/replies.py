@@ -42,11 +42,11 @@ async def refuse_unknown(request: Request) -> None:
 
 def _refusal(path: tuple[str | int, ...], names: tuple[str, ...]) -> InputError:
     *_, name = path
-    known = f"It takes {', '.join(names)}." if names else "It takes none."
+    message = f"It takes {', '.join(names)}." if names else "It takes none."
     return InputError(
         f"there is no field {str(name)!r} here{did_you_mean(str(name), names)}",
         place=".".join(map(str, path)),
-        hint=f"{known} See /docs.",
+        hint=f"{message} See /docs.",
     )
 
 
@@ -125,7 +125,7 @@ def _fields(noun: type) -> Mapping[str, Hint]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ErrorBody:
     """The body of every error: `code` is stable, `message` says what, `place` where, `hint` what to do."""
 
     code: str
@@ -149,7 +149,7 @@ def make_router() -> APIRouter:
     return APIRouter(
         prefix="/v1",
         dependencies=[Depends(refuse_unknown)],
-        responses={"default": {"model": Failure, "description": "An error"}},
+        responses={"default": {"model": ErrorBody, "description": "An error"}},
     )
 
 

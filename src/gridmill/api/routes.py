@@ -23,7 +23,7 @@ from gridmill.domain.backfill import Backfill
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.ports.grid import Grid
-from gridmill.ports.usecase import Form, Hint, Limits, UseCase
+from gridmill.ports.usecase import ArgumentLimits, Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
 
 LONG_POLLS = 256
@@ -36,7 +36,7 @@ Endpoint = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Presence:
+class BundlePresence:
     """Whether a bundle is there."""
 
     present: bool
@@ -62,13 +62,13 @@ def _add(router: APIRouter, row: UseCase) -> None:
         tags=[row.tag],
         response_model=_WRAPPER.get(row.name, None if row.gives in _CLASSES else row.gives),
         response_class=_CLASSES.get(row.gives, JSONResponse),
-        status_code=204 if row.form is Form.NOTHING else None,
+        status_code=204 if row.form is ResponseForm.NOTHING else None,
     )
 
 
 def _endpoint(row: UseCase) -> Endpoint:
     """The function of a row, with the signature by which a request is read."""
-    endpoint = partial(_stream if row.form is Form.STREAM else _answer, row)
+    endpoint = partial(_stream if row.form is ResponseForm.STREAM else _answer, row)
     given = (_parameter("request", Request), _parameter("grid", TheGrid))
     vars(endpoint)["__signature__"] = Signature([*given, *_parameters(row)])
     return endpoint
@@ -80,7 +80,7 @@ def _parameters(row: UseCase) -> Iterator[Parameter]:
         yield _parameter(place.sent, Annotated[str, Path(**_words(place.limits))])
     for name, sent in row.queries.items():
         told = _DESCRIPTIONS.get((row.form, name))
-        query = Query(description=told, **_words(row.limits.get(name, Limits())))
+        query = Query(description=told, **_words(row.limits.get(name, ArgumentLimits())))
         yield _parameter(sent, Annotated[row.takes[name], query], row.signature.parameters[name].default)
     for name in row.body:
         hint = row.takes[name]
@@ -92,7 +92,7 @@ def _parameter(name: str, hint: Hint, default: object = Parameter.empty) -> Para
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=hint, default=default)
 
 
-def _words(limits: Limits) -> dict[str, Any]:
+def _words(limits: ArgumentLimits) -> dict[str, Any]:
     return {name: value for name, value in asdict(limits).items() if value is not None}
 
 
@@ -108,13 +108,15 @@ def _answer(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response
 
 def _arguments(row: UseCase, sent: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments from what was sent. Raises InputError where path and body name different things."""
-    found = {name: sent[wire] for name, wire in row.queries.items()} | {name: sent[name] for name in row.body}
+    result = {name: sent[wire] for name, wire in row.queries.items()} | {
+        name: sent[name] for name in row.body
+    }
     for place in row.places:
         if place.field:
-            check_name(getattr(found[place.argument], place.field), sent[place.sent], field=place.field)
+            check_name(getattr(result[place.argument], place.field), sent[place.sent], field=place.field)
         else:
-            found[place.argument] = sent[place.sent]
-    return found
+            result[place.argument] = sent[place.sent]
+    return result
 
 
 async def _stream(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response:  # noqa: ANN401  as the row has it
@@ -160,20 +162,25 @@ def _former_import(path: str = "") -> Response:
 
 _DESCRIPTIONS = {
     (
-        Form.LIST,
+        ResponseForm.LIST,
         "limit",
     ): "The most items of a page. A page also has at most 1 MiB, unless one item is larger.",
-    (Form.LIST, "cursor"): "`next_cursor` of the page before, with the same other arguments. Without it: the "
-    "first page.",
     (
-        Form.STREAM,
+        ResponseForm.LIST,
+        "cursor",
+    ): "`next_cursor` of the page before, with the same other arguments. Without it: the first page.",
+    (
+        ResponseForm.STREAM,
         "limit",
     ): "The most items of an answer. It also has at most 1 MiB, unless one item is larger.",
-    (Form.STREAM, "after"): "The `id` of the last item that you have. Without it: from the first one.",
-    (Form.STREAM, "wait_seconds"): "How long to wait if there is no item yet.",
+    (
+        ResponseForm.STREAM,
+        "after",
+    ): "The `id` of the last item that you have. Without it: from the first one.",
+    (ResponseForm.STREAM, "wait_seconds"): "How long to wait if there is no item yet.",
 }
 """What arguments that all lists, or all streams, have in common are for."""
 _BY_HAND: Mapping[str, Endpoint] = {"backfill_pipeline": _backfill_pipeline}
-_WRAPPER = {"has_bundle": Presence}
+_WRAPPER = {"has_bundle": BundlePresence}
 _CLASSES: Mapping[Hint, type[Response]] = {NoneType: Response, str: HTMLResponse}
 """Response classes of answers that are not JSON."""

@@ -21,17 +21,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.domain.amounts import GIB, show_bytes, show_count
-from gridmill.domain.farm_protocol import FarmLook, check_versions
+from gridmill.domain.farm_protocol import FarmStatus, check_versions
 from gridmill.domain.naming import is_loopback, read_address
 from gridmill.errors import GridmillError, StorageError
 from gridmill.farm.listening import listening
 from gridmill.farm.store import open_records
-from gridmill.farm.tenant import Source
+from gridmill.farm.tenant import Tenant
 from gridmill.farm.unix_users import why_one_user
-from gridmill.ports.host import Check, Listening
-from gridmill.sdk.discovery import dial_home
+from gridmill.ports.host import Check, FarmAddress
+from gridmill.sdk.discovery import open_home
 from gridmill.settings import Settings, is_farm
-from gridmill.sites.farm.credentials import Keeping, keeping
+from gridmill.sites.farm.credentials import CredentialFiles, keeping
 from gridmill.sites.machine import gpus
 from gridmill.storage.filesystem import check_root, find_mount
 from gridmill.version import __version__
@@ -57,7 +57,7 @@ def _looked(home: Path, name: str) -> tuple[bool, str]:
     try:
         renew = f"`gridmill farm rotate` there, then `gridmill add cluster {name}` with the line that it says"
         amiss = look_at_dates(kept.certificate, time.time(), renew)
-        return (False, amiss) if amiss else _asked(kept)
+        return (False, amiss) if amiss else _farm_answer(kept)
     except GridmillError as error:
         return False, ". ".join(filter(None, (error.message, error.hint)))
     except OSError as error:
@@ -83,23 +83,23 @@ def _day(moment: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(moment))
 
 
-def _asked(kept: Keeping) -> tuple[bool, str]:
+def _farm_answer(kept: CredentialFiles) -> tuple[bool, str]:
     from gridmill.sites.farm.client import member
 
     farm = member(kept)
     try:
-        look: FarmLook = farm.look()
+        look: FarmStatus = farm.status()
         apart_seconds = farm.clock() - time.time()
     finally:
         farm.close()
-    said = _said(look)
+    summary = _farm_summary(look)
     if abs(apart_seconds) > _APART_SECONDS:
         later = "ahead" if apart_seconds > 0 else "behind"
-        return False, f"{said}; its clock is {abs(apart_seconds):.0f} s {later}: set one of them"
-    return True, "; ".join((said, *look.warnings))  # what was lost is told; the farm is well
+        return False, f"{summary}; its clock is {abs(apart_seconds):.0f} s {later}: set one of them"
+    return True, "; ".join((summary, *look.warnings))  # what was lost is told; the farm is well
 
 
-def _said(look: FarmLook) -> str:
+def _farm_summary(look: FarmStatus) -> str:
     gpus = sum(node.capacity.gpus for node in look.nodes)
     staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} carried there"
     nodes = f"{show_count(len(look.nodes), 'node')}, {show_count(gpus, 'GPU')}"
@@ -111,14 +111,15 @@ _SECONDS = 5.0
 
 def look_at_gpus(devices: Path = Path("/dev")) -> Check:
     """The GPUs and the driver; amiss where there are devices that the driver does not tell of."""
-    there = len(list(devices.glob("nvidia[0-9]*")))
-    found = gpus()
-    if not found:
+    device_count = len(list(devices.glob("nvidia[0-9]*")))
+    gpu_list = gpus()
+    if not gpu_list:
         missing = (
-            f"{show_count(there, 'device')} in {devices}, but nvidia-smi tells of none: is the driver loaded?"
+            f"{show_count(device_count, 'device')} in {devices}, but nvidia-smi tells of none: is"
+            " the driver loaded?"
         )
-        return "gpus", not there, missing if there else "none"
-    models = ", ".join(f"{one.model} {show_bytes(one.memory_bytes)}" for one in found)
+        return "gpus", not device_count, missing if device_count else "none"
+    models = ", ".join(f"{one.model} {show_bytes(one.memory_bytes)}" for one in gpu_list)
     return "gpus", True, f"{models}; driver {_driver()}"
 
 
@@ -129,22 +130,22 @@ def _driver() -> str:
         "--format=csv,noheader",
     ]
     try:
-        told = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False).stdout
+        stdout = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return next(iter(told.split()), "unknown")
+    return next(iter(stdout.split()), "unknown")
 
 
 def look_at_farm(settings: Settings) -> Iterator[Check]:
     """Nothing where this home is no farm's."""
     try:
-        known = listening(settings)
+        address = listening(settings)
     except GridmillError:
         return
     yield "farm packages", *_packages()
     if find_spec("cryptography") is not None and (settings.home / "farm" / "control.crt").exists():
         yield "farm certificate", *_dates(settings.home / "farm" / "control.crt")
-    yield "farm address", *_address(known)
+    yield "farm address", *_address(address)
     yield from _sources(settings)
 
 
@@ -163,16 +164,16 @@ def _dates(certificate: Path) -> tuple[bool, str]:
     return not amiss, amiss or "holds"
 
 
-def _address(known: Listening) -> tuple[bool, str]:
+def _address(address: FarmAddress) -> tuple[bool, str]:
     """Whether the farm answers there, or could."""
-    host, port = read_address(known.address)
+    host, port = read_address(address.address)
     try:
         shown = _shown(host, port)
     except OSError:
         return _could_listen(host, port)
-    if not hmac.compare_digest(shown, known.fingerprint):
-        return False, f"{known.address}: something else answers, with the certificate {shown[:16]}…"
-    return True, f"{known.address}, up{'; only this machine can dial it' if is_loopback(host) else ''}"
+    if not hmac.compare_digest(shown, address.fingerprint):
+        return False, f"{address.address}: something else answers, with the certificate {shown[:16]}…"
+    return True, f"{address.address}, up{'; only this machine can dial it' if is_loopback(host) else ''}"
 
 
 def _shown(host: str, port: int) -> str:
@@ -196,12 +197,12 @@ def _sources(settings: Settings) -> Iterator[Check]:
     yield "farm users", True, f"one source only: {why}" if why else "one for each source"
     records = open_records(settings)
     try:
-        sources = records.all(Source)
+        sources = records.all(Tenant)
     finally:
         records.close()
-    unfit = [f"{one.name} had {one.version}" for one in sources if not _fits(one.version)]
-    found = f"{show_count(len(sources), 'source')} for version {__version__}"
-    yield "farm sources", not unfit, f"{found}; {', '.join(unfit)}" if unfit else found
+    unfit = [f"{source.name} had {source.version}" for source in sources if not _fits(source.version)]
+    summary = f"{show_count(len(sources), 'source')} for version {__version__}"
+    yield "farm sources", not unfit, f"{summary}; {', '.join(unfit)}" if unfit else summary
 
 
 def _fits(version: str) -> bool:
@@ -222,10 +223,10 @@ _LEAST_FREE_BYTES = GIB
 
 def look(settings: Settings) -> Iterator[Check]:
     """All checks."""
-    found = (
+    python_text = (
         f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     )
-    yield "python", sys.version_info >= (3, 11), found
+    yield "python", sys.version_info >= (3, 11), python_text
     yield _folder("home", settings.home)
     yield _folder("storage root", settings.root)
     yield (
@@ -246,16 +247,16 @@ def look(settings: Settings) -> Iterator[Check]:
 
 
 def _folder(what: str, path: Path) -> Check:
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        return what, False, f"{path}: {there} cannot be written"
-    free = shutil.disk_usage(there).free
-    mount = find_mount(there)
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return what, False, f"{path}: {existing} cannot be written"
+    free = shutil.disk_usage(existing).free
+    mount = find_mount(existing)
     kind = f" on {mount.type}" if mount is not None else ""
     if what == "home" and mount is not None and mount.shared:
         return what, False, f"{path}{kind}: the home must be on a local disk (the storage root need not)"
     try:
-        check_root(there)
+        check_root(existing)
     except StorageError as error:
         return what, False, f"{path}{kind}: {error.message}"
     return what, free >= _LEAST_FREE_BYTES, f"{path}{kind}, {show_bytes(free)} free"
@@ -275,30 +276,32 @@ def _slurm() -> str:
     if shutil.which("sbatch") is None:
         return "not on this machine; a site of kind slurm needs --address ssh://USER@HOST"
     try:
-        asked = subprocess.run(["sinfo", "--version"], capture_output=True, text=True, timeout=5, check=False)
+        completed = subprocess.run(
+            ["sinfo", "--version"], capture_output=True, text=True, timeout=5, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "sbatch is here, but sinfo cannot be run"
-    if asked.returncode != 0:
-        said = asked.stderr.strip().splitlines()
-        return f"sbatch is here, but no cluster: {said[-1] if said else 'sinfo says nothing'}"
-    return f"{asked.stdout.strip()}: `gridmill add site NAME --kind slurm` uses it"
+    if completed.returncode != 0:
+        error_lines = completed.stderr.strip().splitlines()
+        return f"sbatch is here, but no cluster: {error_lines[-1] if error_lines else 'sinfo says nothing'}"
+    return f"{completed.stdout.strip()}: `gridmill add site NAME --kind slurm` uses it"
 
 
 def _check_packages(purpose: str, packages: tuple[str, ...], *, needed: bool) -> Check:
     """A farm may have those of commands alone: what it needs is up to its sources."""
-    there, missing = [], []
+    installed, missing = [], []
     for package in packages:
         try:
-            there.append(f"{package} {version_of(package)}")
+            installed.append(f"{package} {version_of(package)}")
         except PackageNotFoundError:
             missing.append(package)
-    found = ", ".join(there) + (f"; missing: {', '.join(missing)}" if missing else "")
-    return purpose, not missing or not needed, found
+    package_text = ", ".join(installed) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return purpose, not missing or not needed, package_text
 
 
 def _control(settings: Settings) -> str:
     try:
-        dialled = dial_home(settings, embed=False)
+        dialled = open_home(settings, embed=False)
     except GridmillError:
         return "none is up (`gridmill run` embeds one)"
     control = dialled.grid.control()

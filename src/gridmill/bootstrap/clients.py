@@ -22,14 +22,14 @@ def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> A
         node.node,
         look=node.grid.run,
         own_environment=stays,
-        on_begin=(lambda: None) if stays else _Report().prepare,
+        on_begin=(lambda: None) if stays else _PreloadedReport().prepare,
     )
     attendance = Attendance(runs, stays=stays, warn=warn)
     node.grid.clients = attendance.views
     return attendance
 
 
-class _Report:
+class _PreloadedReport:
     """What writes reports is imported and compiled while the jobs of the first run are under way: at its end
     it would be waited for."""
 

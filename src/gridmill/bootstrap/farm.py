@@ -10,23 +10,23 @@ from gridmill.bootstrap.home import lock_home
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Site
 from gridmill.errors import UnavailableError
-from gridmill.farm.deployment import HAS_ROOM, Lodging
+from gridmill.farm.deployment import HAS_ROOM, TenantDeployment
 from gridmill.farm.listening import listening, note_address
-from gridmill.farm.store import Records, open_records
-from gridmill.farm.tenant import Heard, Source
-from gridmill.ports.host import FarmDesk, Listening, ServedFarm, SourceLine
+from gridmill.farm.store import RecordStore, open_records
+from gridmill.farm.tenant import LastContact, Tenant
+from gridmill.ports.host import FarmAddress, ServedFarm, TenantRecords, TenantView
 from gridmill.settings import Settings
 
 if TYPE_CHECKING:
-    from gridmill.farm.main import Running
+    from gridmill.farm.main import RunningFarm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Served:
+class _RunningFarm:
     """See `ports.host.ServedFarm`."""
 
     settings: Settings
-    running: "Running"
+    running: "RunningFarm"
 
     @property
     def address(self) -> str:
@@ -40,11 +40,11 @@ class _Served:
     def one_user(self) -> str:
         return self.running.farm.one_user
 
-    def announce(self, known: Listening) -> None:
-        note_address(self.settings, known)
+    def announce(self, address: FarmAddress) -> None:
+        note_address(self.settings, address)
 
-    def count_sources(self) -> int:
-        return len(self.running.farm.records.all(Source))
+    def count_tenants(self) -> int:
+        return len(self.running.farm.records.all(Tenant))
 
     def invite(self) -> str:
         return _invite(self.running.farm.records)
@@ -62,32 +62,32 @@ def serve_farm(
     with lock_home(settings.home):
         running = start(settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds)
         try:
-            yield _Served(settings=settings, running=running)
+            yield _RunningFarm(settings=settings, running=running)
         finally:
             running.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
-    """See `ports.host.FarmDesk`."""
+class _TenantRecords:
+    """See `ports.host.TenantRecords`."""
 
-    records: Records
-    listening: Listening
+    records: RecordStore
+    listening: FarmAddress
 
-    def sources(self) -> tuple[SourceLine, ...]:
-        heard = {one.source: one.time for one in self.records.all(Heard)}
-        here = [one.source for one in self.records.all(Lodging) if one.state in HAS_ROOM]
+    def tenants(self) -> tuple[TenantView, ...]:
+        last_contacts = {one.tenant: one.time for one in self.records.all(LastContact)}
+        here = [one.tenant for one in self.records.all(TenantDeployment) if one.state in HAS_ROOM]
         return tuple(
-            SourceLine(
+            TenantView(
                 name=one.name,
                 version=one.version,
                 added=one.added,
-                heard=heard.get(one.name, one.added),
+                last_contact=last_contacts.get(one.name, one.added),
                 user=one.user,
                 deployments=here.count(one.name),
                 revoked=one.revoked,
             )
-            for one in self.records.all(Source)
+            for one in self.records.all(Tenant)
         )
 
     def invite(self, name: str = "") -> str:
@@ -100,18 +100,18 @@ class _Desk:
 
 
 @contextmanager
-def open_desk(settings: Settings) -> Iterator[FarmDesk]:
+def open_desk(settings: Settings) -> Iterator[TenantRecords]:
     """The records of the home's farm until the end of the block. Raises NotFoundError, StorageError."""
-    known = listening(settings)
+    address = listening(settings)
     _want_tls()
     records = open_records(settings)
     try:
-        yield _Desk(records=records, listening=known)
+        yield _TenantRecords(records=records, listening=address)
     finally:
         records.close()
 
 
-def _invite(records: Records, name: str = "") -> str:
+def _invite(records: RecordStore, name: str = "") -> str:
     from gridmill.farm.join import invite  # and with it `cryptography`
 
     return invite(records, time.time(), name)

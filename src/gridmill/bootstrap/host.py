@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from gridmill.domain.preflight import Checked, Question
+    from gridmill.domain.preflight import PreflightRequest, PreflightResult
     from gridmill.domain.site import Site
     from gridmill.ports.grid import Grid
-    from gridmill.ports.host import Check, FarmDesk, Gathered, Provider, ServedFarm, ServedNode
+    from gridmill.ports.host import Check, LooseGrid, Provider, ServedFarm, ServedNode, TenantRecords
     from gridmill.ports.store import Store
     from gridmill.settings import Settings
 
 
-class OwnHost:
+class ProgramHost:
     """The host of the program `gridmill`: see `ports.host.Host`."""
 
-    def preflight(self, question: "Question") -> "Checked":
+    def preflight(self, question: "PreflightRequest") -> "PreflightResult":
         """See Host."""
         from gridmill.storage.preflight import ask
 
@@ -56,7 +56,7 @@ class OwnHost:
 
         check_head(host)
 
-    def gather(self, grid: "Grid", settings: "Settings", host: str, port: int) -> "Gathered":
+    def gather(self, grid: "Grid", settings: "Settings", host: str, port: int) -> "LooseGrid":
         """See Host."""
         from gridmill.bootstrap.loose_machines import gather
 
@@ -76,7 +76,7 @@ class OwnHost:
 
         return serve_farm(settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds)
 
-    def farm_desk(self, settings: "Settings") -> "AbstractContextManager[FarmDesk]":
+    def farm_desk(self, settings: "Settings") -> "AbstractContextManager[TenantRecords]":
         """See Host."""
         from gridmill.bootstrap.farm import open_desk
 
@@ -90,9 +90,9 @@ class OwnHost:
 
     def provider(self) -> "Provider":
         """See Host."""
-        from gridmill.bootstrap.loose_machines import ThisMachine
+        from gridmill.bootstrap.loose_machines import LocalProvider
 
-        return ThisMachine()
+        return LocalProvider()
 
     def checks(self, settings: "Settings") -> "Iterator[Check]":
         """See Host."""

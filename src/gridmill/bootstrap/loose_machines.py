@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gridmill.domain.site import NodeLook, Site, SiteKind
+from gridmill.domain.site import NodeUtilization, Site, SiteKind
 from gridmill.ports.grid import Grid
-from gridmill.ports.host import Gathered, JoinedNode
+from gridmill.ports.host import JoinedNode, LooseGrid
 from gridmill.settings import Settings
-from gridmill.sites.idle import BLIND, Watch
+from gridmill.sites.idle import BLIND, IdleWatch
 from gridmill.sites.machine import look_at_machine, memory_of_machine, used_bytes
 from gridmill.sites.ray.cluster import PATIENCE, join, start_head, token_file, want_own, want_ray
 from gridmill.sites.ray.machine_lock import claim_machine
@@ -21,21 +21,21 @@ def check_head(host: str) -> None:
     want_own(host)
 
 
-def gather(grid: Grid, settings: Settings, host: str, port: int) -> Gathered:
+def gather(grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
     """Start the head and add its site. Raises UnavailableError."""
     folder = settings.home / "ray"
     start_head(folder, host, port)
     token = token_file(folder)
     here = {"token_file": str(token), "patience": PATIENCE, "control": host}
     site = Site(name="grid", kind=SiteKind.RAY, address=f"{host}:{port}", settings=here)
-    return Gathered(site=grid.add_site(site, replace=True), token=token)
+    return LooseGrid(site=grid.add_site(site, replace=True), token=token)
 
 
-class ThisMachine:
+class LocalProvider:
     """This machine as one that a grid may use: see `ports.host.Provider`."""
 
     def __init__(self) -> None:
-        self._watch = Watch()
+        self._watch = IdleWatch()
         self._claim: socket.socket | None = None
 
     def memory_bytes(self) -> int:
@@ -46,7 +46,7 @@ class ThisMachine:
         """See Provider."""
         return used_bytes()
 
-    def look(self, seconds: float) -> NodeLook:
+    def look(self, seconds: float) -> NodeUtilization:
         """See Provider."""
         return look_at_machine(seconds)
 
@@ -56,7 +56,7 @@ class ThisMachine:
 
     def why_blind(self) -> str:
         """See Provider."""
-        return BLIND if self._watch.blind else ""
+        return BLIND if self._watch.cannot_watch else ""
 
     @contextmanager
     def claim(self, folder: Path) -> Iterator[None]:

@@ -14,19 +14,19 @@ from functools import partial
 from typing import IO
 
 from gridmill.bootstrap.home import home_secret, lock_in_turn, open_store
-from gridmill.control.background import Beside
+from gridmill.control.background import ThreadRunner
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
-from gridmill.control.site_monitor import Surveyor
+from gridmill.control.site_monitor import SiteMonitor
 from gridmill.control.state import (
-    Alarms,
     Catalog,
     Channels,
     CodeFiles,
     Control,
+    ControlTimeouts,
     Counters,
-    Limits,
     Problems,
+    ScheduleTimers,
     Timeline,
 )
 from gridmill.control.usecases.service import Identity, Render, Service
@@ -39,16 +39,16 @@ from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import RunView
 from gridmill.errors import GridmillError, InputError, StoreInUseError, explained
 from gridmill.plugins import find
-from gridmill.ports.link import LinkServer, Received
-from gridmill.ports.site import Doors, SitePort
+from gridmill.ports.link import LinkServer, ReceivedMessage
+from gridmill.ports.site import PodListeners, SitePort
 from gridmill.ports.store import Store
 from gridmill.settings import Settings
-from gridmill.storage.disk_usage import HouseFolder
+from gridmill.storage.disk_usage import LocalHomeFolders
 from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.home import make_home
-from gridmill.storage.root import Root
-from gridmill.transport.listeners import HomeDoors
-from gridmill.transport.server import Links
+from gridmill.storage.root import StorageRoot
+from gridmill.transport.listeners import HomeListeners
+from gridmill.transport.server import PodLinkServer
 from gridmill.version import __version__
 
 LOCAL_CPU_SHARE = 16.0
@@ -150,7 +150,7 @@ def _control(
     owner: str = "",
 ) -> Control:
     ledger, timeline = Ledger(store, owner), Timeline(clock=SystemClock())
-    storage = Root(settings.root, bundles=settings.home / "bundles")
+    storage = StorageRoot(settings.root, bundles=settings.home / "bundles")
     return Control(
         ledger=ledger,
         catalog=Catalog(ledger=ledger),
@@ -161,10 +161,10 @@ def _control(
         clock=timeline.clock,
         sites={"local": site},
         storage=storage,
-        house=HouseFolder(settings.home, settings.root),
+        home_folders=LocalHomeFolders(settings.home, settings.root),
         new_token=lambda: secrets.token_hex(8),
         counters=Counters(store.counters()),
-        limits=Limits(
+        limits=ControlTimeouts(
             observe_seconds=settings.observe_seconds,
             orphan_seconds=settings.orphan_seconds,
         ),
@@ -183,13 +183,13 @@ def _local_site(control: Control) -> Site:
 
 def _with_settings(control: Control, here: Site, gpu_shares: int) -> Site:
     """With the mark of the store, which goes with it from home to home, and as how many a GPU here counts."""
-    there = control.ledger.find(Site, here.name)
-    mark = there.settings.get("store") if there else None
+    site = control.ledger.find(Site, here.name)
+    mark = site.settings.get("store") if site else None
     shares = {GPU_SHARES: str(gpu_shares)} if gpu_shares > 1 else {}
     return replace(here, settings={**here.settings, **shares, "store": mark or secrets.token_hex(8)})
 
 
-def open_site(settings: Settings, site: Site, doors: Doors) -> SitePort:
+def open_site(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     """The port of a declared site. Raises InputError for settings that its kind does not have, NotFoundError
     for a kind that nobody brings, UnavailableError when it does not answer."""
     port: SitePort = find("sites", site.kind.value)(settings, site, doors)
@@ -216,15 +216,15 @@ def _wire(
     store = _with_fault(open_store(settings), settings.fault)
     wakers: list[Callable[[], None]] = []
     owner = f"process {os.getpid()} on {socket.gethostname()[:30]} {secrets.token_hex(4)}"
-    links = Links(lambda: _all(wakers))
+    links = PodLinkServer(lambda: _all(wakers))
     links.listen_unix(settings.home / "links.sock")
     control = _control(settings, store, site, links, warn, secret=home_secret(settings.home), owner=owner)
-    control.alarms = None if embedded else Alarms()
-    doors = HomeDoors(links, settings.home, control.clock.now)
+    control.alarms = None if embedded else ScheduleTimers()
+    doors = HomeListeners(links, settings.home, control.clock.now)
     control.open_site = lambda site: open_site(settings, site, doors)
     node = ControlNode(control)
     wakers.append(node.wake)
-    control.aside = Beside(node.wake)
+    control.background = ThreadRunner(node.wake)
     here = _local_site(control)
     try:
         control.ledger.load()
@@ -237,7 +237,7 @@ def _wire(
             part.close()
         raise
     control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
-    surveyor = Surveyor(node)
+    surveyor = SiteMonitor(node)
     closed: list[bool] = []
     over = threading.Event()
 
@@ -255,8 +255,8 @@ def _wire(
             warn(f"idle deployments are left to end by themselves: {error}")
         finally:
             links.close()
-            for one in control.sites.values():
-                one.close()
+            for site in control.sites.values():
+                site.close()
             store.close()
             (settings.home / "control.json").unlink(missing_ok=True)
             lock.close()
@@ -290,10 +290,10 @@ def _all(acts: Iterable[Callable[[], None]]) -> None:
         act()
 
 
-class NoLinks:
+class NullLinkServer:
     """The links of a reader: nobody can dial in."""
 
-    def receive(self) -> tuple[Received, ...]:
+    def receive(self) -> tuple[ReceivedMessage, ...]:
         """Nothing comes."""
         return ()
 
@@ -315,7 +315,7 @@ def read(settings: Settings) -> EmbeddedNode:
     make_home(settings.home)
     store = open_store(settings)
     site: SitePort = find("sites", "local")(settings)
-    control = _control(settings, store, site, NoLinks(), warn, secret=b"")  # no pod is ever told one
+    control = _control(settings, store, site, NullLinkServer(), warn, secret=b"")  # no pod is ever told one
     control.ledger.load()
     control.ledger.snapshot.put(_local_site(control))
     node = ControlNode(control)
@@ -326,13 +326,13 @@ def read(settings: Settings) -> EmbeddedNode:
 
 def _refuse_others_pods(control: Control, here: Site) -> None:
     """Pods of another home can be seen, and stopped, from there only. Raises StoreInUseError."""
-    there = control.ledger.find(Site, here.name)
-    if there is None or there.settings.get("home") in (None, here.settings["home"]):
+    site = control.ledger.find(Site, here.name)
+    if site is None or site.settings.get("home") in (None, here.settings["home"]):
         return
     left = ", ".join(control.ledger.snapshot.deployments)
     if left:
         raise StoreInUseError(
-            f"this store belongs to another home, on {there.settings.get('host')}, with pods of {left}",
+            f"this store belongs to another home, on {site.settings.get('host')}, with pods of {left}",
             hint="Start `gridmill up` there, and let it end its work or stop it; if that machine is gone for "
             "good, `gridmill up --take-over` here calls its pods gone.",
         )
@@ -340,11 +340,11 @@ def _refuse_others_pods(control: Control, here: Site) -> None:
 
 def _refuse_other_shares(control: Control, here: Site) -> None:
     """GPUs that are in use are numbered as they were. Raises InputError."""
-    there = control.ledger.find(Site, here.name)
-    was, now = (site.settings.get(GPU_SHARES, "1") if site else "1" for site in (there, here))
+    stored_site = control.ledger.find(Site, here.name)
+    was, now = (site.settings.get(GPU_SHARES, "1") if site else "1" for site in (stored_site, here))
     local = [one for one in control.ledger.snapshot.deployments.values() if one.site == here.name]
     up = [one.id for one in local if any(pod.capacity.gpus for pod in one.pods)]
-    if there is not None and was != now and up:
+    if stored_site is not None and was != now and up:
         raise InputError(
             f"each GPU counts as {was} for what is up ({', '.join(up)}), and would count as {now}",
             hint=f"`gridmill up --gpu-shares {was}`; change it when nothing with GPUs is up.",

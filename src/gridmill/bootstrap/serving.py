@@ -23,7 +23,7 @@ from gridmill.http.connections import raise_open_files
 from gridmill.http.server import listen_at, serve
 from gridmill.ports.grid import Grid
 from gridmill.ports.host import ServedNode
-from gridmill.rpc.client import SOCKET, differences, give_way
+from gridmill.rpc.client import SOCKET, ask_to_end, differences
 from gridmill.rpc.server import CallServer
 from gridmill.sdk.discovery import answers
 from gridmill.sdk.home_lock import asking
@@ -36,7 +36,7 @@ _GIVE_WAY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Served:
+class _RunningNode:
     """See `ports.host.ServedNode`."""
 
     node: EmbeddedNode
@@ -79,9 +79,9 @@ def serve_node(
                 ending.callback(server.stop)
                 url = server.address
             control = node.grid.control()
-            told = {"pid": os.getpid(), "version": control.version, "url": url, "token": token}
-            _announce(settings.home, told)
-        yield _Served(node=node, control=control, url=url)
+            announcement = {"pid": os.getpid(), "version": control.version, "url": url, "token": token}
+            _announce(settings.home, announcement)
+        yield _RunningNode(node=node, control=control, url=url)
 
 
 class _Apps:
@@ -110,12 +110,12 @@ class _Apps:
         return await asyncio.to_thread(self._make) if made is None else made
 
     def _make(self) -> tuple[ASGIApp, ASGIApp]:
-        from gridmill.api.app import Guard, make_app
+        from gridmill.api.app import TokenMiddleware, make_app
 
         with self._lock:
             if self._made is None:
                 app = make_app(self._grid)
-                self._made = app, Guard(app, token=self._token)
+                self._made = app, TokenMiddleware(app, token=self._token)
             return self._made
 
 
@@ -127,7 +127,7 @@ def _with_clients(node: EmbeddedNode, settings: Settings) -> Iterator[None]:
         settings.home / SOCKET,
         node.grid,
         attendance,
-        give_way=_refuse_way,
+        give_way=_raise_home_in_use,
         notices=lambda hello: differences(settings, hello, stays=True),
     )
     over = threading.Event()
@@ -142,7 +142,7 @@ def _with_clients(node: EmbeddedNode, settings: Settings) -> Iterator[None]:
         server.close()
 
 
-def _refuse_way() -> None:
+def _raise_home_in_use() -> None:
     raise HomeInUseError(f"a control node (process {os.getpid()}) already owns the home")
 
 
@@ -161,44 +161,44 @@ def _want_unowned(home: Path) -> None:
     try:
         lock_home(home).close()
     except HomeInUseError:
-        if not _gives_way(home):
+        if not _ends_for_server(home):
             raise
 
 
 def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> EmbeddedNode:
     """The control node, in this process. One that was started for its clients ends meanwhile, and leaves its
     runs. Raises HomeInUseError, also where that takes too long."""
-    until, told = time.monotonic() + _GIVE_WAY_SECONDS, False
+    until, warned = time.monotonic() + _GIVE_WAY_SECONDS, False
     while True:
         try:
             return embed(settings, embedded=False, take_over=take_over, await_seconds=RETURN_SECONDS)
         except HomeInUseError as error:
-            if not _gives_way(settings.home):
+            if not _ends_for_server(settings.home):
                 raise
             if time.monotonic() > until:
                 hint = "End that process, or the program that it belongs to."
                 raise HomeInUseError(f"{error.message} and does not give way", hint=hint) from error
-        if not told:
+        if not warned:
             say("taking over from the control node that commands of this home share")
-        told = True
-        _ask_for_way(settings)
+        warned = True
+        _ask_owner_to_end(settings)
         time.sleep(_LOOK_SECONDS)
 
 
-def _ask_for_way(settings: Settings) -> None:
+def _ask_owner_to_end(settings: Settings) -> None:
     """Of the control node that owns the home, and wait for its end."""
     link = answers(settings)
     if link is not None:
         with suppress(UnavailableError):  # it ends
-            give_way(link)
+            ask_to_end(link)
         link.close()
 
 
-def _gives_way(home: Path) -> bool:
-    return not (is_farm(home) or stays(home))
+def _ends_for_server(home: Path) -> bool:
+    return not (is_farm(home) or is_permanent(home))
 
 
-def stays(home: Path) -> bool:
+def is_permanent(home: Path) -> bool:
     """Whether who owns the home is a `gridmill up`: those announce themselves."""
     try:
         announced = json.loads((home / "control.json").read_text())["pid"]

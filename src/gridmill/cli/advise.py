@@ -7,12 +7,12 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gridmill.cli.session import Json, emit, say, session, show
+from gridmill.cli.session import Json, emit, print_error, session, show
 from gridmill.cli.tables import table
-from gridmill.domain.advice import Advice, Forecast, LawKind, Measured
+from gridmill.domain.advice import Advice, ScalingLawKind, ScalingMeasurement, WorkerForecast
 from gridmill.domain.amounts import show_factor, show_seconds
 
-_LAWS = {LawKind.AMDAHL: "Amdahl's law", LawKind.USL: "the Universal Scalability Law"}
+_LAWS = {ScalingLawKind.AMDAHL: "Amdahl's law", ScalingLawKind.USL: "the Universal Scalability Law"}
 
 
 def advise(
@@ -28,19 +28,19 @@ def advise(
 ) -> None:
     """Say how a job's time goes with its workers, and which number of them is worth paying for."""
     with session(context, reading=not probe) as client:
-        found = client.advise(job, probe=probe, on_probe=None if json else _tell)
-    emit(found) if json else show(Group(*_told(found)))
+        advice = client.advise(job, probe=probe, on_probe=None if json else _print_probe)
+    emit(advice) if json else show(Group(*_advice_lines(advice)))
 
 
-def _tell(workers: int, share: float) -> None:
-    say(f"probe: {_workers(workers)} on {share:.0%} of the data")
+def _print_probe(workers: int, share: float) -> None:
+    print_error(f"probe: {_workers(workers)} on {share:.0%} of the data")
 
 
 def _workers(number: int) -> str:
     return "1 worker" if number == 1 else f"{number} workers"
 
 
-def _told(found: Advice) -> Iterator[RenderableType]:
+def _advice_lines(found: Advice) -> Iterator[RenderableType]:
     yield Text(f"{found.job}  {found.summary}", style="bold")
     yield table(
         *("workers", "time", "speed-up", "90 %", "cost", ""),
@@ -71,7 +71,7 @@ def law_text(found: Advice) -> str:
     )
 
 
-def _row(line: Forecast, found: Advice) -> tuple[str, ...]:
+def _row(line: WorkerForecast, found: Advice) -> tuple[str, ...]:
     measured = [one for one in found.measured if one.workers == line.workers]
     notes = ["worth paying for"] if line.workers == found.worth else []
     notes += [_measured(measured)] if measured else []
@@ -86,7 +86,7 @@ def _row(line: Forecast, found: Advice) -> tuple[str, ...]:
     )
 
 
-def _measured(some: list[Measured]) -> str:
+def _measured(some: list[ScalingMeasurement]) -> str:
     probed = sum(one.probe for one in some)
     counts = {"measured": len(some) - probed, "probed": probed}
     return ", ".join(f"{count} {how}" for how, count in counts.items() if count)

@@ -37,5 +37,5 @@ def restore(
         moved = client.restore(file)
     if json:
         return emit(moved)
-    already = f"; {moved.there_already} were there already" if moved.there_already else ""
+    already = f"; {moved.already_present} were there already" if moved.already_present else ""
     return print(f"{show_count(len(moved.versions), 'version')} restored from {file}{already}")

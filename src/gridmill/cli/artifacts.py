@@ -49,8 +49,8 @@ def preview(
 ) -> None:
     """Show the first rows of a table with their types, or the files of a model or a command."""
     with session(context, reading=True) as client:
-        found = client.preview(version, rows=rows, rejects=rejects)
-    emit(found) if json else show(_rows(found))
+        result = client.preview(version, rows=rows, rejects=rejects)
+    emit(result) if json else show(_rows(result))
 
 
 def _rows(found: Preview) -> RenderableType:
@@ -80,11 +80,11 @@ def diff(
     """Show how two versions differ: columns, statistics, metrics, settings, rows."""
     with session(context, reading=True) as client:
         columns = tuple(name.strip() for name in key.split(",") if name.strip())
-        found = client.diff(before, after, key=columns)
-    emit(found) if json else show(Group(*_told(found)))
+        result = client.diff(before, after, key=columns)
+    emit(result) if json else show(Group(*_diff_lines(result)))
 
 
-def _told(found: VersionDiff) -> Iterator[RenderableType]:
+def _diff_lines(found: VersionDiff) -> Iterator[RenderableType]:
     yield Text(f"{found.before} -> {found.after}", style="bold")
     if not found.differences:
         yield Text("their records are alike")
@@ -176,8 +176,8 @@ def compare(
 ) -> None:
     """Show versions of a model side by side: metrics, settings that differ, data, code, time, size."""
     with session(context, reading=True) as client:
-        found = client.compare(name, *(versions or ()))
-    emit(found) if json else show(Group(*_comparison_text(found)))
+        comparison = client.compare(name, *(versions or ()))
+    emit(comparison) if json else show(Group(*_comparison_text(comparison)))
 
 
 def _comparison_text(found: ModelComparison) -> Iterator[RenderableType]:
@@ -198,20 +198,20 @@ def _comparison_text(found: ModelComparison) -> Iterator[RenderableType]:
 
 def _heads(models: Sequence[ComparedModel]) -> list[str]:
     """`@3` where all are versions of one model, else whole ids."""
-    several = len({one.id.partition("@")[0] for one in models}) > 1
-    return [one.id if several else f"@{one.id.partition('@')[2]}" for one in models]
+    several = len({model.id.partition("@")[0] for model in models}) > 1
+    return [model.id if several else f"@{model.id.partition('@')[2]}" for model in models]
 
 
 def _facts(models: Sequence[ComparedModel]) -> list[tuple[object, ...]]:
     rows = {
-        "named": [", ".join(one.names) for one in models],
-        "": ["removed" if one.removed else "" for one in models],
-        "made": [moment(one.created or None) for one in models],
-        "by run": [one.run_id for one in models],
-        "dataset": [one.dataset for one in models],
-        "code": [_code(one) for one in models],
-        "took": ["" if one.seconds is None else show_seconds(one.seconds) for one in models],
-        "size": [show_bytes(one.size_bytes) for one in models],
+        "named": [", ".join(model.names) for model in models],
+        "": ["removed" if model.removed else "" for model in models],
+        "made": [moment(model.created or None) for model in models],
+        "by run": [model.run_id for model in models],
+        "dataset": [model.dataset for model in models],
+        "code": [_code(model) for model in models],
+        "took": ["" if model.seconds is None else show_seconds(model.seconds) for model in models],
+        "size": [show_bytes(model.size_bytes) for model in models],
     }
     return [(name, *cells) for name, cells in rows.items() if any(cells)]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.parameters import Force, Set, read_set
-from gridmill.cli.session import Json, emit, say, session, want_one_that_stays
+from gridmill.cli.session import Json, emit, print_error, require_permanent_node, session
 from gridmill.domain.backfill import BackfillView, ChunkState
 from gridmill.errors import InputError
 from gridmill.sdk.project import is_name
@@ -48,12 +48,12 @@ def backfill(
     """
     if begins is None and ends is None and every is None and is_name(pipeline):
         with session(context, embed=False) as client:
-            want_one_that_stays(client)
-            return _tell(client.resume_backfill(str(pipeline)), json)
+            require_permanent_node(client)
+            return _print_backfill(client.resume_backfill(str(pipeline)), json)
     if begins is None or ends is None:
         raise _needs_range(pipeline)
     with session(context, embed=False) as client:
-        want_one_that_stays(client)
+        require_permanent_node(client)
         view = client.start_backfill(
             pipeline,
             begins=begins,
@@ -65,7 +65,7 @@ def backfill(
             set=read_set(set or ()),
             force=force,
         )
-    return _tell(view, json)
+    return _print_backfill(view, json)
 
 
 def _needs_range(what: Path) -> InputError:
@@ -75,11 +75,11 @@ def _needs_range(what: Path) -> InputError:
     )
 
 
-def _tell(view: BackfillView, as_json: bool) -> None:
+def _print_backfill(view: BackfillView, as_json: bool) -> None:
     if as_json:
         return emit(view)
-    print(f"backfill {view.name}: {told(view)}")
-    return say(f"follow it with: gridmill show backfill {view.name}")
+    print(f"backfill {view.name}: {backfill_summary(view)}")
+    return print_error(f"follow it with: gridmill show backfill {view.name}")
 
 
 def stop_backfill(context: typer.Context, name: str, as_json: bool) -> None:
@@ -88,11 +88,11 @@ def stop_backfill(context: typer.Context, name: str, as_json: bool) -> None:
         view = client.stop_backfill(name)
     if as_json:
         return emit(view)
-    print(f"backfill {name} stopped: {told(view)}; runs that are active go on")
-    return say(f"`gridmill start backfill {name}` goes on")
+    print(f"backfill {name} stopped: {backfill_summary(view)}; runs that are active go on")
+    return print_error(f"`gridmill start backfill {name}` goes on")
 
 
-def told(view: BackfillView) -> str:
+def backfill_summary(view: BackfillView) -> str:
     """`21 chunks: 3 done, 18 left`."""
     counts = [f"{count} {state.value}" for state in ChunkState if (count := view.counts.get(state))]
     chunks = "1 chunk" if len(view.chunks) == 1 else f"{len(view.chunks)} chunks"

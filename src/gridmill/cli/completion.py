@@ -19,7 +19,7 @@ from gridmill.domain.states import RunState
 from gridmill.ports.grid import Grid
 from gridmill.ports.store import Noun as Stored
 from gridmill.ports.store import Store
-from gridmill.sdk.discovery import dial_home, dial_url, home_settings
+from gridmill.sdk.discovery import home_settings, open_home, open_url
 from gridmill.sdk.lookup import ARTIFACTS, Noun, list_nouns, read_noun
 from gridmill.settings import Settings
 
@@ -31,7 +31,7 @@ _SECONDS = 1.0
 _RECENT = 50
 
 
-class Known(Protocol):
+class NameLookup(Protocol):
     """Where names are looked up."""
 
     def listed(self, noun: Noun) -> Iterable[Any]:
@@ -41,7 +41,7 @@ class Known(Protocol):
         """Names of the jobs of a run."""
 
 
-class OfGrid:
+class GridNames:
     """Names that a control node knows."""
 
     def __init__(self, grid: Grid) -> None:
@@ -56,7 +56,7 @@ class OfGrid:
         return [view.job.job.name for view in self._grid.run(run).jobs]
 
 
-class OfStore:
+class StoreNames:
     """Names in the records of a home. A control node, even one that only reads, takes too long to import."""
 
     def __init__(self, store: Store) -> None:
@@ -143,35 +143,35 @@ def complete_names(context: typer.Context, incomplete: str) -> list[str]:
     return []
 
 
-def _names(known: Known, noun: Noun, given: list[str], incomplete: str) -> Iterable[str]:
+def _names(known: NameLookup, noun: Noun, given: list[str], incomplete: str) -> Iterable[str]:
     if noun == Noun.JOB:
         return known.jobs(given[0]) if given else _runs(known)
     if given:
         return []
     if noun in ARTIFACTS:
         return _versions(known, noun, incomplete)
-    return [getattr(one, "id", None) or one.name for one in known.listed(noun)]
+    return [getattr(listings, "id", None) or listings.name for listings in known.listed(noun)]
 
 
-def _runs(known: Known) -> list[str]:
+def _runs(known: NameLookup) -> list[str]:
     return [run.id for run in known.listed(Noun.RUN)]
 
 
-def _pipelines(known: Known) -> list[str]:
+def _pipelines(known: NameLookup) -> list[str]:
     return [pipeline.name for pipeline in known.listed(Noun.PIPELINE)]
 
 
-def _versions(known: Known, noun: Noun, incomplete: str) -> Iterable[str]:
+def _versions(known: NameLookup, noun: Noun, incomplete: str) -> Iterable[str]:
     """Names, and versions only once a name is whole: there may be thousands."""
-    found = known.listed(noun)
-    return (one.id for one in found) if "@" in incomplete else dict.fromkeys(one.name for one in found)
+    listings = known.listed(noun)
+    return (one.id for one in listings) if "@" in incomplete else dict.fromkeys(one.name for one in listings)
 
 
 def _files(incomplete: str) -> Iterator[str]:
     folder, _, start = incomplete.rpartition("/")
-    there = Path(folder or ("/" if incomplete.startswith("/") else "."))
+    path = Path(folder or ("/" if incomplete.startswith("/") else "."))
     with contextlib.suppress(OSError):
-        for one in sorted(there.iterdir()):
+        for one in sorted(path.iterdir()):
             if one.name.startswith(start) and (start or not one.name.startswith(".")):
                 written = incomplete[: len(incomplete) - len(start)] + one.name
                 if one.is_dir():
@@ -184,26 +184,26 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _ask(context: typer.Context, question: Callable[[Known], Iterable[str]]) -> list[str]:
+def _ask(context: typer.Context, question: Callable[[NameLookup], Iterable[str]]) -> list[str]:
     """The answer; none where there is no grid, or where it takes too long."""
     root = context.find_root()
     with contextlib.suppress(Exception), _for_a_moment():
         given: Invocation = root.obj
         if given.client is not None:
-            return list(question(OfGrid(given.client.grid)))
-        known = _known(given.host, home_settings(root.params.get("home")), root.params.get("url"))
-        return [] if known is None else list(question(known))
+            return list(question(GridNames(given.client.grid)))
+        lookup = _name_lookup(given.host, home_settings(root.params.get("home")), root.params.get("url"))
+        return [] if lookup is None else list(question(lookup))
     return []
 
 
-def _known(host: "Host", settings: Settings, url: str | None) -> Known | None:
+def _name_lookup(host: "Host", settings: Settings, url: str | None) -> NameLookup | None:
     if url is not None:
-        return OfGrid(dial_url(url, None, settings).grid)
+        return GridNames(open_url(url, None, settings).grid)
     if (settings.home / "control.sock").exists():
         with contextlib.suppress(Exception):
-            return OfGrid(dial_home(settings, embed=False).grid)
+            return GridNames(open_home(settings, embed=False).grid)
     if not settings.store and (settings.home / "store.db").exists():
-        return OfStore(host.records(settings))
+        return StoreNames(host.records(settings))
     return None
 
 

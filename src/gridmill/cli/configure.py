@@ -21,9 +21,9 @@ from gridmill.cli.sites import (
     Setting,
     SharedBucket,
     bucket_settings,
+    print_site,
     read_settings,
-    say,
-    say_away,
+    warn_unreachable,
 )
 from gridmill.cli.tables import table
 from gridmill.declarations.read import read_constraint, read_outage
@@ -32,7 +32,7 @@ from gridmill.domain.artifact import BEST, Alias, split_reference
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.route import Staging
-from gridmill.domain.sink_overrides import AlterVerb, Change, SinkPart
+from gridmill.domain.sink_overrides import AlterVerb, SinkChange, SinkPart
 from gridmill.domain.sink_status import LoadTask
 from gridmill.errors import InputError
 from gridmill.sdk.client import Client, change_of
@@ -60,7 +60,7 @@ def set_aliases(
     if as_json:
         return emit(kept)
     for one in kept:
-        print(f"{one.id} is {stands_for(one)}")
+        print(f"{one.id} is {alias_target(one)}")
 
 
 def read_alias(name: str, text: str) -> tuple[str, int | None]:
@@ -75,7 +75,7 @@ def read_alias(name: str, text: str) -> tuple[str, int | None]:
     return alias, int(number)
 
 
-def stands_for(alias: Alias) -> str:
+def alias_target(alias: Alias) -> str:
     """`version 3`, or `the best by rmse`."""
     return f"version {alias.number}" if alias.number is not None else f"the best by {alias.metric}"
 
@@ -83,7 +83,7 @@ def stands_for(alias: Alias) -> str:
 _USAGE = "gridmill alter sink PIPELINE/JOB add|remove source|constraint|metric|outage_window VALUE"
 
 
-def read_change(words: Sequence[str]) -> Change:
+def read_change(words: Sequence[str]) -> SinkChange:
     """A change from the words after the sink's name: what sort of part may be said in the plural, as files
     have it. Raises InputError that says how it is written."""
     named = words[1].removesuffix("s") if len(words) == 3 else ""
@@ -91,7 +91,7 @@ def read_change(words: Sequence[str]) -> Change:
         raise InputError("say what to add or remove", hint=_USAGE)
     verb, part, text = AlterVerb(words[0]), SinkPart(named), words[2]
     if verb == AlterVerb.REMOVE and not text.lstrip().startswith("{"):
-        return Change(verb=verb, part=part, key=text)
+        return SinkChange(verb=verb, part=part, key=text)
     match part:
         case SinkPart.CONSTRAINT:
             return change_of(verb, read_constraint(text))
@@ -111,10 +111,10 @@ def alter_sink(client: Client, name: str, words: Sequence[str], *, as_json: bool
     if as_json:
         return emit(after)
     print(f"{name}: altered for the runs that start from now on")
-    say_alterations(client, name)
+    print_alterations(client, name)
 
 
-def say_alterations(client: Client, name: str) -> None:
+def print_alterations(client: Client, name: str) -> None:
     """What is altered of a sink, a line each."""
     for one in client.list_alterations(name):
         for change in one.changes:
@@ -151,7 +151,7 @@ def _row(task: LoadTask) -> tuple[object, ...]:
     )
 
 
-class Configured(StrEnum):
+class Configurable(StrEnum):
     """What can be configured."""
 
     RESOURCE = "resource"
@@ -163,14 +163,16 @@ class Configured(StrEnum):
 
 
 What = Annotated[
-    Configured,
+    Configurable,
     typer.Argument(
         metavar="NOUN",
         help="resource, site, project, or model or dataset for its aliases.",
         show_default=False,
     ),
 ]
-Altered = Annotated[Configured, typer.Argument(metavar="NOUN", help="resource or sink.", show_default=False)]
+Altered = Annotated[
+    Configurable, typer.Argument(metavar="NOUN", help="resource or sink.", show_default=False)
+]
 Name = Annotated[
     str,
     typer.Argument(
@@ -244,17 +246,17 @@ def configure(
     site --set says what it asks of Slurm (partition=gpu, account=physics, time_limit=8h). For a project,
     --share says how much it gets against others, and --cpus, --memory and --gpus the most it has at once.
     """
-    if what == Configured.PROJECT:
+    if what == Configurable.PROJECT:
         with session(context) as client:
             given = 1.0 if share is None else share
             view = client.configure_project(name, share=given, cpus=cpus, memory=memory, gpus=gpus)
         return emit(view) if json else show(describe(view))
-    if what == Configured.SITE:
+    if what == Configurable.SITE:
         with session(context) as client:
             settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
-            say(client.configure_site(name, address=address, settings=settings), json)
-            return say_away(client, name)
-    if what != Configured.RESOURCE:
+            print_site(client.configure_site(name, address=address, settings=settings), json)
+            return warn_unreachable(client, name)
+    if what != Configurable.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)
     if type is None:
         raise InputError("say which jobs the resource serves", hint=f"--type is one of {', '.join(JobKind)}.")
@@ -274,7 +276,7 @@ def configure(
             settings=read_settings(set or ()),
             staging=staging,
         )
-    return _say(done, json)
+    return _print_resource(done, json)
 
 
 def alter(
@@ -306,14 +308,14 @@ def alter(
 
     gridmill alter sink shops/sales add constraint '{column: price, min: 0}'
     """
-    if what == Configured.SINK:
+    if what == Configurable.SINK:
         with session(context) as client:
             return alter_sink(client, name, change or [], as_json=json)
-    if what in (Configured.MODEL, Configured.DATASET):
+    if what in (Configurable.MODEL, Configurable.DATASET):
         raise InputError(
             f"a {what} version never changes", hint=f"`gridmill configure {what}` moves its aliases."
         )
-    if what != Configured.RESOURCE:
+    if what != Configurable.RESOURCE:
         raise InputError(f"a {what} is not altered", hint=f"`gridmill configure {what} {name}` changes it.")
     if change:
         raise InputError(
@@ -340,7 +342,7 @@ def alter(
                 "nothing to change was given", hint="`gridmill alter --help` lists what there is."
             )
         done = client.alter_resource(name, **changes)
-    return _say(done, json)
+    return _print_resource(done, json)
 
 
 def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, str] | None:
@@ -352,7 +354,7 @@ def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, s
     return {name: value for name, value in merged.items() if value}
 
 
-def _say(done: tuple[Resource, Sizing], as_json: bool) -> None:
+def _print_resource(done: tuple[Resource, Sizing], as_json: bool) -> None:
     if as_json:
         return emit({"resource": done[0], "sizing": done[1]})
     resource, sizing = done

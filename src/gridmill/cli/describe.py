@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gridmill.cli.backfill import told
-from gridmill.cli.farm_status import carriage_words, way_words
+from gridmill.cli.backfill import backfill_summary
+from gridmill.cli.farm_status import route_text, transfers_text
 from gridmill.cli.format import amounts, in_use, moment, scalar
 from gridmill.cli.render import details
 from gridmill.cli.session import emit, show
@@ -21,7 +21,7 @@ from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.domain.amounts import show_bytes, show_period, show_seconds
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Column
 from gridmill.domain.backfill import Backfill, BackfillView, ChunkState
-from gridmill.domain.column_statistics import ColumnLine, column_lines, columns_left_out
+from gridmill.domain.column_statistics import ColumnStatistics, column_lines, columns_left_out
 from gridmill.domain.comparison import options_of
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.job import When
@@ -106,7 +106,7 @@ def show_backfill(view: BackfillView) -> RenderableType:
 
 def _parts(view: BackfillView) -> Iterator[RenderableType]:
     kept = view.backfill
-    yield Text(f"{view.name}  {'stopped, ' if kept.stopped else ''}{told(view)}")
+    yield Text(f"{view.name}  {'stopped, ' if kept.stopped else ''}{backfill_summary(view)}")
     rows = [(chunk.begins, chunk.ends, chunk.state, chunk.run, chunk.message) for chunk in view.chunks]
     yield table("from", "to", "state", "run", "", rows=rows)
     if any(view.counts.get(state) for state in (ChunkState.FAILED, ChunkState.STOPPED)):
@@ -138,7 +138,7 @@ def describe(noun: object) -> RenderableType:
                 _head(noun.name, noun.kind),
                 _facts([("address", noun.address), *sorted(noun.settings.items())]),
                 table("node", "has", rows=[(node.name, amounts(node.capacity)) for node in noun.nodes]),
-                *([Text(way_words(noun.way))] if noun.kind == SiteKind.CLUSTER else []),
+                *([Text(route_text(noun.route))] if noun.kind == SiteKind.CLUSTER else []),
             )
         case Deployment():
             return Group(*_deployment(noun))
@@ -230,41 +230,47 @@ def _built_in(one: Artifact) -> str:
 
 
 def _mapping(one: Artifact, name: str) -> Mapping[str, Any]:
-    found = one.output.details.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = one.output.details.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _model(view: VersionView) -> Iterator[RenderableType]:
-    one, told = view.artifact, view.artifact.output.details
-    options = {name: value for name, value in options_of(told).items() if value is not None}
+    one, model_details = view.artifact, view.artifact.output.details
+    options = {name: value for name, value in options_of(model_details).items() if value is not None}
     waited = options.pop("data_wait_share", None)
     settings = ", ".join(f"{name} {scalar(value)}" for name, value in options.items())
     rows, left_out = _mapping(one, "rows"), _mapping(one, "not_measured")
     counts = {split: rows.get(split, 0) - left_out.get(split, 0) for split in ("validation", "test")}
     measured = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
-    labels = ", ".join(told.get("labels") or filter(None, [str(told.get("label") or "")]))
+    labels = ", ".join(model_details.get("labels") or filter(None, [str(model_details.get("label") or "")]))
     yield _facts(
         [
-            ("model", told.get("model")),
+            ("model", model_details.get("model")),
             (
                 "predicts",
-                told.get("predicts") or f"{labels} ({told['objective']})"
-                if told.get("objective")
+                model_details.get("predicts") or f"{labels} ({model_details['objective']})"
+                if model_details.get("objective")
                 else labels,
             ),
-            ("classes", ", ".join(map(str, told.get("classes") or ()))),
-            ("sees", f"{told['sequence']} rows of the entity" if told.get("sequence") else ""),
+            ("classes", ", ".join(map(str, model_details.get("classes") or ()))),
+            (
+                "sees",
+                f"{model_details['sequence']} rows of the entity" if model_details.get("sequence") else "",
+            ),
             ("settings", settings),
             ("waited for data", f"{waited:.1%} of the time it learned" if waited is not None else ""),
-            ("seed", told.get("seed")),
-            ("dataset", told.get("dataset")),
+            ("seed", model_details.get("seed")),
+            ("dataset", model_details.get("dataset")),
             ("learned from", f"{rows['train']:,} train rows" if rows.get("train") else ""),
             ("measured on", f"{measured} rows" if measured else ""),
-            ("model.onnx", graph_words(told)),
-            ("calibration", judge(told["calibration"]).text if told.get("calibration") else ""),
+            ("model.onnx", graph_words(model_details)),
+            (
+                "calibration",
+                judge(model_details["calibration"]).text if model_details.get("calibration") else "",
+            ),
         ]
     )
-    takes = tuple(str(name) for name in told.get("features") or ())
+    takes = tuple(str(name) for name in model_details.get("features") or ())
     if takes:
         yield Text("\ntakes", style="bold")
         types = {column.name: column.type for each in view.lineage for column in each.output.columns}
@@ -279,11 +285,11 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
 
 
 def _breakdowns(one: Artifact) -> Iterator[RenderableType]:
-    for found in breakdown_of(one):
-        yield Text(f"\n{found.title}", style="bold")
-        yield table(*found.head, rows=found.rows)
-        if found.note:
-            yield Text(f"... {found.note}", style="dim")
+    for tables in breakdown_of(one):
+        yield Text(f"\n{tables.title}", style="bold")
+        yield table(*tables.head, rows=tables.rows)
+        if tables.note:
+            yield Text(f"... {tables.note}", style="dim")
 
 
 def graph_words(told: Mapping[str, Any]) -> str:
@@ -322,9 +328,9 @@ def _in_cell(value: object) -> str:
 
 def _columns(one: Artifact) -> RenderableType:
     """Columns with what is known of their values."""
-    known = _mapping(one, "columns")
-    rows = [_column_row(column, known.get(column.name) or {}) for column in one.output.columns[:_LISTED]]
-    head = ("column", "type", *(("missing", "distinct", "min", "mean", "max") if known else ()))
+    facts = _mapping(one, "columns")
+    rows = [_column_row(column, facts.get(column.name) or {}) for column in one.output.columns[:_LISTED]]
+    head = ("column", "type", *(("missing", "distinct", "min", "mean", "max") if facts else ()))
     return Group(
         Text("\ncolumns", style="bold"),
         FittedTable(
@@ -345,15 +351,15 @@ def _distributions(one: Artifact) -> Iterator[RenderableType]:
             yield Text(f"... and {left_out} more columns, without statistics here", style="dim")
 
 
-def _distribution_row(line: ColumnLine) -> tuple[object, ...]:
+def _distribution_row(line: ColumnStatistics) -> tuple[object, ...]:
     values = ", ".join(scalar(value) for value in line.values)
     values = f"not computed: {line.problem}" if line.problem else values
     return (line.name, line.bars, f"{line.missing:.1%}", values, scalar(line.with_label))
 
 
 def _column_row(column: Column, known: Mapping[str, Any]) -> tuple[object, ...]:
-    told = (_in_cell(known.get(name)) for name in ("nulls", "distinct", "min", "mean", "max"))
-    return (column.name, column.type, *told)
+    cells = (_in_cell(known.get(name)) for name in ("nulls", "distinct", "min", "mean", "max"))
+    return (column.name, column.type, *cells)
 
 
 def _more(count: int) -> Iterator[RenderableType]:
@@ -369,7 +375,7 @@ def _ancestor(one: Artifact, sources: Mapping[str, str]) -> tuple[object, ...]:
 
 def _job(view: JobView) -> Iterator[RenderableType]:
     job = view.job
-    carried = (one.carriage for one in reversed(view.attempts))
+    carried = (one.transfers for one in reversed(view.attempts))
     yield _head(job.id, job.state, job.job.kind)
     yield _facts(
         [
@@ -386,7 +392,7 @@ def _job(view: JobView) -> Iterator[RenderableType]:
             ("started", moment(job.started)),
             ("ended", moment(job.ended)),
             ("made", ", ".join(one.id for one in view.artifacts)),
-            ("carried", next((carriage_words(one) for one in carried if one is not None), "")),
+            ("carried", next((transfers_text(one) for one in carried if one is not None), "")),
         ]
     )
     if view.parts:
@@ -445,7 +451,7 @@ def _attempt_facts(one: Attempt) -> Facts:
             if use
             else "",
         ),
-        ("carried", carriage_words(one.carriage) if one.carriage is not None else ""),
+        ("carried", transfers_text(one.transfers) if one.transfers is not None else ""),
         ("exit code", one.exit_code),
         ("cause", one.cause),
         ("interrupted", f"for {one.interrupted.whom}" if one.interrupted is not None else ""),

@@ -10,10 +10,10 @@ from gridmill.cli.session import Json, emit, session, settings_of, show
 from gridmill.cli.tables import table
 from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.retention import DAY_SECONDS
-from gridmill.domain.usage import Usage
+from gridmill.domain.usage import DiskUsage
 
 
-class By(StrEnum):
+class GroupBy(StrEnum):
     """How `du` adds up."""
 
     KIND = "kind"
@@ -23,29 +23,29 @@ class By(StrEnum):
 
 def du(
     context: typer.Context,
-    by: Annotated[By, typer.Option(help="Add up by kind, job or version.")] = By.KIND,
+    by: Annotated[GroupBy, typer.Option(help="Add up by kind, job or version.")] = GroupBy.KIND,
     json: Json = False,
 ) -> None:
     """Show what takes how much space: versions by kind, job or version, and the home's own folders."""
     with session(context, reading=True) as client:
-        found = client.usage()
+        usage = client.usage()
     if json:
-        return emit(found)
+        return emit(usage)
     sizes, counts = Counter[str](), Counter[str]()
-    for one in found:
+    for one in usage:
         name = _name(one, by)
         sizes[name] += one.size_bytes
         counts[name] += 1
     rows = [(name, counts[name], show_bytes(size)) for name, size in sizes.most_common()]
-    rows.append(("total", len(found), show_bytes(sizes.total())))
+    rows.append(("total", len(usage), show_bytes(sizes.total())))
     return show(table(by.value, "entries", "size", rows=rows))
 
 
-def _name(one: Usage, by: By) -> str:
+def _name(one: DiskUsage, by: GroupBy) -> str:
     match by:
-        case By.JOB:
+        case GroupBy.JOB:
             return f"{one.kind} {one.job}".strip()
-        case By.VERSION:
+        case GroupBy.VERSION:
             return one.version or f"{one.kind} {one.job}".strip()
     return one.kind
 
@@ -71,11 +71,11 @@ def clean(
     """
     kept = settings_of(context).history_seconds / DAY_SECONDS if days is None else days
     with session(context, reading=dry_run) as client:
-        found = client.clean(days=kept, dry_run=dry_run)
+        removed_items = client.clean(days=kept, dry_run=dry_run)
     if json:
-        return emit(found)
-    if found:
-        rows = [(one.kind, one.name, show_bytes(one.size_bytes), one.why) for one in found]
+        return emit(removed_items)
+    if removed_items:
+        rows = [(one.kind, one.name, show_bytes(one.size_bytes), one.why) for one in removed_items]
         show(table("", "", "size", "", rows=rows))
-    size = show_bytes(sum(one.size_bytes for one in found))
-    return print(f"{show_count(len(found), 'thing')} {'would go' if dry_run else 'went'}, {size}")
+    size = show_bytes(sum(one.size_bytes for one in removed_items))
+    return print(f"{show_count(len(removed_items), 'thing')} {'would go' if dry_run else 'went'}, {size}")

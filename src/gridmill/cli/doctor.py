@@ -21,8 +21,10 @@ def doctor(context: typer.Context, json: Json = False) -> None:
     settings = settings_of(context)
     checks = list(host_of(context).checks(settings))
     if json:
-        emit([{"what": what, "well": well, "found": found} for what, well, found in checks])
+        emit([{"what": what, "well": well, "found": detail} for what, well, detail in checks])
     else:
-        show(table("", "", "", rows=[("ok" if well else "NOT", what, found) for what, well, found in checks]))
+        show(
+            table("", "", "", rows=[("ok" if well else "NOT", what, detail) for what, well, detail in checks])
+        )
     if not all(well for _, well, _ in checks):
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gridmill.cli.completion import complete_versions
-from gridmill.cli.session import Json, emit, say, session
+from gridmill.cli.session import Json, emit, print_error, session
 from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.errors import InputError
 
@@ -37,16 +37,20 @@ def export(
     version = _one(versions, to, output)
     names = [name.strip() for name in columns.split(",") if name.strip()] or None
     with session(context, reading=True) as client:
-        found = client.load(version)
+        loaded = client.load(version)
     if to == _STDOUT:
-        found.write(sys.stdout.buffer, format=format or "csv", columns=names, split=split or None)
+        loaded.write(sys.stdout.buffer, format=format or "csv", columns=names, split=split or None)
         return
-    rows = found.write(Path(to), format=format or None, columns=names, split=split or None, replace=force)
+    rows = loaded.write(Path(to), format=format or None, columns=names, split=split or None, replace=force)
     size = Path(to).stat().st_size  # of a pipe 0
     if json:
-        return emit({"version": found.id, "path": str(Path(to).absolute()), "rows": rows, "size_bytes": size})
-    what = f"{show_count(rows, 'row')} of {found.id}" if found.kind != "model" else f"the graph of {found.id}"
-    say(f"{what} in {to}, {show_bytes(size)}")
+        return emit(
+            {"version": loaded.id, "path": str(Path(to).absolute()), "rows": rows, "size_bytes": size}
+        )
+    what = (
+        f"{show_count(rows, 'row')} of {loaded.id}" if loaded.kind != "model" else f"the graph of {loaded.id}"
+    )
+    print_error(f"{what} in {to}, {show_bytes(size)}")
 
 
 def _one(versions: list[str], to: str, output: str) -> str:
@@ -68,9 +72,9 @@ def _one(versions: list[str], to: str, output: str) -> str:
 def path(context: typer.Context, version: Annotated[str, _VERSION], json: Json = False) -> None:
     """Print the folder with the files of a version. Of a sink it is the Delta table with all its versions."""
     with session(context, reading=True) as client:
-        found = client.load(version)
+        loaded = client.load(version)
     if json:
-        output = found.artifact.output
-        told = {"version": found.id, "kind": found.kind, "path": str(found.path)}
+        output = loaded.artifact.output
+        told = {"version": loaded.id, "kind": loaded.kind, "path": str(loaded.path)}
         return emit(told | {"table_version": output.table_version})
-    return print(found.path)
+    return print(loaded.path)

@@ -10,18 +10,18 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gridmill.cli.session import Interrupts, Json, console, emit, host_of, say, settings_of
+from gridmill.cli.session import InterruptHandler, Json, console, emit, host_of, print_error, settings_of
 from gridmill.cli.tables import table
 from gridmill.domain.amounts import parse_bytes, parse_seconds, show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import is_loopback, read_address
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
-from gridmill.ports.host import FarmDesk, Host, Listening, ServedFarm, SourceLine
+from gridmill.ports.host import FarmAddress, Host, ServedFarm, TenantRecords, TenantView
 from gridmill.settings import Settings
 
 
-class Action(StrEnum):
+class FarmAction(StrEnum):
     """What is done."""
 
     INVITE = "invite"
@@ -32,7 +32,9 @@ class Action(StrEnum):
 
 def farm(
     context: typer.Context,
-    action: Annotated[Action, typer.Argument(metavar="invite|sources|rotate|revoke", help="What is done.")],
+    action: Annotated[
+        FarmAction, typer.Argument(metavar="invite|sources|rotate|revoke", help="What is done.")
+    ],
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="Of the source, to rotate or revoke.", show_default=False)
     ] = "",
@@ -61,9 +63,9 @@ def notes(address: str, one_user: str) -> list[str]:
     return [*([alone] if is_loopback(host) else []), *([one] if one_user else [])]
 
 
-def _check_name(action: Action, name: str) -> None:
+def _check_name(action: FarmAction, name: str) -> None:
     """Raises InputError where a source is to be named and is not, and the other way round."""
-    names_one = action in (Action.ROTATE, Action.REVOKE)
+    names_one = action in (FarmAction.ROTATE, FarmAction.REVOKE)
     if names_one and not name:
         raise InputError(
             f"`gridmill farm {action.value}` needs the name of a source",
@@ -76,41 +78,43 @@ def _check_name(action: Action, name: str) -> None:
         )
 
 
-def _act(desk: FarmDesk, action: Action, name: str, json: bool) -> None:
-    if action == Action.SOURCES:
-        return _list(desk.sources(), json)
-    if action == Action.REVOKE:
+def _act(desk: TenantRecords, action: FarmAction, name: str, json: bool) -> None:
+    if action == FarmAction.SOURCES:
+        return _list(desk.tenants(), json)
+    if action == FarmAction.REVOKE:
         desk.revoke(name)
-        say(f"source {name} is revoked; its pods end, and what it had here goes, while the farm is up")
+        print_error(
+            f"source {name} is revoked; its pods end, and what it had here goes, while the farm is up"
+        )
         return emit({"revoked": name}) if json else None
     for note in notes(desk.listening.address, ""):
-        say(note)
+        print_error(note)
     line = join_line(desk.listening, desk.invite(name))
     return emit({"join": line}) if json else print(line)
 
 
-def _list(lines: Sequence[SourceLine], json: bool) -> None:
+def _list(lines: Sequence[TenantView], json: bool) -> None:
     if json:
         return emit(lines)
     if not lines:
-        return say("no source has joined; `gridmill farm invite` prints a line for one")
+        return print_error("no source has joined; `gridmill farm invite` prints a line for one")
     rows = [
         (
-            one.name,
-            one.version,
-            _when(one.added),
-            _when(one.heard),
-            one.user or "",
-            one.deployments,
-            _state(one),
+            line.name,
+            line.version,
+            _when(line.added),
+            _when(line.last_contact),
+            line.user or "",
+            line.deployments,
+            _state(line),
         )
-        for one in lines
+        for line in lines
     ]
     head = ("source", "version", "joined", "last heard", "Unix user", "deployments", "")
     return console().print(table(*head, rows=rows))
 
 
-def _state(line: SourceLine) -> str:
+def _state(line: TenantView) -> str:
     return "revoked" if line.revoked else ""
 
 
@@ -118,10 +122,10 @@ def _when(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def join_line(known: Listening, secret: str) -> str:
+def join_line(known: FarmAddress, secret: str) -> str:
     """What is pasted at home."""
-    told = f"--controller {known.address} --join {known.fingerprint}:{secret}"
-    return f"gridmill add cluster {known.name} {told}"
+    message = f"--controller {known.address} --join {known.fingerprint}:{secret}"
+    return f"gridmill add cluster {known.name} {message}"
 
 
 T = TypeVar("T")
@@ -131,7 +135,7 @@ _SERVED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Light:
+class FarmOptions:
     """What `up --light` was told."""
 
     listen: str
@@ -145,23 +149,24 @@ class Light:
 def read_place(text: str, settings: dict[str, str], host: Host) -> Site:
     """KIND or KIND:ADDRESS. Raises InputError, also for settings that cannot be, UnavailableError."""
     kind, _, address = text.partition(":")
-    known = {one.value: one for one in _SERVED}
-    if kind not in known:
+    kinds = {one.value: one for one in _SERVED}
+    if kind not in kinds:
         raise InputError(
-            f"a farm has no site of kind {kind!r}", hint=f"There are: {', '.join(known)}.", place="--site"
+            f"a farm has no site of kind {kind!r}", hint=f"There are: {', '.join(kinds)}.", place="--site"
         )
     if kind == SiteKind.RAY and not address:
         raise InputError(
             "a Ray cluster has an address",
-            hint="Write ray:HOST:6379 of the head where this machine is a node of it, or ray:ray://HOST:10001.",
+            hint="Write ray:HOST:6379 of the head where this machine is a node of it, or"
+            " ray:ray://HOST:10001.",
             place="--site",
         )
-    place = Site(name="farm", kind=known[kind], address=address or None, settings=settings)
+    place = Site(name="farm", kind=kinds[kind], address=address or None, settings=settings)
     host.check_site(place)
     return place
 
 
-def stay(host: Host, settings: Settings, told: Light, json: bool) -> None:
+def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, json: bool) -> None:
     """Until Ctrl-C. Raises InputError, UnavailableError, HomeInUseError."""
     address = read_address(told.listen, place="--listen")
     place = read_place(told.site, told.settings, host)
@@ -170,10 +175,10 @@ def stay(host: Host, settings: Settings, told: Light, json: bool) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with host.serve_farm(settings, place, address, quota_bytes=quota, retain_seconds=retain) as served:
         _announce(served, settings, told.name, json)
-        with Interrupts() as interrupts:
-            while not interrupts.asked:
+        with InterruptHandler() as interrupts:
+            while not interrupts.requested:
                 time.sleep(_LOOK_SECONDS)
-    say("farm down; jobs that run go on")
+    print_error("farm down; jobs that run go on")
 
 
 def _read(place: str, parse: Callable[[str], T], text: str) -> T:
@@ -192,17 +197,17 @@ def reachable(address: str) -> str:
 def _announce(served: ServedFarm, settings: Settings, name: str, json: bool) -> None:
     """The first time with a join line; later ones come from `gridmill farm invite`."""
     place, fingerprint = reachable(served.address), served.fingerprint
-    known = Listening(name=name, address=place, fingerprint=fingerprint)
-    served.announce(known)
-    say(f"farm up at {place}, home {settings.home}")
+    address = FarmAddress(name=name, address=place, fingerprint=fingerprint)
+    served.announce(address)
+    print_error(f"farm up at {place}, home {settings.home}")
     for note in notes(place, served.one_user):
-        say(note)
-    if joined := served.count_sources():
+        print_error(note)
+    if joined := served.count_tenants():
         more = "" if served.one_user else "; `gridmill farm invite` prints a line for another one"
-        say(f"{show_count(joined, 'source')}{more}")
+        print_error(f"{show_count(joined, 'source')}{more}")
         return emit({"address": place, "fingerprint": fingerprint}) if json else None
-    line = join_line(known, served.invite())
-    say("Within an hour, once, at home:")
+    line = join_line(address, served.invite())
+    print_error("Within an hour, once, at home:")
     return (
         emit({"address": place, "fingerprint": fingerprint, "join": line})
         if json

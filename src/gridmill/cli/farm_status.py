@@ -4,83 +4,83 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gridmill.domain.amounts import roughly, show_bytes, show_count, show_seconds
-from gridmill.domain.farm_protocol import FarmLook, Queued
-from gridmill.domain.route import Carriage, Crossing, Pace, Paces, Way
-from gridmill.domain.site import Seat
+from gridmill.domain.farm_protocol import FarmStatus, QueuedDeployment
+from gridmill.domain.route import AttemptTransfers, Route, Transfer, TransferRate, TransferRates
+from gridmill.domain.site import GpuSlot
 from gridmill.domain.views import FarmView
 
 
 def farm_line(view: FarmView) -> str:
     """`gpu-farm: 3 of 4 GPUs free; nobody waits; ...`."""
-    said = [view.problem] if view.look is None else _said(view.look)
-    return f"{view.site}: {'; '.join(filter(None, (*said, way_words(view.way))))}"
+    parts = [view.problem] if view.status is None else _load_lines(view.status)
+    return f"{view.site}: {'; '.join(filter(None, (*parts, route_text(view.route))))}"
 
 
-def _said(look: FarmLook) -> list[str]:
+def _load_lines(look: FarmStatus) -> list[str]:
     cpus = sum(node.capacity.cpus for node in look.nodes)
-    busy = sum(one.busy_cpus for one in look.looks.values())
-    load = f"{busy:.0f} of {cpus:.0f} CPUs busy" if look.looks else f"{cpus:.0f} CPUs"
+    busy = sum(status.busy_cpus for status in look.utilization.values())
+    load = f"{busy:.0f} of {cpus:.0f} CPUs busy" if look.utilization else f"{cpus:.0f} CPUs"
     disk = f", disk has {show_bytes(look.disk_free_bytes)} left" if look.disk_free_bytes else ""
     staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} staged{disk}"
     return [_gpus(look), load, _line(look), staged, f"version {look.version}", *look.warnings]
 
 
-def _gpus(look: FarmLook) -> str:
+def _gpus(look: FarmStatus) -> str:
     count = sum(node.capacity.gpus for node in look.nodes)
-    seats = [seat for one in look.looks.values() for seat in one.seats]
+    seats = [seat for status in look.utilization.values() for seat in status.seats]
     if not seats:
         return show_count(count, "GPU") if count else ""
     return f"{sum(not seat.taken for seat in seats)} of {show_count(count, 'GPU')} free"
 
 
-def _line(look: FarmLook) -> str:
+def _line(look: FarmStatus) -> str:
     if not look.waiting:
         return "nobody waits"
     own = [_place(one) for one in look.queue]
     return f"{show_count(look.waiting, 'deployment')} waiting there" + (f" ({', '.join(own)})" if own else "")
 
 
-def _place(one: Queued) -> str:
-    behind = f"{one.deployment} behind {one.before}" if one.before else f"{one.deployment} next"
+def _place(one: QueuedDeployment) -> str:
+    behind = f"{one.deployment} behind {one.position}" if one.position else f"{one.deployment} next"
     return behind if one.seconds is None else f"{behind}: {roughly(one.seconds)}"
 
 
-def way_words(way: Way | None) -> str:
+def route_text(way: Route | None) -> str:
     """`80 MiB/s there, 92 MiB/s back, round trip 2 ms`."""
     if way is None:
         return "the way there is not measured yet"
     trip = way.round_trip_seconds
-    told = [*_paces(Paces(there=way.there, back=way.back)), *_others(way)]
-    return ", ".join(told if trip is None else [*told, f"round trip {show_seconds(trip)}"])
+    texts = [*_rate_texts(TransferRates(upload=way.upload, download=way.download)), *_others(way)]
+    return ", ".join(texts if trip is None else [*texts, f"round trip {show_seconds(trip)}"])
 
 
-def _paces(paces: Paces) -> list[str]:
-    return [_pace(paces.there, "there"), _pace(paces.back, "back")]
+def _rate_texts(paces: TransferRates) -> list[str]:
+    return [_rate_text(paces.upload, "there"), _rate_text(paces.download, "back")]
 
 
-def _others(way: Way) -> list[str]:
-    return [f"by {name}: {', '.join(_paces(one))}" for name, one in sorted(way.others.items())]
+def _others(way: Route) -> list[str]:
+    return [f"by {name}: {', '.join(_rate_texts(one))}" for name, one in sorted(way.others.items())]
 
 
-def _pace(pace: Pace | None, direction: str) -> str:
+def _rate_text(pace: TransferRate | None, direction: str) -> str:
     if pace is None:
         return f"{direction} not measured yet"
     return f"{show_bytes(pace.bytes_per_second)}/s {direction}" + ("" if pace.transfers else " by a probe")
 
 
-def carriage_words(carriage: Carriage) -> str:
+def transfers_text(carriage: AttemptTransfers) -> str:
     """`75 MiB there in 7.5 s (25% was there), 1 MiB back in 500 ms`."""
-    share = carriage.there.reused_share
-    there = f" ({share:.0%} was there)" if share else ""
-    return f"{_crossing(carriage.there, 'there')}{there}, {_crossing(carriage.back, 'back')}"
+    share = carriage.upload.reused_share
+    message = f" ({share:.0%} was there)" if share else ""
+    return f"{_transfer_text(carriage.upload, 'there')}{message}, {_transfer_text(carriage.download, 'back')}"
 
 
-def _crossing(one: Crossing, direction: str) -> str:
-    took = f" in {show_seconds(one.seconds)}" if one.carried_bytes else ""
-    return f"{show_bytes(one.carried_bytes)} {direction}{took}"
+def _transfer_text(one: Transfer, direction: str) -> str:
+    took = f" in {show_seconds(one.seconds)}" if one.transferred_bytes else ""
+    return f"{show_bytes(one.transferred_bytes)} {direction}{took}"
 
 
-def seat_words(seats: Sequence[Seat]) -> list[str]:
+def gpu_slot_texts(seats: Sequence[GpuSlot]) -> list[str]:
     """`0 trainer-1`, `1 free`, `2 taken`; of one that is shared `0 trainer-1, 3 x free`."""
     gpus: dict[int, Counter[str]] = {}
     for seat in seats:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from gridmill.cli.format import job_line
-from gridmill.cli.session import Interrupts, say
+from gridmill.cli.session import InterruptHandler, print_error
 from gridmill.domain.environment_build import is_building
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.states import JobState
@@ -20,7 +20,7 @@ _BUILDING_SECONDS = 2.0
 """The shortest time between two lines on the progress of an environment."""
 
 
-class Lines:
+class StateChangeLines:
     """A line for each change of state, on standard error."""
 
     def __enter__(self) -> Callable[[Tick], None]:
@@ -39,7 +39,7 @@ class Lines:
             at, before = self._building.get(job.job.id, (-_BUILDING_SECONDS, ""))
             if note != before and now - at >= _BUILDING_SECONDS:
                 self._building[job.job.id] = now, note
-                say(f"{time.strftime('%H:%M:%S')} {job.job.job.name}: {note}")
+                print_error(f"{time.strftime('%H:%M:%S')} {job.job.job.name}: {note}")
 
     def show(self, tick: Tick) -> None:
         """Say what changed; a wait that is over already, and has nothing to say, is not worth a line."""
@@ -52,7 +52,9 @@ class Lines:
             if not job and state == JobState.WAITING and not message:  # a part, which is placed soon
                 continue
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-            say(f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}")
+            print_error(
+                f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}"
+            )
         self._show_building(tick.view)
 
 
@@ -68,7 +70,7 @@ def _run_line(event: Event, state: str, message: str) -> str:
 def display() -> AbstractContextManager[Callable[[Tick], None]]:
     """What suits where standard error goes."""
     if not sys.stderr.isatty():
-        return Lines()
+        return StateChangeLines()
     from gridmill.cli.live import LiveTable
 
     return LiveTable()
@@ -77,7 +79,7 @@ def display() -> AbstractContextManager[Callable[[Tick], None]]:
 def follow(
     client: Client,
     run_id: str,
-    interrupts: Interrupts,
+    interrupts: InterruptHandler,
     *,
     after: str = "",
     quiet: bool = False,
@@ -95,9 +97,9 @@ def follow(
                     raise
                 interrupts.lose_terminal()
             on_tick()
-            if interrupts.asked and not stopping:
+            if interrupts.requested and not stopping:
                 stopping = True
-                say(f"stopping {run_id} ... (Ctrl-C again quits at once)")
+                print_error(f"stopping {run_id} ... (Ctrl-C again quits at once)")
                 client.stop(run_id)
     return tick.view
 

@@ -152,9 +152,9 @@ JOBS = ("job", "state", "on", "progress", "time", "memory", "")
 
 def job_row(view: JobView, now: float) -> tuple[str, ...]:
     """How a job stands, its newest metrics last, after what it waits for."""
-    said = "; ".join(filter(None, (remark(view), latest_metric(view))))
-    told = (view.job.job.name, state_of(view), place(view), progress(view))
-    return (*told, elapsed(view, now), memory(view), said)
+    remarks = "; ".join(filter(None, (remark(view), latest_metric(view))))
+    cells = (view.job.job.name, state_of(view), place(view), progress(view))
+    return (*cells, elapsed(view, now), memory(view), remarks)
 
 
 def counts(view: RunView) -> str:
@@ -167,13 +167,17 @@ def counts(view: RunView) -> str:
 
 def critical_line(view: RunView, now: float) -> str:
     """`critical path: load 3 s, train 40 s; may take longer: plot by 12 s`; empty without branches."""
-    found = critical_path([job.job for job in view.jobs], now)
-    if not found.branches:
+    critical = critical_path([job.job for job in view.jobs], now)
+    if not critical.branches:
         return ""
     names = {job.job.id: job.job.job.name for job in view.jobs}
-    spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in found.slack.items() if slack > 0]
-    steps = [f"{names[key]} {show_seconds(found.seconds[key])}" for key in found.path if found.seconds[key]]
-    unsure = "" if found.known else " (as far as times are known)"
+    spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in critical.slack.items() if slack > 0]
+    steps = [
+        f"{names[key]} {show_seconds(critical.seconds[key])}"
+        for key in critical.path
+        if critical.seconds[key]
+    ]
+    unsure = "" if critical.known else " (as far as times are known)"
     return f"critical path: {', '.join(steps)}{unsure}; may take longer: {', '.join(spare[:5])}"
 
 

@@ -73,7 +73,7 @@ jobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class InitResult:
     """What `--json` prints: the pipeline's name, and the files that were written."""
 
     pipeline: str
@@ -89,7 +89,7 @@ def init(
     """Write a small working pipeline with its own data. Existing files are never overwritten."""
     write_example(folder)
     if json:
-        return emit(Written(pipeline=name_of(folder), files=(str(folder / PIPELINE), str(folder / DATA))))
+        return emit(InitResult(pipeline=name_of(folder), files=(str(folder / PIPELINE), str(folder / DATA))))
     print(f"{folder / PIPELINE}: a commented example; its data is in {folder / DATA}")
     print("next:")
     if folder != Path():
@@ -99,10 +99,10 @@ def init(
 
 def write_example(folder: Path) -> None:
     """The pipeline and its data. Raises ConflictError where one of them is there, StorageError."""
-    there = [name for name in (PIPELINE, DATA) if (folder / name).exists()]
-    if there:
+    existing = [name for name in (PIPELINE, DATA) if (folder / name).exists()]
+    if existing:
         raise ConflictError(
-            f"{', '.join(there)} exist{'s' * (len(there) == 1)} already",
+            f"{', '.join(existing)} exist{'s' * (len(existing) == 1)} already",
             hint="Name another folder: gridmill init FOLDER.",
             place=str(folder),
         )

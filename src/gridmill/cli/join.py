@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.session import Interrupts, Json, emit, host_of, say, settings_of
+from gridmill.cli.session import InterruptHandler, Json, emit, host_of, print_error, settings_of
 from gridmill.domain.amounts import MIB, parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
-from gridmill.domain.idle import IdleRules, Presence, is_idle, note, spare_bytes
+from gridmill.domain.idle import IdleRules, OwnerPresence, is_idle, note, spare_bytes
 from gridmill.domain.naming import read_address
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.ports.host import GRID_PORT, JoinedNode, Provider
@@ -59,9 +59,9 @@ def join(
     given = read_memory(memory, machine.memory_bytes())
     given_cpus = read_cpus(cpus, os.cpu_count() or 1)
     rules = read_rules(idle_only, idle_after, hours)
-    patience = Patience(parse_seconds(wait))
+    patience = JoinRetryLimit(parse_seconds(wait))
     secret = _read_token(token, settings_of(context).token)
-    with machine.claim(folder), Interrupts() as interrupts:
+    with machine.claim(folder), InterruptHandler() as interrupts:
         membership = Membership(
             machine,
             folder,
@@ -70,17 +70,17 @@ def join(
             given_cpus,
             given,
             behind=idle_only,
-            tell=emit if json else _say,
+            tell=emit if json else _print_state,
         )
         try:
-            _stay(membership, rules, interrupts, patience)
+            _stay_joined(membership, rules, interrupts, patience)
         finally:
             membership.leave()
 
 
-def _say(told: dict[str, str]) -> None:
+def _print_state(told: dict[str, str]) -> None:
     at, why = told.get("at", ""), told.get("why", "")
-    say(f"{told['state']}{f' at {at}' if at else ''}{f': {why}' if why else ''}")
+    print_error(f"{told['state']}{f' at {at}' if at else ''}{f': {why}' if why else ''}")
 
 
 class Membership:
@@ -102,16 +102,16 @@ class Membership:
         self._folder, self._address, self._token = folder, address, token
         self._cpus, self._memory = cpus, memory
         self._behind = behind
-        self.tell = tell
+        self.print_state = tell
         self._node: JoinedNode | None = None
         self.joined = False
 
     @property
-    def stands(self) -> bool:
+    def is_active(self) -> bool:
         """Whether this machine is a node now."""
         return self._node is not None and self._node.up
 
-    def enter(self, interrupts: Interrupts) -> None:
+    def enter(self, interrupts: InterruptHandler) -> None:
         """Raises what Provider.join raises; nothing runs then."""
         self.leave()
         self._node = self.machine.join(
@@ -123,12 +123,12 @@ class Membership:
             behind=self._behind,
         )
         try:
-            self._node.wait_until_up(lambda: _end_if_asked(interrupts))
+            self._node.wait_until_up(lambda: _exit_if_interrupted(interrupts))
         except GridmillError:
             self.leave()
             raise
         self.joined = True
-        self.tell({"state": "joined the grid", "at": self._address})
+        self.print_state({"state": "joined the grid", "at": self._address})
 
     def _to_give(self) -> int:
         """Of a machine that has an owner, no more than the owner leaves just now."""
@@ -144,12 +144,12 @@ class Membership:
             node.leave()
 
 
-def _end_if_asked(interrupts: Interrupts) -> None:
-    if interrupts.asked:
+def _exit_if_interrupted(interrupts: InterruptHandler) -> None:
+    if interrupts.requested:
         raise typer.Exit
 
 
-class Patience:
+class JoinRetryLimit:
     """How long a grid that cannot be reached is tried again before it was joined once: `seconds` from the
     first time that it failed."""
 
@@ -168,35 +168,37 @@ class Patience:
         ) from error
 
 
-def _stay(
-    membership: Membership, rules: IdleRules | None, interrupts: Interrupts, patience: Patience
+def _stay_joined(
+    membership: Membership, rules: IdleRules | None, interrupts: InterruptHandler, patience: JoinRetryLimit
 ) -> None:
     """Until Ctrl-C. A grid that is away for a while is joined again."""
-    presence = Presence(seen=time.monotonic())
+    presence = OwnerPresence(seen=time.monotonic())
     machine = membership.machine
     if rules is not None:
         machine.seconds_since_input()
         if why_blind := machine.why_blind():
-            membership.tell({"state": "not all is seen", "why": why_blind})
-    told = ""
-    while not interrupts.asked:
+            membership.print_state({"state": "not all is seen", "why": why_blind})
+    message = ""
+    while not interrupts.requested:
         wanted, why = True, ""
         if rules is not None:
-            presence, wanted, why = _looked(presence, rules, membership.stands, machine)
-        elif membership.stands:
+            presence, wanted, why = _looked(presence, rules, membership.is_active, machine)
+        elif membership.is_active:
             time.sleep(_LOOK_SECONDS)
-        if wanted and not membership.stands:
-            told = _entered(membership, interrupts, patience, told)
+        if wanted and not membership.is_active:
+            message = _entered(membership, interrupts, patience, message)
             continue
-        if not wanted and membership.stands:
+        if not wanted and membership.is_active:
             membership.leave()
-            membership.tell({"state": "given back to its owner", "why": why})
-        elif why and why.partition(";")[0] != told:
-            membership.tell({"state": "not given", "why": why})
-        told = why.partition(";")[0]
+            membership.print_state({"state": "given back to its owner", "why": why})
+        elif why and why.partition(";")[0] != message:
+            membership.print_state({"state": "not given", "why": why})
+        message = why.partition(";")[0]
 
 
-def _entered(membership: Membership, interrupts: Interrupts, patience: Patience, told: str) -> str:
+def _entered(
+    membership: Membership, interrupts: InterruptHandler, patience: JoinRetryLimit, told: str
+) -> str:
     """What was told last. A grid that is away is waited for: as long as `patience` has it, or for ever where
     it was joined once. Raises InputError, UnavailableError."""
     try:
@@ -204,15 +206,15 @@ def _entered(membership: Membership, interrupts: Interrupts, patience: Patience,
     except UnavailableError as error:
         why = error.message if membership.joined else patience.after(error, time.monotonic())
         if told != why:
-            membership.tell({"state": "the grid is away", "why": why})
+            membership.print_state({"state": "the grid is away", "why": why})
         time.sleep(_LOOK_SECONDS)
         return why
     return ""
 
 
 def _looked(
-    presence: Presence, rules: IdleRules, given: bool, machine: Provider
-) -> tuple[Presence, bool, str]:
+    presence: OwnerPresence, rules: IdleRules, given: bool, machine: Provider
+) -> tuple[OwnerPresence, bool, str]:
     look = machine.look(_LOOK_SECONDS)
     now = time.monotonic()
     after = note(

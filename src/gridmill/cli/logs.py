@@ -10,7 +10,7 @@ import typer
 
 from gridmill.cli.completion import complete_run_jobs, complete_runs
 from gridmill.cli.format import newest
-from gridmill.cli.session import Json, emit, say, session
+from gridmill.cli.session import Json, emit, print_error, session
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.run_failures import reason
 from gridmill.domain.states import JobState
@@ -51,7 +51,7 @@ def logs(
         for line in _last(_lines(events, prefixed=job is None), None if follow else tail):
             sys.stdout.write(line)
             sys.stdout.flush()
-        _say_failures(client, run, job)
+        _print_failures(client, run, job)
 
 
 def _earlier(client: Client, run: str, job: str | None) -> Iterator[Event]:
@@ -63,18 +63,20 @@ def _earlier(client: Client, run: str, job: str | None) -> Iterator[Event]:
             try:
                 logs = [one for one in client.events(maker, name) if one.type == EventType.LOG]
             except NotFoundError:
-                say(f"{name} is unchanged; run {maker}, which made its version, is not recorded any more")
+                print_error(
+                    f"{name} is unchanged; run {maker}, which made its version, is not recorded any more"
+                )
                 continue
             written = "this is its log" if logs else "it wrote nothing, or its log was deleted"
-            say(f"{name} is unchanged; run {maker} made its version: {written}")
+            print_error(f"{name} is unchanged; run {maker} made its version: {written}")
             yield from logs
 
 
-def _say_failures(client: Client, run: str, job: str | None) -> None:
+def _print_failures(client: Client, run: str, job: str | None) -> None:
     """What Gridmill itself has to say of jobs that failed: they may have written nothing."""
     for view in client.status(run).jobs:
         if view.job.state == JobState.FAILED and job in (None, view.job.job.name):
-            say(f"{view.job.job.name} failed: {reason(view, newest(view))}")
+            print_error(f"{view.job.job.name} failed: {reason(view, newest(view))}")
 
 
 def _lines(events: Iterable[Event], *, prefixed: bool) -> Iterator[str]:

@@ -8,12 +8,12 @@ import typer
 
 from gridmill.cli.format import amounts, moment
 from gridmill.cli.parameters import Adopt, File, Set, read_set
-from gridmill.cli.session import Json, console, emit, say, session
+from gridmill.cli.session import Json, console, emit, print_error, session
 from gridmill.cli.tables import FittedTable
 from gridmill.domain.amounts import show_bytes, show_count, show_seconds
 from gridmill.domain.job import REMARKS
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.resource import Alternative, Resource, told, travel_lines
+from gridmill.domain.resource import Resource, ResourceAlternative, alternative_text, transfer_lines
 from gridmill.domain.site import Site
 from gridmill.domain.views import DryRun, PlannedJob, ScheduleView
 from gridmill.errors import TABLE, ConflictError, InputError
@@ -31,7 +31,7 @@ FileOption = Annotated[
 def plan(context: typer.Context, file: File, set: Set = None, json: Json = False) -> None:
     """Show what a run would do: sizes and why, order, expected memory and time. Nothing starts."""
     with session(context, reading=True) as client:
-        made = client.plan(client.prepare(file, read_set(set or ()), note=say))
+        made = client.plan(client.prepare(file, read_set(set or ()), note=print_error))
     emit(made) if json else show_plan(made)
     if made.conflict:
         raise typer.Exit(TABLE[ConflictError.code].exit_code)
@@ -76,15 +76,15 @@ def place_lines(job: PlannedJob) -> tuple[str, ...]:
     """Where it goes and why, and what is carried there and back."""
     if job.unchanged:
         return ()
-    alone = Alternative(
+    alone = ResourceAlternative(
         resource=job.resource,
         site=job.site,
         label=job.site,
         run_seconds=job.sizing.expected_seconds,
-        travel=job.travel,
+        transfer=job.transfer,
     )
-    where = job.choice or (told(alone) if job.travel is not None else "")
-    return ((where,) if where else ()) + (travel_lines(job.travel, job.site) if job.travel else ())
+    where = job.choice or (alternative_text(alone) if job.transfer is not None else "")
+    return ((where,) if where else ()) + (transfer_lines(job.transfer, job.site) if job.transfer else ())
 
 
 def _row(job: PlannedJob) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import typer
 from gridmill.cli.completion import complete_names, complete_nouns
 from gridmill.cli.session import Json, emit, session
 from gridmill.domain.amounts import show_bytes, show_count
-from gridmill.domain.views import Removal
+from gridmill.domain.views import RemovalPreview
 from gridmill.errors import InputError
 from gridmill.sdk.lookup import ARTIFACTS, REMOVED, Noun, find_noun, read_noun, remove_noun
 
@@ -86,12 +86,12 @@ def _remove_versions(
             plan = client.remove_artifact(name, force=force)
     if as_json:
         return emit(plan if dry_run else {"removed": name, "versions": plan.versions})
-    return print("\n".join(_told(plan, "would be removed" if dry_run else "removed")))
+    return print("\n".join(_removal_lines(plan, "would be removed" if dry_run else "removed")))
 
 
-def _told(plan: Removal, verb: str) -> list[str]:
+def _removal_lines(plan: RemovalPreview, verb: str) -> list[str]:
     listed = ", ".join(reversed(plan.versions))
-    if plan.gone:
+    if plan.already_removed:
         return [f"removed before: {listed}"]
     lines = [f"{show_count(len(plan.versions), 'version')} {verb}, {show_bytes(plan.size_bytes)}: {listed}"]
     if plan.aliases:

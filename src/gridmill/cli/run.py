@@ -20,7 +20,16 @@ from gridmill.cli.completion import complete_jobs, complete_runs
 from gridmill.cli.follow import follow
 from gridmill.cli.format import NODES, counts, elapsed, newest, node_rows, reason_lines
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
-from gridmill.cli.session import Interrupts, Json, emit, say, session, show_table, tell, want_one_that_stays
+from gridmill.cli.session import (
+    InterruptHandler,
+    Json,
+    emit,
+    print_error,
+    print_sentence,
+    require_permanent_node,
+    session,
+    show_table,
+)
 from gridmill.cli.up import down
 from gridmill.domain.amounts import show_bytes, show_number, show_seconds
 from gridmill.domain.comparison import best_models
@@ -51,23 +60,23 @@ def summarise(client: Client, view: RunView) -> None:
             print(f"\n{job.job.job.name} on each node")
             show_table(NODES, rows, folded=NODES[-1:])
     for line in reason_lines(view, _REASONS):
-        tell(line)
-    tell(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
+        print_sentence(line)
+    print_sentence(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
     for remark in (remark for job in view.jobs for one in job.artifacts for remark in remarks_of(one)):
-        tell(remark.line)
+        print_sentence(remark.line)
     for best, name, of in best_models(artifact for job in view.jobs for artifact in job.artifacts):
-        tell(f"best model{of}: {best.id} ({name} {show_number(best.output.metrics[name])})")
+        print_sentence(f"best model{of}: {best.id} ({name} {show_number(best.output.metrics[name])})")
     failed = failed_jobs(view)
     for job in failed[:_FAILED_SHOWN]:
         explain(client, view, job)
     if len(failed) > _FAILED_SHOWN:
         print(f"\nand {len(failed) - _FAILED_SHOWN} more: gridmill show run {view.run.id}")
     if view.run.state != RunState.SUCCEEDED:
-        tell(next_step(view))
+        print_sentence(next_step(view))
     try:
         print(f"report: {client.report(view.run.id)}", flush=True)
     except GridmillError as error:
-        say(f"there is no report: {error}")
+        print_error(f"there is no report: {error}")
 
 
 def _row(view: JobView) -> tuple[str, ...]:
@@ -91,11 +100,11 @@ def explain(client: Client, view: RunView, failed: JobView) -> None:
     """A failed job: what happened, the end of its log, what to do, and where there is more."""
     name, attempt = failed.job.job.name, at_fault(failed)
     typer.secho(f"\n{name} failed", bold=True, fg=typer.colors.RED, nl=False)
-    tell(f": {reason(failed, attempt)}")
+    print_sentence(f": {reason(failed, attempt)}")
     for line in deque(telling(failed, client.logs(view.run.id, name)), maxlen=_TAIL):
         print(f"  | {line}")
     if attempt is not None and attempt.hint:
-        tell(attempt.hint, "  ")
+        print_sentence(attempt.hint, "  ")
     print(f"  more: gridmill logs {view.run.id} {name}")
 
 
@@ -112,7 +121,7 @@ RunName = Annotated[
 ]
 
 
-class Started(StrEnum):
+class Startable(StrEnum):
     """What can be started."""
 
     RUN = "run"
@@ -138,10 +147,10 @@ def run(
     """
 
     def begin(client: Client, *, wait: bool) -> RunView:
-        pipeline = client.prepare(file, read_set(set or ()), note=say)
+        pipeline = client.prepare(file, read_set(set or ()), note=print_error)
         if pipeline.schedules and not is_name(file):
             texts = ", ".join(spec.text for spec in pipeline.schedules.values())
-            say(
+            print_error(
                 f"this runs it once: its schedule ({texts}) needs `gridmill up` and "
                 f"`gridmill apply -f {file}`"
             )
@@ -162,7 +171,7 @@ def _import_ahead() -> None:
 def start(
     context: typer.Context,
     noun: Annotated[
-        Started,
+        Startable,
         typer.Argument(
             metavar="NOUN", help="run, schedule, or backfill (see `gridmill backfill`).", show_default=False
         ),
@@ -180,9 +189,9 @@ def start(
     """Start a run (the same as run), let a paused schedule go on, or run a pipeline over a range of time,
     chunk by chunk (the same as backfill, with its options).
     """
-    if noun == Started.BACKFILL:
+    if noun == Startable.BACKFILL:
         raise InputError("options of a backfill stand behind it", hint=f"gridmill start backfill {what} ...")
-    if noun == Started.RUN:
+    if noun == Startable.RUN:
         return run(context, what, set, force, only, adopt, detach, json)
     with session(context) as client:
         view = client.start_schedule(str(what))
@@ -223,9 +232,9 @@ def stop(
         return down(context, all, json)
     if all:
         raise InputError("--all is for the control node, without a name", hint="gridmill stop --all")
-    if words[0] == Started.BACKFILL and len(words) == 2:
+    if words[0] == Startable.BACKFILL and len(words) == 2:
         return stop_backfill(context, words[1], json)
-    if words[0] == Started.SCHEDULE and len(words) == 2:
+    if words[0] == Startable.SCHEDULE and len(words) == 2:
         return _pause(context, words[1], json)
     names = words[1:] if words[0] == "run" else words
     if not 1 <= len(names) <= 2:
@@ -256,14 +265,14 @@ def _run(
 ) -> None:
     with session(context, embed=not detach) as client:
         if detach:
-            want_one_that_stays(client)
+            require_permanent_node(client)
             return _started(begin(client, wait=False), as_json)
-        with Interrupts() as interrupts:
+        with InterruptHandler() as interrupts:
             after = client.newest_event(client.status(again).run.id) if again else ""
             view = begin(client, wait=True)  # what shows it is imported while the first pod comes up
             view = _to_the_end(client, view, interrupts, after)
             client.release()
-            interrupted = interrupts.asked
+            interrupted = interrupts.requested
         emit(view) if as_json else summarise(client, view)
     return _leave(view, interrupted=interrupted)
 
@@ -272,14 +281,16 @@ def _started(view: RunView, as_json: bool) -> None:
     if as_json:
         return emit(view)
     print(view.run.id)
-    return say(f"started; follow it with: gridmill status {view.run.id} --watch")
+    return print_error(f"started; follow it with: gridmill status {view.run.id} --watch")
 
 
-def _to_the_end(client: Client, view: RunView, interrupts: Interrupts, after: str) -> RunView:
+def _to_the_end(client: Client, view: RunView, interrupts: InterruptHandler, after: str) -> RunView:
     try:
         return follow(client, view.run.id, interrupts, after=after)
     except KeyboardInterrupt:
-        say(f"quit at once; its jobs may still be ending. `gridmill resume {view.run.id}` continues it.")
+        print_error(
+            f"quit at once; its jobs may still be ending. `gridmill resume {view.run.id}` continues it."
+        )
         sys.stdout.flush()
         os._exit(
             TABLE[InterruptedRunError.code].exit_code

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupts:
-    """Within it, `asked` turns true at the first signal; the second raises KeyboardInterrupt."""
+class InterruptHandler:
+    """Within it, `requested` turns true at the first signal; the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._terminals = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
         self._before: dict[int, Any] = {}
 
@@ -57,13 +57,13 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             self.lose_terminal()
-        elif self.asked:
+        elif self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
     def lose_terminal(self) -> None:
         """The terminal is gone: writing to it fails, and the run must still be stopped in good order."""
-        self.asked = True
+        self.requested = True
         nobody = os.open(os.devnull, os.O_WRONLY)
         for terminal in self._terminals:
             os.dup2(nobody, terminal)
@@ -80,14 +80,14 @@ TIMES: Mapping[str, frozenset[str]] = {
     "Deployment": frozenset({"created", "idle_since"}),
     "Event": frozenset({"time"}),
     "JobRun": frozenset({"not_before", "ready", "started", "ended"}),
-    "LoadTask": frozenset({"loaded", "looked", "following"}),
+    "LoadTask": frozenset({"loaded", "checked", "following"}),
     "Pod": frozenset({"began", "ends"}),
     "Project": frozenset({"used_at"}),
     "Run": frozenset({"created", "started", "ended", "due"}),
     "Schedule": frozenset({"since", "done"}),
     "ScheduleView": frozenset({"next"}),
-    "SourceLine": frozenset({"added", "heard"}),
-    "Told": frozenset({"began", "ended"}),
+    "TenantView": frozenset({"added", "last_contact"}),
+    "PartReport": frozenset({"began", "ended"}),
 }
 """The fields of each record class that are Unix times. (Keyed by name, so that the class need not be
 imported.)"""
@@ -97,8 +97,8 @@ def with_times(value: Any) -> Any:  # noqa: ANN401  any part of a noun
     """The value as dicts, lists and scalars, with its times as text; a time that is not known is null."""
     if is_dataclass(value):
         times = TIMES.get(type(value).__name__, frozenset())
-        found = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
-        return {name: _time(part) if name in times else with_times(part) for name, part in found}
+        values = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
+        return {name: _time(part) if name in times else with_times(part) for name, part in values}
     if isinstance(value, Mapping):
         return {key: with_times(part) for key, part in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -138,7 +138,7 @@ def session(context: typer.Context, *, embed: bool = True, reading: bool = False
         yield client
 
 
-def want_one_that_stays(client: Client) -> None:
+def require_permanent_node(client: Client) -> None:
     """Raises UnavailableError where the control node ends with its clients: nobody would see to what they
     leave."""
     if client.control().embedded:
@@ -165,7 +165,7 @@ def emit(noun: object) -> None:
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
+def print_error(text: str) -> None:
     """A message on standard error."""
     print(text, file=sys.stderr, flush=True)
 
@@ -194,7 +194,7 @@ def show_table(
     return print(columns(head, rows))
 
 
-def tell(text: str, indent: str = "") -> None:
+def print_sentence(text: str, indent: str = "") -> None:
     """Print a sentence to standard output; on a screen it is folded between words, never within a path."""
     if sys.stdout.isatty():
         width = max(20, get_terminal_size().columns)

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gridmill.cli.completion import complete_names, complete_nouns, complete_pipelines, complete_states
-from gridmill.cli.configure import stands_for
+from gridmill.cli.configure import alias_target
 from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
 from gridmill.cli.format import amounts, in_use, moment, scalar, whose
 from gridmill.cli.render import run_table
@@ -77,12 +77,14 @@ def read_states(noun: Noun | None, words: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _read(kind: type[StrEnum], word: str) -> StrEnum:
-    known = [state.value for state in kind]
-    if word in known:
+    state_names = [state.value for state in kind]
+    if word in state_names:
         return kind(word)
-    near = [_MEANT[word]] if kind is RunState and word in _MEANT else get_close_matches(word, known, n=1)
+    near = (
+        [_MEANT[word]] if kind is RunState and word in _MEANT else get_close_matches(word, state_names, n=1)
+    )
     meant = f"; did you mean {str(near[0])!r}?" if near else ""
-    raise InputError(f"{word!r} is not a state{meant}", hint=f"The states are {', '.join(known)}.")
+    raise InputError(f"{word!r} is not a state{meant}", hint=f"The states are {', '.join(state_names)}.")
 
 
 def listed(
@@ -90,13 +92,13 @@ def listed(
 ) -> tuple[tuple[Any, ...], str]:
     """Those to show, and a line about those that are left out. Raises InputError."""
     if noun == Noun.RUN:
-        found = iter(Listing(partial(grid.runs, pipeline=pipeline, states=states)))
+        records = iter(Listing(partial(grid.runs, pipeline=pipeline, states=states)))
     elif pipeline is not None:
         raise InputError("--pipeline is for runs")
     else:
-        found = (one for one in list_nouns(grid, noun) if not states or one.state in states)
-    shown = tuple(islice(found, limit))
-    more = sum(1 for _ in islice(found, _MOST_COUNTED + 1))
+        records = (one for one in list_nouns(grid, noun) if not states or one.state in states)
+    shown = tuple(islice(records, limit))
+    more = sum(1 for _ in islice(records, _MOST_COUNTED + 1))
     return shown, _left_out(noun, len(shown), more) if more else ""
 
 
@@ -107,7 +109,7 @@ def _left_out(noun: Noun, shown: int, more: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class PipelineWithRun:
     """A pipeline with its newest run; None where it was applied and never run, or its runs were deleted."""
 
     pipeline: Pipeline
@@ -125,7 +127,7 @@ def last_run(grid: Grid, pipeline: str) -> Run | None:
     return next(iter(grid.runs(limit=1, pipeline=pipeline).items), None)
 
 
-def pipeline_row(known: Known) -> tuple[object, ...]:
+def pipeline_row(known: PipelineWithRun) -> tuple[object, ...]:
     """A pipeline's cells."""
     one, last = known.pipeline, known.last
     ran = "" if last is None else f"{last.id} {last.state}, {moment(last.created)}"
@@ -212,9 +214,9 @@ def show(
         raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
     with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
         found = find_noun(client.grid, kind, "/".join(name or ()))
-        told = client.version(found.id) if isinstance(found, Artifact) else found
-        known = client.list_alterations(found.name) if isinstance(found, Artifact) else ()
-        altered = [change for one in known for change in one.changes]
+        described = client.version(found.id) if isinstance(found, Artifact) else found
+        alterations = client.list_alterations(found.name) if isinstance(found, Artifact) else ()
+        altered = [change for one in alterations for change in one.changes]
     if rejects:
         show_rejects(found, as_json=json)
     elif trials:
@@ -224,7 +226,7 @@ def show(
     elif isinstance(found, RunView):
         show_text(run_table(found, time.time()))
     else:
-        show_text(describe(told))
+        show_text(describe(described))
         for change in altered:
             print(f"altered: {change}")
 
@@ -273,14 +275,16 @@ def list_all(
         kind = read_noun(noun)
         if limit is None and not (all or json) and (kind == Noun.RUN or kind in ARTIFACTS):
             limit = RECENT
-        found, left_out = listed(client.grid, kind, states, pipeline, limit)
+        nouns, left_out = listed(client.grid, kind, states, pipeline, limit)
         if kind == Noun.PIPELINE:
-            found = tuple(Known(pipeline=one, last=last_run(client.grid, one.name)) for one in found)
-        names = {} if json or kind not in ARTIFACTS else _names(client.grid, found)
+            nouns = tuple(
+                PipelineWithRun(pipeline=one, last=last_run(client.grid, one.name)) for one in nouns
+            )
+        names = {} if json or kind not in ARTIFACTS else _names(client.grid, nouns)
     if json:
-        emit([one.fields() for one in found] if kind == Noun.PIPELINE else found)
+        emit([one.fields() for one in nouns] if kind == Noun.PIPELINE else nouns)
     else:
-        _tabulate(kind, found, names)
+        _tabulate(kind, nouns, names)
     if left_out:
         console(error=True).print(left_out, markup=False)
 
@@ -353,11 +357,11 @@ def _run_row(run: Run) -> tuple[object, ...]:
 
 def _resource_row(resource: Resource) -> tuple[object, ...]:
     size = resource.size
-    asked = [f"{size.rows} rows"] if size and size.rows else []
-    asked += [f"{resource.cpus:g} CPU{'' if resource.cpus == 1 else 's'}"] if resource.cpus else []
-    asked += [show_bytes(resource.memory_bytes)] if resource.memory_bytes else []
-    asked += [show_count(resource.gpus, "GPU")] if resource.gpus else []
-    wanted = ", ".join(asked) or "sized by its jobs"
+    requested = [f"{size.rows} rows"] if size and size.rows else []
+    requested += [f"{resource.cpus:g} CPU{'' if resource.cpus == 1 else 's'}"] if resource.cpus else []
+    requested += [show_bytes(resource.memory_bytes)] if resource.memory_bytes else []
+    requested += [show_count(resource.gpus, "GPU")] if resource.gpus else []
+    wanted = ", ".join(requested) or "sized by its jobs"
     keep = "" if resource.keep_seconds is None else show_seconds(resource.keep_seconds)
     return resource.name, resource.type, resource.site, wanted, keep, ", ".join(resource.jobs)
 
@@ -418,7 +422,7 @@ _TABLES: Mapping[Noun, _Table] = {
     ),
     Noun.ALIAS: (
         ("alias", "stands for", "set"),
-        lambda one: (one.id, stands_for(one), moment(one.changed)),
+        lambda one: (one.id, alias_target(one), moment(one.changed)),
     ),
     Noun.SCHEDULE: (
         ("schedule", "when", "next", "runs", "unchanged", "skipped", "last run", ""),

@@ -6,21 +6,21 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.farm_status import seat_words
+from gridmill.cli.farm_status import gpu_slot_texts
 from gridmill.cli.format import amounts
 from gridmill.cli.session import Json, console, emit, host_of, session, settings_of
-from gridmill.cli.session import say as tell
+from gridmill.cli.session import print_error as tell
 from gridmill.cli.tables import table
 from gridmill.domain.amounts import GIB, Amounts, show_count
 from gridmill.domain.naming import check_name
-from gridmill.domain.site import NodeLook, NodeView, Site, SiteKind
+from gridmill.domain.site import NodeUtilization, NodeView, Site, SiteKind
 from gridmill.errors import ConflictError, InputError
 from gridmill.ports.host import Host
 from gridmill.sdk.client import Client
 from gridmill.settings import Settings
 
 
-class Added(StrEnum):
+class Addable(StrEnum):
     """What can be added."""
 
     SITE = "site"
@@ -61,7 +61,7 @@ Endpoint = Annotated[
 
 def add(
     context: typer.Context,
-    what: Annotated[Added, typer.Argument(metavar="NOUN", help="site or cluster.", show_default=False)],
+    what: Annotated[Addable, typer.Argument(metavar="NOUN", help="site or cluster.", show_default=False)],
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="What jobs call it (`at: NAME`).", show_default=False)
     ],
@@ -98,14 +98,14 @@ def add(
     gridmill add cluster gpu-farm --controller 10.1.0.7:8700 --join FINGERPRINT:SECRET
     """
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
-    if what == Added.CLUSTER:
+    if what == Addable.CLUSTER:
         host = host_of(context)
         site = _cluster(host, name, kind, controller, address, settings)
         with session(context) as client:
-            return say(client.add_site(_joined(host, settings_of(context), client, site, join)), json)
+            return print_site(client.add_site(_joined(host, settings_of(context), client, site, join)), json)
     site = Site(name=name, kind=_kind(kind, controller, join), address=address, settings=settings)
     with session(context) as client:
-        return say(client.add_site(site), json)
+        return print_site(client.add_site(site), json)
 
 
 def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:
@@ -151,16 +151,16 @@ def _cluster(
 def _joined(host: Host, settings: Settings, client: Client, site: Site, line: str) -> Site:
     """Become a source of the farm, unless this home is one already and no line is given. A join line holds
     once, so all that can be wrong is looked at before. What is there already keeps its settings."""
-    known = next((one for one in client.list_sites() if one.name == site.name), None)
-    if known is not None and (known.kind, known.address) != (site.kind, site.address):
+    existing = next((one for one in client.list_sites() if one.name == site.name), None)
+    if existing is not None and (existing.kind, existing.address) != (site.kind, site.address):
         raise ConflictError(
-            f"there is a site {site.name!r} already, of kind {known.kind}"
-            + (f", at {known.address}" if known.address else ""),
+            f"there is a site {site.name!r} already, of kind {existing.kind}"
+            + (f", at {existing.address}" if existing.address else ""),
             hint="Take another name; `gridmill configure site NAME --address HOST:PORT` moves a cluster.",
         )
-    told = sys.stdin.readline().strip() if line == "-" else line or settings.token
-    host.join_farm(settings, site.name, site.address or "", told)
-    return site if known is None or site.settings else known
+    answer = sys.stdin.readline().strip() if line == "-" else line or settings.token
+    host.join_farm(settings, site.name, site.address or "", answer)
+    return site if existing is None or site.settings else existing
 
 
 def nodes(context: typer.Context, json: Json = False) -> None:
@@ -176,7 +176,7 @@ def nodes(context: typer.Context, json: Json = False) -> None:
 
 
 def _node_row(view: NodeView) -> tuple[object, ...]:
-    look = view.look
+    look = view.utilization
     # what its owner wants may be more than it gets
     owners_cpus = min(look.owner_cpus, look.busy_cpus) if look else 0.0
     busy, owners = (f"{look.busy_cpus:.1f}", f"{owners_cpus:.1f}") if look else ("?", "?")
@@ -185,10 +185,10 @@ def _node_row(view: NodeView) -> tuple[object, ...]:
     return view.site, view.node.name, has, claimed, busy, owners, "; ".join(gpus), ", ".join(view.running)
 
 
-def _gpu_words(look: NodeLook) -> list[str]:
+def _gpu_words(look: NodeUtilization) -> list[str]:
     """What the driver says of each, and whose a farm's are."""
     seen = [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in look.gpus]
-    seats = seat_words(look.seats)
+    seats = gpu_slot_texts(look.seats)
     if len(seats) != len(seen):
         return seats or seen
     return [f"{seat} ({gpu})" for seat, gpu in zip(seats, seen, strict=True)]
@@ -196,18 +196,18 @@ def _gpu_words(look: NodeLook) -> list[str]:
 
 def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:
     """NAME=VALUE words as a mapping. Raises InputError."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise InputError(f"--set {word!r} is not NAME=VALUE")
-        if name.strip() in found:
+        if name.strip() in result:
             raise InputError(
-                f"--set {name.strip()} is given twice: {found[name.strip()]!r} and {value!r}",
+                f"--set {name.strip()} is given twice: {result[name.strip()]!r} and {value!r}",
                 hint="Give it once.",
             )
-        found[name.strip()] = value
-    return found
+        result[name.strip()] = value
+    return result
 
 
 def bucket_settings(export: str | None, shared: str | None, endpoint: str | None) -> dict[str, str]:
@@ -216,7 +216,7 @@ def bucket_settings(export: str | None, shared: str | None, endpoint: str | None
     return {name: value for name, value in given.items() if value is not None}
 
 
-def say(site: Site, as_json: bool) -> None:
+def print_site(site: Site, as_json: bool) -> None:
     """The site and what is there."""
     if as_json:
         return emit(site)
@@ -225,7 +225,7 @@ def say(site: Site, as_json: bool) -> None:
     return console().print(table("node", "gives", rows=rows))
 
 
-def say_away(client: Client, name: str) -> None:
+def warn_unreachable(client: Client, name: str) -> None:
     """Whether it could not be tried: nobody answers there now."""
     problem = next((one.problem for one in client.list_farms() if one.site == name), "")
     if problem:

@@ -15,7 +15,7 @@ from gridmill.cli.farm_status import farm_line
 from gridmill.cli.follow import display
 from gridmill.cli.invocation import invocation
 from gridmill.cli.render import run_table
-from gridmill.cli.session import Json, emit, session, settings_of, show, tell
+from gridmill.cli.session import Json, emit, print_sentence, session, settings_of, show
 from gridmill.cli.show import run_list, schedule_list
 from gridmill.domain.amounts import show_count
 from gridmill.domain.run import Run
@@ -50,7 +50,7 @@ def status(
     if watch and run is None:
         raise InputError("say which run to watch", hint="`gridmill list runs` shows them.")
     if run is None and _nothing_yet(context):
-        return _say_nothing_yet(context, json)
+        return _print_no_home(context, json)
     with session(context, embed=not watch, reading=True) as client:
         if run in ("sink", "sinks"):
             status_sinks(client, name, as_json=json)
@@ -70,19 +70,19 @@ def _grid(client: Client, as_json: bool) -> None:
     schedules, backfills = client.list_schedules(), client.list_backfills()
     farms = client.list_farms()
     if as_json:
-        told = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
-        return emit({**told, "farms": farms})
+        output = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
+        return emit({**output, "farms": farms})
     kind = "ends with the last of its clients" if control.embedded else f"at {control.address}"
-    tell(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
-    tell(
+    print_sentence(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
+    print_sentence(
         f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"
         f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} up"
     )
     for one in control.clients:
         if one.pid != os.getpid():
-            tell(f"client: process {one.pid}, {one.command}{_attends(one)}")
-    for trouble in control.troubles:
-        tell(trouble)
+            print_sentence(f"client: process {one.pid}, {one.command}{_attends(one)}")
+    for trouble in control.problems:
+        print_sentence(trouble)
     for farm in farms:
         print(f"farm {farm_line(farm)}")
     for run in runs:
@@ -119,7 +119,7 @@ def _nothing_yet(context: typer.Context) -> bool:
     return not settings.store and not any((home / name).exists() for name in ("store.db", "client.sock"))
 
 
-def _say_nothing_yet(context: typer.Context, as_json: bool) -> None:
+def _print_no_home(context: typer.Context, as_json: bool) -> None:
     if as_json:
         return emit({"control": None, "runs": ()})
     home = settings_of(context).home

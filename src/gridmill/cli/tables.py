@@ -71,7 +71,7 @@ class FittedTable:
         """Rich asks for it."""
         shown = [at for at in range(len(self._head)) if any(row[at] for row in self._rows)]
         for name in self._left_out:
-            if self._wished(shown) > options.max_width:
+            if self._wanted_width(shown) > options.max_width:
                 shown = [at for at in shown if self._head[at] != name]
         spare = options.max_width - self._least(shown)
         made = table(*(self._head[at] for at in shown))
@@ -103,7 +103,7 @@ class FittedTable:
     def _least(self, shown: Sequence[int]) -> int:
         return sum(map(self._needed, shown)) + _GAP * (len(shown) - 1)
 
-    def _wished(self, shown: Sequence[int]) -> int:
+    def _wanted_width(self, shown: Sequence[int]) -> int:
         widest = max((at for at in shown if self._head[at] in self._folded), key=self._whole, default=None)
         if widest is None:
             return self._least(shown)

@@ -11,15 +11,15 @@ from typing import Annotated
 
 import typer
 
-from gridmill.cli.farm import Light, stay
-from gridmill.cli.session import Interrupts, Json, emit, host_of, say, session, settings_of
+from gridmill.cli.farm import FarmOptions, run_until_interrupted
+from gridmill.cli.session import InterruptHandler, Json, emit, host_of, print_error, session, settings_of
 from gridmill.cli.sites import read_settings
 from gridmill.domain.amounts import show_count
 from gridmill.domain.naming import is_loopback
 from gridmill.domain.naming import read_address as read_host
 from gridmill.domain.states import FINISHED_RUNS, RunState
 from gridmill.errors import InputError, UnavailableError
-from gridmill.ports.host import GRID_PORT, Gathered, Host
+from gridmill.ports.host import GRID_PORT, Host, LooseGrid
 from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
@@ -102,14 +102,14 @@ def up(
     check_light(light, control=(store, take_over, ray), farm=farms)
     host, settings = host_of(context), with_shares(settings_of(context), gpu_shares)
     if light:
-        words = Light(
+        words = FarmOptions(
             listen=listen, site=site, settings=read_settings(set or ()), quota=quota, retain=retain, name=name
         )
-        return stay(host, with_bucket_hosts(settings, bucket_host or ()), words, json)
+        return run_until_interrupted(host, with_bucket_hosts(settings, bucket_host or ()), words, json)
     address = read_address(listen)
     head = _read_head(host, ray) if ray else None
     settings = with_store(settings, store)
-    with host.serve(settings, address, take_over=take_over, say=say) as served:
+    with host.serve(settings, address, take_over=take_over, say=print_error) as served:
         emit(
             {
                 "address": served.url,
@@ -117,18 +117,18 @@ def up(
                 "control": served.control,
             }
         ) if json else None
-        say(f"control node up, home {settings.home}")
+        print_error(f"control node up, home {settings.home}")
         if served.url:
-            say(
+            print_error(
                 f"REST API {served.url}/v1, docs {served.url}/docs, token in {settings.home / 'control.json'}"
             )
         if head is not None:
-            _say_gathered(host.gather(served.grid, settings, *head))
-        with Interrupts() as interrupts:
-            while not (interrupts.asked or served.ending):
+            _print_join_command(host.gather(served.grid, settings, *head))
+        with InterruptHandler() as interrupts:
+            while not (interrupts.requested or served.ending):
                 time.sleep(_LOOK_SECONDS)
         served.check_own()
-    return say("control node down; jobs that run go on")
+    return print_error("control node down; jobs that run go on")
 
 
 def _read_head(host: Host, at: str) -> tuple[str, int]:
@@ -139,11 +139,11 @@ def _read_head(host: Host, at: str) -> tuple[str, int]:
     return name, number
 
 
-def _say_gathered(gathered: Gathered) -> None:
+def _print_join_command(gathered: LooseGrid) -> None:
     """What to type on the other machines."""
     nodes = show_count(len(gathered.site.nodes), "node")
-    say(f"site grid: {nodes}; its token is in {gathered.token}. On each further machine:")
-    say(f"  GRIDMILL_TOKEN=... gridmill join {gathered.site.address}")
+    print_error(f"site grid: {nodes}; its token is in {gathered.token}. On each further machine:")
+    print_error(f"  GRIDMILL_TOKEN=... gridmill join {gathered.site.address}")
 
 
 def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object, ...]) -> None:
@@ -230,6 +230,6 @@ def down(
         return print(f"nothing to end: {error.message}")
     if json:
         return emit({"ended": control.pid if ended else None, "stopped": runs})
-    say(f"stopped: {', '.join(runs)}; `gridmill resume RUN` continues one") if runs else None
-    told = "has ended" if ended else "is ending"
-    return print(f"the control node of {control.home} (process {control.pid}) {told}")
+    print_error(f"stopped: {', '.join(runs)}; `gridmill resume RUN` continues one") if runs else None
+    message = "has ended" if ended else "is ending"
+    return print(f"the control node of {control.home} (process {control.pid}) {message}")

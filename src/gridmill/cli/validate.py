@@ -11,7 +11,7 @@ from gridmill.cli.session import Json, emit, host_of
 from gridmill.domain.amounts import show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.preflight import Checked, Finding, preflight_question
+from gridmill.domain.preflight import PreflightFinding, PreflightResult, preflight_question
 from gridmill.errors import TABLE, InputError, PipelineError, explained
 from gridmill.ports.host import Host
 
@@ -19,7 +19,7 @@ _MANY = " problems\n  "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ValidationProblem:
     """What is wrong: at `place` (`FILE:LINE: FIELD`), in which pipeline and job (empty: the file itself).
     `certain`: a run would fail with it; else it may, as only a part of the data was looked at."""
 
@@ -32,7 +32,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validated:
+class ValidationResult:
     """What `--json` prints. `unchecked` are the jobs that were not checked against data, each with the reason
     (`PIPELINE/JOB: WHY`)."""
 
@@ -40,7 +40,7 @@ class Validated:
     valid: bool
     pipelines: tuple[str, ...] = ()
     jobs: int = 0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ValidationProblem, ...] = ()
     unchecked: tuple[str, ...] = ()
     inferred: tuple[str, ...] = ()
 
@@ -63,7 +63,7 @@ def validate(
         raise typer.Exit(TABLE[InputError.code].exit_code)
 
 
-def look(file: Path, values: Mapping[str, str], host: Host) -> Validated:
+def look(file: Path, values: Mapping[str, str], host: Host) -> ValidationResult:
     """Everything that is wrong with a file and its data. Never raises for what is wrong in it."""
     from gridmill.declarations import read_declarations as read  # and with it YAML and Pydantic
 
@@ -72,9 +72,9 @@ def look(file: Path, values: Mapping[str, str], host: Host) -> Validated:
         pipelines = [noun for noun in nouns if isinstance(noun, Pipeline)]
         checked = [(pipeline, _checked(pipeline, host)) for pipeline in pipelines]
     except PipelineError as error:
-        return Validated(file=str(file), valid=False, problems=tuple(_of_file(error)))
-    problems = tuple(_problem(of, one) for of, found in checked for one in found.findings)
-    return Validated(
+        return ValidationResult(file=str(file), valid=False, problems=tuple(_of_file(error)))
+    problems = tuple(_problem(of, one) for of, result in checked for one in result.findings)
+    return ValidationResult(
         file=str(file),
         valid=not any(one.certain for one in problems),
         pipelines=tuple(pipeline.name for pipeline in pipelines),
@@ -82,38 +82,40 @@ def look(file: Path, values: Mapping[str, str], host: Host) -> Validated:
         problems=problems,
         inferred=tuple(
             f"{of.name}/{job}: {line}"
-            for of, found in checked
-            for job, lines in found.inferred.items()
+            for of, result in checked
+            for job, lines in result.inferred.items()
             for line in lines
         ),
         unchecked=tuple(
-            f"{of.name}/{one.job}: {one.why}" for of, found in checked for one in found.unchecked
+            f"{of.name}/{one.job}: {one.why}" for of, result in checked for one in result.unchecked
         ),
     )
 
 
-def _checked(pipeline: Pipeline, host: Host) -> Checked:
+def _checked(pipeline: Pipeline, host: Host) -> PreflightResult:
     question = preflight_question(pipeline)
-    return Checked() if question is None else host.preflight(question)
+    return PreflightResult() if question is None else host.preflight(question)
 
 
-def _of_file(error: PipelineError) -> Iterator[Problem]:
+def _of_file(error: PipelineError) -> Iterator[ValidationProblem]:
     """The problems of a file that cannot be read, each of its own."""
     head, many, listed = error.message.partition(_MANY)
     if not many or not head.isdigit():
-        yield Problem(message=error.message, place=error.place, hint=error.hint)
+        yield ValidationProblem(message=error.message, place=error.place, hint=error.hint)
         return
     for line in listed.split("\n  "):
         place, field, message = (*line.split(": ", 2), "", "")[:3]
         if message:
-            yield Problem(message=message, place=f"{place}: {field}", hint=error.hint)
+            yield ValidationProblem(message=message, place=f"{place}: {field}", hint=error.hint)
         else:
-            yield Problem(message=field or place, place=place if field else error.place, hint=error.hint)
+            yield ValidationProblem(
+                message=field or place, place=place if field else error.place, hint=error.hint
+            )
 
 
-def _problem(pipeline: Pipeline, finding: Finding) -> Problem:
+def _problem(pipeline: Pipeline, finding: PreflightFinding) -> ValidationProblem:
     path = f"jobs.{finding.job}.{finding.path}"
-    return Problem(
+    return ValidationProblem(
         message=finding.message,
         place=pipeline.lines.place(path) if pipeline.lines is not None else path,
         hint=finding.hint,
@@ -123,15 +125,15 @@ def _problem(pipeline: Pipeline, finding: Finding) -> Problem:
     )
 
 
-def _show(validated: Validated) -> None:
-    for one in validated.problems:
-        told = explained(InputError(one.message, hint=one.hint, place=one.place))
-        print(f"{'error' if one.certain else 'may fail'}: {told}")
+def _show(validated: ValidationResult) -> None:
+    for problem in validated.problems:
+        text = explained(InputError(problem.message, hint=problem.hint, place=problem.place))
+        print(f"{'error' if problem.certain else 'may fail'}: {text}")
     for line in validated.inferred:
         print(line)
     for line in validated.unchecked:
         print(f"not checked against data: {line}")
-    certain = sum(one.certain for one in validated.problems)
+    certain = sum(problem.certain for problem in validated.problems)
     what = show_count(certain, "problem") if certain else "no problems"
     jobs = f"{show_count(validated.jobs, 'job')}, " if validated.jobs else ""
     print(f"{validated.file}: {jobs}{what}")

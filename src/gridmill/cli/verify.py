@@ -9,7 +9,7 @@ from gridmill.cli.completion import complete_versions
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.tables import table
 from gridmill.domain.amounts import show_bytes, show_count
-from gridmill.domain.manifest import Trouble, Verified
+from gridmill.domain.manifest import FileProblemKind, VerificationResult
 
 _MOST_FILES = 20
 
@@ -32,37 +32,37 @@ def verify(
     Ends with exit code 1 if a file is missing, was changed or was added.
     """
     with session(context, reading=True) as client:
-        found = client.verify(reference)
+        results = client.verify(reference)
     if json:
-        emit(found)
+        emit(results)
     else:
-        rows = [(one.version, f"{one.files:,}", show_bytes(one.size_bytes), _state(one)) for one in found]
+        rows = [(one.version, f"{one.files:,}", show_bytes(one.size_bytes), _state(one)) for one in results]
         show(table("version", "files", "size", "", rows=rows))
-        for line in (line for one in found for line in _files(one)):
+        for line in (line for one in results for line in _files(one)):
             print(line)
-        print(_summary(found))
-    if any(one.is_wrong for one in found):
+        print(_summary(results))
+    if any(one.is_wrong for one in results):
         raise typer.Exit(1)
 
 
-def _state(one: Verified) -> str:
+def _state(one: VerificationResult) -> str:
     if one.problem:
         return one.problem
-    counts = [(sum(each.trouble == kind for each in one.troubles), kind) for kind in Trouble]
+    counts = [(sum(each.kind == kind for each in one.file_problems), kind) for kind in FileProblemKind]
     return ", ".join(f"{count:,} {kind}" for count, kind in counts if count) or "ok"
 
 
-def _files(one: Verified) -> Iterator[str]:
-    for each in one.troubles[:_MOST_FILES]:
-        yield f"{one.version}: {each.told}"
-    if len(one.troubles) > _MOST_FILES:
-        yield f"{one.version}: and {len(one.troubles) - _MOST_FILES:,} more: --json"
+def _files(one: VerificationResult) -> Iterator[str]:
+    for each in one.file_problems[:_MOST_FILES]:
+        yield f"{one.version}: {each.text}"
+    if len(one.file_problems) > _MOST_FILES:
+        yield f"{one.version}: and {len(one.file_problems) - _MOST_FILES:,} more: --json"
 
 
-def _summary(found: tuple[Verified, ...]) -> str:
+def _summary(found: tuple[VerificationResult, ...]) -> str:
     wrong = sum(one.is_wrong for one in found)
     unknown = sum(not one.known for one in found)
     size = show_bytes(sum(one.size_bytes for one in found))
-    said = f"{show_count(len(found), 'version')} verified, {size}: "
-    said += f"{wrong:,} not what they were" if wrong else "all are what they were"
-    return said + (f"; of {unknown:,} it is not known" if unknown else "")
+    message = f"{show_count(len(found), 'version')} verified, {size}: "
+    message += f"{wrong:,} not what they were" if wrong else "all are what they were"
+    return message + (f"; of {unknown:,} it is not known" if unknown else "")

@@ -17,66 +17,67 @@ THREADS = 16
 thread."""
 
 
-class Aside(Protocol):
-    """Who does slow things. `act` touches the world alone; `then` is called under the node's lock."""
+class BackgroundRunner(Protocol):
+    """The interface of background work: it runs slow functions outside the tick. `act` touches the world
+    alone; `then` is called under the node's lock."""
 
-    def do(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
+    def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
         """Do it, unless the same key is being done: then nothing."""
 
-    def doing(self, key: str) -> bool:
+    def is_running(self, key: str) -> bool:
         """Whether that is being done, or done and not taken in yet."""
 
-    def settle(self) -> bool:
+    def apply_results(self) -> bool:
         """Take in what was done meanwhile; whether there was anything. Under the lock."""
 
     def has_more(self) -> bool:
         """Whether anything was done since that a tick should know of."""
 
-    def finish(self, seconds: float) -> None:
+    def stop(self, seconds: float) -> None:
         """Wait until all that was asked for is done, at most so long. Without the lock."""
 
 
-class AtOnce:
-    """An Aside that has it done when asked: for readers, tests and simulations."""
+class ImmediateRunner:
+    """A BackgroundRunner that runs each function at once: for readers, tests and simulations."""
 
     def __init__(self) -> None:
         self._settled = False
 
-    def do(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
+    def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
         """Do it now, and take it in."""
         self._settled = True
-        then(done(act))
+        then(completed(act))
 
-    def doing(self, key: str) -> bool:
+    def is_running(self, key: str) -> bool:
         """Nothing is ever left."""
         return False
 
-    def settle(self) -> bool:
+    def apply_results(self) -> bool:
         """Whether anything was done since last asked."""
         settled, self._settled = self._settled, False
         return settled
 
     def has_more(self) -> bool:
         """Whether anything was done since."""
-        return self.settle()
+        return self.apply_results()
 
-    def finish(self, seconds: float) -> None:
+    def stop(self, seconds: float) -> None:
         """Nothing is ever left."""
 
 
-class Beside:
-    """An Aside of daemon threads; `wake` is called, from one of them, when something was done."""
+class ThreadRunner:
+    """A BackgroundRunner of daemon threads; `wake` is called, from one of them, when something was done."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._changed = threading.Condition()
         self._keys: set[str] = set()
         self._waiting: deque[Callable[[], None]] = deque()
-        self._arrived: deque[tuple[str, Callable[[], None]]] = deque()
+        self._results: deque[tuple[str, Callable[[], None]]] = deque()
         self._threads = 0
         self._idle = 0
 
-    def do(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
+    def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
         """See Aside."""
         with self._changed:
             if key in self._keys:
@@ -88,30 +89,30 @@ class Beside:
                 threading.Thread(target=self._work, name="aside", daemon=True).start()
             self._changed.notify()
 
-    def doing(self, key: str) -> bool:
+    def is_running(self, key: str) -> bool:
         """See Aside."""
         return key in self._keys
 
-    def settle(self) -> bool:
+    def apply_results(self) -> bool:
         """See Aside."""
         settled = False
         while True:
             with self._changed:
-                if not self._arrived:
+                if not self._results:
                     return settled
-                key, take_in = self._arrived.popleft()
+                key, take_in = self._results.popleft()
                 self._keys.discard(key)
             take_in()
             settled = True
 
     def has_more(self) -> bool:
         """See Aside."""
-        return bool(self._arrived)
+        return bool(self._results)
 
-    def finish(self, seconds: float) -> None:
+    def stop(self, seconds: float) -> None:
         """Wait until all that was asked for is done, at most so long."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._arrived) == len(self._keys), timeout=seconds)
+            self._changed.wait_for(lambda: len(self._results) == len(self._keys), timeout=seconds)
 
     def _work(self) -> None:
         while True:
@@ -123,14 +124,14 @@ class Beside:
             act()
 
     def _do(self, key: str, act: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
-        found = done(act)
+        future = completed(act)
         with self._changed:
-            self._arrived.append((key, partial(then, found)))
+            self._results.append((key, partial(then, future)))
             self._changed.notify_all()
         self._wake()
 
 
-def done(act: Callable[[], T]) -> Future[T]:
+def completed(act: Callable[[], T]) -> Future[T]:
     """What `act` returns or raises, as it is taken in."""
     future: Future[T] = Future()
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.begin import stop_run
 from gridmill.domain.frozen import replace
-from gridmill.domain.run import Asked, Run
+from gridmill.domain.run import Run, RunRequest
 from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView
 
@@ -29,13 +29,13 @@ class AttendedRuns:
         on_begin: Callable[[], None] = lambda: None,
     ) -> None:
         self._node, self._own_environment = node, own_environment
-        self._look, self._on_begin = look, on_begin
+        self._read_client, self._on_begin = look, on_begin
 
     def begin(
         self,
         start: Callable[[], RunView],
         environment: Mapping[str, str],
-        asked: Asked,
+        request: RunRequest,
         *,
         again: bool = False,
     ) -> RunView:
@@ -43,18 +43,18 @@ class AttendedRuns:
         not know whether it was started."""
         control = self._node.control
         with self._node.lock:
-            known = self._known(asked.request) if again else None
-            control.clients.asked = asked
+            existing = self._run_of_request(request.request) if again else None
+            control.clients.asked = request
             try:
-                view = self._look(known) if known is not None else start()
+                view = self._read_client(existing) if existing is not None else start()
             finally:
-                control.clients.asked = Asked()
+                control.clients.asked = RunRequest()
             if not self._own_environment:
-                self._dress(view.run.id, environment)
+                self._set_environment(view.run.id, environment)
         self._on_begin()
         return view
 
-    def _known(self, request: str) -> str | None:
+    def _run_of_request(self, request: str) -> str | None:
         newest = self._node.control.ledger.store.list(Run, newest_first=True, limit=_NEWEST)
         runs = (record.noun for record in newest if isinstance(record.noun, Run))
         return next((run.id for run in runs if request and run.request == request), None)
@@ -62,21 +62,21 @@ class AttendedRuns:
     def take(self, run: str, environment: Mapping[str, str]) -> None:
         """The client of a run that another control node began is back."""
         with self._node.lock:
-            self._dress(run, environment)
+            self._set_environment(run, environment)
             self._mark(run)
         self._node.client_is_back(run)
 
     def stop(self, run: str) -> None:
         """Its client has gone. May be repeated."""
         with self._node.changing() as transaction:
-            found = self._node.control.ledger.snapshot.runs.get(run)
-            if found is not None and found.state == RunState.ACTIVE:
+            active_run = self._node.control.ledger.snapshot.runs.get(run)
+            if active_run is not None and active_run.state == RunState.ACTIVE:
                 stop_run(
                     self._node.control.ledger,
                     self._node.control.channels,
                     self._node.control.candidates,
                     transaction,
-                    found,
+                    active_run,
                     None,
                 )
 
@@ -89,7 +89,7 @@ class AttendedRuns:
         """The control node ends: who waits for news gets none."""
         self._node.begin_end()
 
-    def _dress(self, run: str, environment: Mapping[str, str]) -> None:
+    def _set_environment(self, run: str, environment: Mapping[str, str]) -> None:
         control = self._node.control
         active = control.ledger.snapshot.runs
         for name in [name for name in control.clients.environments if name not in active]:
@@ -98,7 +98,7 @@ class AttendedRuns:
             control.clients.environments[run] = environment
 
     def _mark(self, run: str) -> None:
-        found = self._node.control.ledger.snapshot.runs.get(run)
-        if found is not None and not found.attended:
+        active_run = self._node.control.ledger.snapshot.runs.get(run)
+        if active_run is not None and not active_run.attended:
             with self._node.changing() as transaction:
-                transaction.put(replace(transaction.get(Run, run) or found, attended=True))
+                transaction.put(replace(transaction.get(Run, run) or active_run, attended=True))

@@ -1,8 +1,8 @@
 """Garbage collection: decides from the records and the disk what can be deleted. Deletes nothing itself.
 
-`plan_removal` lists what the removal of versions would delete, and what prevents it. `rubbish` finds what no
-record needs. `old_history` finds records of runs, deployments and removed versions that are old enough to be
-deleted, which happens in small steps.
+`plan_removal` lists what the removal of versions would delete, and what prevents it. `unused_files` finds
+what no record needs. `old_history` finds records of runs, deployments and removed versions that are old
+enough to be deleted, which happens in small steps.
 """
 
 from collections import Counter
@@ -21,17 +21,17 @@ from gridmill.domain.resource import Measurement
 from gridmill.domain.retention import DAY_SECONDS, RUNS_KEPT, Retention, beyond
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
-from gridmill.domain.usage import Waste
-from gridmill.domain.views import Removal
+from gridmill.domain.usage import ReclaimableItem
+from gridmill.domain.views import RemovalPreview
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
-from gridmill.ports.disk import GOING, Place, Thing
+from gridmill.ports.disk import GOING, DiskArea, DiskItem
 from gridmill.ports.store import Delete, Record, Store, key_of
 from gridmill.scheduler.history import PER_JOB
 
 
 def plan_removal(
     catalog: Catalog, reference: str, *, of_table: bool = False
-) -> tuple[Removal, tuple[Artifact, ...]]:
+) -> tuple[RemovalPreview, tuple[Artifact, ...]]:
     """The versions a reference names for removal (`pipeline/job`: all) and what stands against it.
 
     With `of_table` also one of several versions of a sink: the table stays, and what only that version had
@@ -51,26 +51,26 @@ def plan_removal(
             f"{wanted[0].id} is one version of a table that its other versions share",
             hint=f"`gridmill remove sink {name}` removes the whole table.",
         )
-    there = [one for one in wanted if not one.removed]
-    ids = {one.id for one in there}
-    plan = Removal(
+    existing = [one for one in wanted if not one.removed]
+    ids = {one.id for one in existing}
+    plan = RemovalPreview(
         versions=tuple(one.id for one in wanted),
-        size_bytes=_size(there),
+        size_bytes=_size(existing),
         aliases=tuple(
             a.id for a in aliases_of(catalog.ledger, name) if f"{name}@{a.number}" in ids or not version
         ),
         used_by=tuple(one.id for one in users_of(catalog.ledger, ids) if one.id not in ids) if ids else (),
         running=tuple(dict.fromkeys(running(catalog.ledger, name))) if ids else (),
-        gone=not there,
+        already_removed=not existing,
     )
     return plan, wanted
 
 
 def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
     """Those that are there; where none is, those that were: a crash may have left their files."""
-    there = versions_of(ledger, name)
-    if there:
-        return there
+    versions = versions_of(ledger, name)
+    if versions:
+        return versions
     records = ledger.store.list(Artifact, parent=name)
     gone = tuple(record.noun for record in records if isinstance(record.noun, Artifact))
     if not gone:
@@ -81,7 +81,7 @@ def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
 def _size(versions: Sequence[Artifact]) -> int:
     """Versions of one sink share a table: the newest has the size of all."""
     tables = versions[:1] if versions and versions[0].kind == ArtifactKind.SINK else versions
-    return sum(one.output.size_bytes for one in tables)
+    return sum(table.output.size_bytes for table in tables)
 
 
 def running(ledger: Ledger, name: str) -> Iterator[str]:
@@ -92,7 +92,7 @@ def running(ledger: Ledger, name: str) -> Iterator[str]:
             yield job_run.run_id
 
 
-def check_removal(plan: Removal, *, force: bool) -> None:
+def check_removal(plan: RemovalPreview, *, force: bool) -> None:
     """Raise ConflictError where a run may be using it; without `force` also where anything refers to it."""
     what = plan.versions[0] if len(plan.versions) == 1 else f"{plan.versions[-1]} ... {plan.versions[0]}"
     if plan.running:
@@ -126,12 +126,12 @@ def removed_uris(ledger: Ledger, versions: Sequence[Artifact]) -> Iterator[str]:
 _SETTLED_SECONDS = DAY_SECONDS
 """Folders of ended pods and attempts are kept for a day, so that users can find out why they ended."""
 
-Rubbish = tuple[Waste, Thing]
+Rubbish = tuple[ReclaimableItem, DiskItem]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
-    """The records that decide, read once."""
+class GarbageSnapshot:
+    """The records that decide what is deleted, read once."""
 
     artifacts: tuple[Artifact, ...]  # newest first
     runs: tuple[Run, ...]
@@ -139,33 +139,33 @@ class Records:
     @property
     def kept_uris(self) -> frozenset[str]:
         """Where versions that are there lie."""
-        return frozenset(one.output.uri for one in self.artifacts if not one.removed)
+        return frozenset(artifact.output.uri for artifact in self.artifacts if not artifact.removed)
 
 
-def read_records(ledger: Ledger) -> Records:
+def read_records(ledger: Ledger) -> GarbageSnapshot:
     """All versions and runs."""
     store = ledger.store
     artifacts = (record.noun for record in store.list(Artifact, newest_first=True))
     runs = (record.noun for record in store.list(Run))
-    return Records(
-        artifacts=tuple(one for one in artifacts if isinstance(one, Artifact)),
+    return GarbageSnapshot(
+        artifacts=tuple(artifact for artifact in artifacts if isinstance(artifact, Artifact)),
         runs=tuple(run for run in runs if isinstance(run, Run)),
     )
 
 
-def old_versions(catalog: Catalog, records: Records, now: float) -> tuple[Artifact, ...]:
+def old_versions(catalog: Catalog, records: GarbageSnapshot, now: float) -> tuple[Artifact, ...]:
     """Versions beyond what their jobs retain, that nothing needs."""
     wanted = _retentions(catalog, {one.name for one in records.artifacts})
-    there = [one for one in records.artifacts if not one.removed]
-    stay = (one.id for one in there if one.name in wanted and names_of(catalog, one))
+    existing = [one for one in records.artifacts if not one.removed]
+    stay = (one.id for one in existing if one.name in wanted and names_of(catalog, one))
     busy = {name for name in wanted if any(running(catalog.ledger, name))}
     idle = {name: limits for name, limits in wanted.items() if name not in busy}
-    return beyond(there, idle, now, frozenset(stay))
+    return beyond(existing, idle, now, frozenset(stay))
 
 
 def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retention]:
     """What the newest run of each job said."""
-    found: dict[str, Retention] = {}
+    retentions: dict[str, Retention] = {}
     for name in names:
         newest = catalog.newest_artifact(name)
         run_id, job = newest.run_id if newest else "", name.partition("/")[2]
@@ -174,12 +174,12 @@ def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retentio
             record = catalog.ledger.store.get(JobRun, f"{candidate}/{job}")
             if record is not None and isinstance(record.noun, JobRun):
                 if record.noun.job.retain is not None:
-                    found[name] = record.noun.job.retain
+                    retentions[name] = record.noun.job.retain
                 break
-    return found
+    return retentions
 
 
-def old_runs(ledger: Ledger, records: Records, before: float) -> Iterator[str]:
+def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[str]:
     """Finished runs that ended before that time and have events."""
     for run in records.runs:
         ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
@@ -187,45 +187,53 @@ def old_runs(ledger: Ledger, records: Records, before: float) -> Iterator[str]:
             yield run.id
 
 
-def rubbish(
-    catalog: Catalog, records: Records, things: Iterable[Thing], now: float, before: float
+def unused_files(
+    catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float, before: float
 ) -> Iterator[Rubbish]:
-    """What lies on the disk and can go. `before` is the time up to which history is not kept."""
+    """The files on the disk that can be deleted. `before` is the time up to which history is not kept."""
     idle = not catalog.ledger.snapshot.runs
     pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
     bundles = _bundles_wanted(catalog.ledger, records, before)
-    kept, removed = records.kept_uris, {one.output.uri for one in records.artifacts if one.removed}
+    kept, removed = (
+        records.kept_uris,
+        {artifact.output.uri for artifact in records.artifacts if artifact.removed},
+    )
     for thing in things:
         why = "it was on its way out" if _is_going(thing) else ""
         settled, old = thing.changed < now - _SETTLED_SECONDS, thing.changed < before
-        match thing.place:
+        match thing.area:
             case _ if why:
                 pass
-            case Place.OUTPUT if thing.name not in kept:
+            case DiskArea.OUTPUT if thing.name not in kept:
                 why = _why_output(catalog.ledger, thing.name, removed)
-            case Place.MANIFEST:
+            case DiskArea.MANIFEST:
                 why = _why_manifest(catalog.ledger, thing, settled=settled)
-            case Place.HANDED if settled:
+            case DiskArea.HANDED if settled:
                 why = _why_output(catalog.ledger, thing.name, set())
-            case Place.CHECKPOINTS if settled:
+            case DiskArea.CHECKPOINTS if settled:
                 why = _why_checkpoints(catalog, thing, old=old)
-            case Place.POD if thing.ended and settled and thing.name not in pods:
+            case DiskArea.POD if thing.ended and settled and thing.name not in pods:
                 why = "its pod has ended"
-            case Place.IMPORT if settled and thing.ended:
+            case DiskArea.IMPORT if settled and thing.ended:
                 why = "its import was cut short"
-            case Place.ATTEMPT if settled and thing.name not in catalog.ledger.snapshot.attempts:
+            case DiskArea.ATTEMPT if settled and thing.name not in catalog.ledger.snapshot.attempts:
                 why = "its attempt has ended"
-            case Place.REPORT if old:
+            case DiskArea.REPORT if old:
                 why = "old; `gridmill report` writes it again"
-            case Place.BUNDLE | Place.SHARED_BUNDLE if old and thing.name.partition(".")[0] not in bundles:
+            case DiskArea.BUNDLE | DiskArea.SHARED_BUNDLE if (
+                old and thing.name.partition(".")[0] not in bundles
+            ):
                 why = "no pipeline and no recent run has this code"
-            case Place.CODE | Place.ENVIRONMENT if idle and old:
+            case DiskArea.CODE | DiskArea.ENVIRONMENT if idle and old:
                 why = "old; it is made again when needed"
         if why:
-            yield Waste(kind=thing.place.value, name=thing.name, why=why, size_bytes=thing.size_bytes), thing
+            yield (
+                ReclaimableItem(kind=thing.area.value, name=thing.name, why=why, size_bytes=thing.size_bytes),
+                thing,
+            )
 
 
-def _is_going(thing: Thing) -> bool:
+def _is_going(thing: DiskItem) -> bool:
     """Itself, or the folder that it is in: a sink's, which goes as a whole."""
     return any(part.startswith(GOING) for part in thing.name.split("/"))
 
@@ -245,7 +253,7 @@ def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
     return ""
 
 
-def _why_manifest(ledger: Ledger, thing: Thing, *, settled: bool) -> str:
+def _why_manifest(ledger: Ledger, thing: DiskItem, *, settled: bool) -> str:
     """Why a version's manifest, or the list that an attempt made for one, is of no use; empty where it is,
     and where no record of this home knows it."""
     _, pipeline, job, name = thing.name.split("/")
@@ -256,7 +264,7 @@ def _why_manifest(ledger: Ledger, thing: Thing, *, settled: bool) -> str:
     return "its version was removed" if gone else ""
 
 
-def _why_checkpoints(catalog: Catalog, thing: Thing, *, old: bool) -> str:
+def _why_checkpoints(catalog: Catalog, thing: DiskItem, *, old: bool) -> str:
     """Why no attempt goes on from them; empty where one may. A job that has succeeded since needs none but
     its own, which were removed then."""
     if any(job_run.checkpoints == thing.name for job_run in catalog.ledger.snapshot.job_runs.values()):
@@ -267,9 +275,11 @@ def _why_checkpoints(catalog: Catalog, thing: Thing, *, old: bool) -> str:
     return "old" if old and newest is not None else ""
 
 
-def _bundles_wanted(ledger: Ledger, records: Records, before: float) -> frozenset[str]:
+def _bundles_wanted(ledger: Ledger, records: GarbageSnapshot, before: float) -> frozenset[str]:
     pipelines = (record.noun for record in ledger.store.list(Pipeline))
-    declared = {one.bundle for one in pipelines if isinstance(one, Pipeline) and one.bundle}
+    declared = {
+        pipeline.bundle for pipeline in pipelines if isinstance(pipeline, Pipeline) and pipeline.bundle
+    }
     recent = {run.bundle for run in records.runs if run.bundle and (run.ended is None or run.ended >= before)}
     return frozenset(declared | recent)
 
@@ -278,8 +288,8 @@ _AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """Records that nobody needs any more, as they were when they were looked at."""
+class UnusedRecords:
+    """Records that are not needed any more, as they were when they were read."""
 
     runs: tuple[Record, ...] = ()
     deployments: tuple[Record, ...] = ()
@@ -287,51 +297,55 @@ class History:
     versions: tuple[Record, ...] = ()
     provenances: tuple[Record, ...] = ()
 
-    def told(self, days: float) -> Iterator[Waste]:
-        """What goes, and why."""
+    def reclaimable_items(self, days: float) -> Iterator[ReclaimableItem]:
+        """The items that can be deleted, and why."""
         for one in self.runs:
             why = f"it ended over {days:g} days ago, and no version there is was made from what it made"
-            yield Waste(kind="run", name=key_of(one.noun), why=why)
+            yield ReclaimableItem(kind="run", name=key_of(one.noun), why=why)
         for one in self.deployments:
-            yield Waste(kind="deployment", name=key_of(one.noun), why=f"it went over {days:g} days ago")
+            yield ReclaimableItem(
+                kind="deployment", name=key_of(one.noun), why=f"it went over {days:g} days ago"
+            )
         for one in self.measurements:
             why = f"over {days:g} days old, and sizes are learned from the newest {PER_JOB} of a job"
-            yield Waste(kind="measurement", name=key_of(one.noun), why=why)
+            yield ReclaimableItem(kind="measurement", name=key_of(one.noun), why=why)
         for one in self.versions:
             why = f"made over {days:g} days ago and removed; no version there is was made from it"
-            yield Waste(kind="record", name=key_of(one.noun), why=why)
+            yield ReclaimableItem(kind="record", name=key_of(one.noun), why=why)
         for one in self.provenances:
             why = f"first seen over {days:g} days ago, and no version there is was made from it"
-            yield Waste(kind="record", name=key_of(one.noun), why=why)
+            yield ReclaimableItem(kind="record", name=key_of(one.noun), why=why)
 
 
-def old_history(store: Store, records: Records, before: float, lying: frozenset[str]) -> History:
+def old_history(
+    store: Store, records: GarbageSnapshot, before: float, lying: frozenset[str]
+) -> UnusedRecords:
     """What ended before that time. Runs that a version still tells of stay, and so does what they used; so do
     removed versions that runs tell of, or of which something may lie on the disk (`lying`: URIs)."""
     runs = {run.id: run for run in records.runs}
     needed = lineage(records.artifacts)
-    makers = frozenset(one.run_id for one in records.artifacts if one.id in needed)
-    going = {run.id for run in runs_to_forget(records.runs, makers, before)}
+    makers = frozenset(artifact.run_id for artifact in records.artifacts if artifact.id in needed)
+    going = {run.id for run in deletable_runs(records.runs, makers, before)}
     found = (record for record in store.list(Run) if key_of(record.noun) in going) if going else ()
     gone = (record for record in store.list(Deployment) if _is_gone(record.noun, before))
-    return History(
+    return UnusedRecords(
         runs=tuple(record for record in found if record.noun == runs[key_of(record.noun)]),
         deployments=tuple(gone),
         measurements=tuple(_unlearned(store.list(Measurement, newest_first=True), before)),
-        versions=tuple(_untold(store, versions_to_forget(records, needed, before, lying), going)),
+        versions=tuple(_untold(store, deletable_versions(records, needed, before, lying), going)),
         provenances=tuple(_unmade(store, records.artifacts, before)),
     )
 
 
 def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Iterator[Record]:
     """What no version that is there was made from, and files of code that nothing refers to then."""
-    there = {f"{one.name}#{one.fingerprint}" for one in artifacts if not one.removed}
+    existing = {f"{one.name}#{one.fingerprint}" for one in artifacts if not one.removed}
     ids = {one.id for one in artifacts if not one.removed}
     lists = set[str]()
     for record in store.list(Provenance):
         one = record.noun
         assert isinstance(one, Provenance)
-        if one.created < before and one.id not in there and one.artifact not in ids:
+        if one.created < before and one.id not in existing and one.artifact not in ids:
             yield record
         else:
             lists.add(one.code)
@@ -344,22 +358,22 @@ def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Itera
             yield record
 
 
-def versions_to_forget(
-    records: Records, needed: frozenset[str], before: float, lying: frozenset[str]
+def deletable_versions(
+    records: GarbageSnapshot, needed: frozenset[str], before: float, lying: frozenset[str]
 ) -> frozenset[str]:
     """Removed versions made before that time, whose files are gone, and that no version there is was made
     from (`needed`). The newest of each name stays: from it versions are numbered on."""
     newest: dict[str, Artifact] = {}
-    for one in records.artifacts:
-        newest.setdefault(one.name, one)
+    for artifact in records.artifacts:
+        newest.setdefault(artifact.name, artifact)
     return frozenset(
-        one.id
-        for one in records.artifacts
-        if one.removed
-        and one.created < before
-        and one.id not in needed
-        and one is not newest[one.name]
-        and (one.output.uri in records.kept_uris or one.output.uri not in lying)
+        artifact.id
+        for artifact in records.artifacts
+        if artifact.removed
+        and artifact.created < before
+        and artifact.id not in needed
+        and artifact is not newest[artifact.name]
+        and (artifact.output.uri in records.kept_uris or artifact.output.uri not in lying)
     )
 
 
@@ -368,8 +382,10 @@ def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator
     if versions:
         jobs = (record.noun for record in store.list(JobRun))
         kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
-        told = {artifact for job in kept for artifact in (*job.artifacts, *job.external)}
-        yield from (one for one in store.list(Artifact) if key_of(one.noun) in versions - told)
+        referenced = {artifact for job in kept for artifact in (*job.artifacts, *job.external)}
+        yield from (
+            artifacts for artifacts in store.list(Artifact) if key_of(artifacts.noun) in versions - referenced
+        )
 
 
 def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
@@ -382,7 +398,7 @@ def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record
                 yield record
 
 
-def runs_to_forget(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
+def deletable_runs(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
     """Runs of which nothing is needed any more, of all that there are (oldest first of each pipeline).
 
     They ended before that time. The newest of each pipeline, those of a backfill (it tells of them), and
@@ -402,19 +418,21 @@ def lineage(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
     """The versions that are there, and what these were made from, back to the sources."""
     by_id = {one.id: one for one in artifacts}
     waiting = [one.id for one in artifacts if not one.removed]
-    known = set(waiting)
+    visited = set(waiting)
     for artifact_id in waiting:  # it grows while it is walked through
-        more = [one for one in by_id[artifact_id].made_from if one in by_id and one not in known]
-        known.update(more)
+        more = [one for one in by_id[artifact_id].made_from if one in by_id and one not in visited]
+        visited.update(more)
         waiting.extend(more)
-    return frozenset(known)
+    return frozenset(visited)
 
 
 def _is_gone(noun: object, before: float) -> bool:
     return isinstance(noun, Deployment) and noun.state == DeploymentState.GONE and noun.created < before
 
 
-def forget(store: Store, history: History, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+def delete_records(
+    store: Store, history: UnusedRecords, *, goes_on: Callable[[], bool] = lambda: True
+) -> None:
     """Delete the records: a run with its jobs and attempts in one commit, whole or not at all. What changed
     since it was looked at (a run was resumed) stays, and with it, this time, all removed versions: it may
     tell of them. Needs no lock: nothing of it is in anybody's memory but what may be there too long."""
@@ -434,7 +452,10 @@ def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> bool:
     """Whether they were as they were looked at; otherwise they stay."""
     try:
         store.commit(
-            [Delete(noun=type(one.noun), key=key_of(one.noun), expected=one.version) for one in records]
+            [
+                Delete(noun=type(record.noun), key=key_of(record.noun), expected=record.version)
+                for record in records
+            ]
         )
     except StaleVersionError:
         return False

@@ -50,7 +50,7 @@ class Transaction:
         """Write nouns; a change of state of a run or job becomes an event."""
         for noun in nouns:
             key = (type(noun), key_of(noun))
-            self._tell(noun, self.get(*key))
+            self._add_state_event(noun, self.get(*key))
             self.nouns[key] = noun
 
     def delete(self, kind: type[Any], key: str) -> None:
@@ -85,7 +85,7 @@ class Transaction:
         """Do `act` once this is committed: the world is touched only after the record."""
         self.after.append(act)
 
-    def _tell(self, noun: Noun, old: Noun | None) -> None:
+    def _add_state_event(self, noun: Noun, old: Noun | None) -> None:
         if not isinstance(noun, Run | JobRun):
             return
         before = old if isinstance(old, Run | JobRun) else None
@@ -158,22 +158,22 @@ class Ledger:
 
     def fetch(self, kind: type[N], key: str) -> N:
         """A noun from the store, made ready to be changed. Raises NotFoundError."""
-        found = self.look_up(kind, key)
-        if found is None:
+        result = self.look_up(kind, key)
+        if result is None:
             raise NotFoundError(f"there is no {kind.__name__.lower()} {key!r}")
-        return found
+        return result
 
     def look_up(self, kind: type[N], key: str) -> N | None:
         """A noun from the store, made ready to be changed; None where there is none."""
         if (staged := self._own_staged().get((kind, key))) is not None:
             return cast(N, staged)
-        known = self._written.get((kind, key))
-        if known is None:
+        written = self._written.get((kind, key))
+        if written is None:
             record = self.store.get(kind, key)
             if record is None:
                 return None
-            known = record.noun, record.version
-        noun, self._versions[(kind, key)] = known
+            written = record.noun, record.version
+        noun, self._versions[(kind, key)] = written
         return cast(N, noun)
 
     def read(self, kind: type[N], key: str) -> N | None:

@@ -13,7 +13,7 @@ from gridmill.control.ticks.observe import observe
 from gridmill.control.ticks.reap import discard, reap, reap_now
 from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.schedules import keep_schedules
-from gridmill.control.ticks.site_choice import look_elsewhere
+from gridmill.control.ticks.site_choice import reconsider_sites
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun, Run
@@ -42,16 +42,16 @@ class ControlNode:
         self.changed = threading.Condition()
         self.commits = 0
         self._wake = threading.Event()
-        self._hurry = threading.Event()
+        self._wake_immediately = threading.Event()
         self._ticked = 0.0
         self._ending = False
         self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
-        self._complaint = ""
+        self._last_error = ""
         self.taken_over: StoreInUseError | None = None
         self._awaited: set[str] = set()
         self._await_until = 0.0
-        control.ledger.listeners.append(self._tell)
+        control.ledger.listeners.append(self._notify_waiters)
 
     def tick(self) -> float:
         """Do everything that can be done now; seconds until there may be more."""
@@ -62,16 +62,16 @@ class ControlNode:
             if control.ledger.doubtful:
                 self._load()
             with control.ledger.staging():  # one commit for all of these; what they cause comes after it
-                control.aside.settle()
+                control.background.apply_results()
                 receive(control.starting, control.bring_ups)
                 observe(control)
                 advance(control)
-                until_due = min(keep_schedules(control), keep_backfills(control), look_elsewhere(control))
+                until_due = min(keep_schedules(control), keep_backfills(control), reconsider_sites(control))
                 wanted = dispatch(control)
             until_due = min(until_due, reap(control))
-            discard(control.storage, control.problems, control.aside, control.discarded)
+            discard(control.storage, control.problems, control.background, control.discarded)
             control.ledger.flush()
-            if control.aside.has_more() or control.candidates or not wanted.complete:
+            if control.background.has_more() or control.candidates or not wanted.complete:
                 return 0.0
             waits = [LONGEST_WAIT_SECONDS, until_due]
             if control.ledger.snapshot.deployments:
@@ -109,7 +109,7 @@ class ControlNode:
         control = self.control
         control.ledger.load()
         control.counters.raise_to(control.ledger.store.counters())
-        control.forget()
+        control.clear_caches()
         self._greet_again()
         snapshot = control.ledger.snapshot
         now = control.timeline.now()
@@ -131,7 +131,7 @@ class ControlNode:
         control = self.control
         control.channels.drop_all()
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         with self.changed:
             self.commits += 1
             self.changed.notify_all()
@@ -162,7 +162,7 @@ class ControlNode:
 
     def wake_now(self) -> None:
         """The same, without gathering first."""
-        self._hurry.set()
+        self._wake_immediately.set()
         self._wake.set()
 
     def start(self) -> None:
@@ -174,14 +174,14 @@ class ControlNode:
         """No more ticks; who waits for news gets none."""
         self._ending = True
         self.wake_now()
-        self._tell()
+        self._notify_waiters()
 
     def stop(self) -> None:
         """End the loop. Jobs and pods go on."""
         self.begin_end()
         if self._thread is not None:
             self._thread.join()
-        self.control.aside.finish(LONGEST_END_SECONDS)
+        self.control.background.stop(LONGEST_END_SECONDS)
 
     @property
     def ending(self) -> bool:
@@ -195,38 +195,38 @@ class ControlNode:
             if wait > 0:
                 self._gather()
             self._wake.clear()
-            self._hurry.clear()
+            self._wake_immediately.clear()
             wait = self._guarded(self.tick)
             self._ticked = self.control.clock.monotonic()
 
     def _gather(self) -> None:
         left = self._ticked + GATHER_SECONDS - self.control.clock.monotonic()
         if left > 0 and len(self.control.ledger.snapshot.attempts) >= CROWD:
-            self._hurry.wait(left)
+            self._wake_immediately.wait(left)
 
     def _guarded(self, tick: Callable[[], float]) -> float:
         """The outermost loop: what goes wrong in a tick is said, and tried again from the store."""
         try:
             wait = tick()
-            self._complaint = ""
+            self._last_error = ""
             return wait
         except StoreInUseError as error:  # it was lost for a while, and another control node came
             self.control.problems.warn(f"{error}: this one ends")
             self.taken_over, self._ending = error, True
-            self._tell()
+            self._notify_waiters()
         except GridmillError as error:
-            self._complain(explained(error))
+            self._log_error(explained(error))
         except Exception as error:  # noqa: BLE001  the outermost loop of the control node
             self.failure = error
-            self._complain(f"a tick failed: {error!r}")
+            self._log_error(f"a tick failed: {error!r}")
         self.control.ledger.doubtful = True
         return BACK_OFF_SECONDS
 
-    def _complain(self, complaint: str) -> None:
+    def _log_error(self, complaint: str) -> None:
         """Once, until it is over or another: a full disk is met some times a second, for hours."""
-        if complaint != self._complaint:
+        if complaint != self._last_error:
             self.control.problems.warn(complaint)
-        self._complaint = complaint
+        self._last_error = complaint
 
     def release_idle(self) -> None:
         """Tear down every deployment without a live attempt, now."""
@@ -234,7 +234,7 @@ class ControlNode:
             control = self.control
             if control.ledger.doubtful:
                 self._load()
-            control.aside.settle()
+            control.background.apply_results()
             self._release_idle()
             reap_now(control)
             control.ledger.flush()

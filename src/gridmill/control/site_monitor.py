@@ -11,26 +11,26 @@ from functools import partial
 
 from gridmill.control.node import ControlNode
 from gridmill.control.steps.problems import surveyed
-from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import replace
-from gridmill.domain.route import Way
+from gridmill.domain.route import Route
 from gridmill.domain.site import LOCAL, Node, Site, SiteKind
 from gridmill.errors import GridmillError, UnavailableError, explained
-from gridmill.ports.site import Carries, Clears, SitePort
+from gridmill.ports.site import ExternalCleanup, SitePort, TransferSite
 
 SURVEY_SECONDS = 5.0
 PROBE_SECONDS = 600.0
 """How often a site elsewhere is probed again if too little is known of its transfer rate."""
 
 
-class Surveyor:
+class SiteMonitor:
     """Keeps `control.sites` and the nodes of declared sites as they are. `close` ends its threads."""
 
     def __init__(self, node: ControlNode, seconds: float = SURVEY_SECONDS) -> None:
         self._node = node
         self._seconds = seconds
         self._ending = threading.Event()
-        self._looks: dict[str, threading.Thread] = {}
+        self._futures: dict[str, threading.Thread] = {}
         self._next_probes: dict[str, float] = {}
         self._thread = threading.Thread(target=self._loop, name="survey", daemon=True)
 
@@ -45,18 +45,18 @@ class Surveyor:
 
     def _loop(self) -> None:
         while not self._ending.is_set():
-            self.look_around()
+            self.start_checks()
             self._ending.wait(self._seconds)
 
-    def look_around(self) -> None:
+    def start_checks(self) -> None:
         """Begin to look at every site, but those whose last look goes on. Waits for none."""
-        self._looks = {name: look for name, look in self._looks.items() if look.is_alive()}
+        self._futures = {name: look for name, look in self._futures.items() if look.is_alive()}
         for site in self._declared():
-            if site.name not in self._looks:
+            if site.name not in self._futures:
                 look = threading.Thread(
                     target=self._guarded, args=(site,), name=f"survey {site.name}", daemon=True
                 )
-                self._looks[site.name] = look
+                self._futures[site.name] = look
                 look.start()
 
     def _declared(self) -> tuple[Site, ...]:
@@ -78,25 +78,25 @@ class Surveyor:
     def _note(self, site: Site, trouble: str) -> None:
         """Nothing of a site that was removed or changed meanwhile: then its port was closed."""
         with self._node.lock:
-            stands = self._stands(site)
+            stands = self._is_unchanged(site)
             if self._ending.is_set():
                 return
             surveyed(
                 self._node.control.ledger,
                 self._node.control.problems,
-                self._node.control.aside,
+                self._node.control.background,
                 site.name,
                 trouble if stands else "",
             )
             if stands and trouble:
-                self._node.control.sites_seen.away.add(site.name)
+                self._node.control.site_states.unreachable.add(site.name)
             elif stands:
-                self._node.control.sites_seen.away.discard(site.name)
+                self._node.control.site_states.unreachable.discard(site.name)
 
-    def _stands(self, site: Site) -> bool:
+    def _is_unchanged(self, site: Site) -> bool:
         """Whether it is still declared as it was when it was asked. Under the lock."""
         now = self._node.control.ledger.snapshot.sites.get(site.name)
-        return now is not None and described(now) == described(site)
+        return now is not None and describe_farm(now) == describe_farm(site)
 
     def survey(self, site: Site) -> None:
         """Look at one site. Raises what it raises."""
@@ -104,71 +104,73 @@ class Surveyor:
         port = known or self._node.control.open_site(site)
         adopted = False
         try:
-            adopted = self._take_in(site, port, port.nodes(), self._way_of(site, port))
-            if isinstance(port, Carries):
-                self._take_look(site, port.farm())
+            adopted = self._apply_results(site, port, port.nodes(), self._route_of(site, port))
+            if isinstance(port, TransferSite):
+                self._apply_status(site, port.farm_status())
         finally:
             if known is None and not adopted:
                 port.close()
 
-    def _take_in(self, site: Site, port: SitePort, nodes: tuple[Node, ...], way: Way | None) -> bool:
+    def _apply_results(self, site: Site, port: SitePort, nodes: tuple[Node, ...], way: Route | None) -> bool:
         """Whether the port is the site's from now on: not when it was removed, or is another one by now."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
-            if now is None or not self._stands(site) or self._node.ending:
+            if now is None or not self._is_unchanged(site) or self._node.ending:
                 return False
             adopt(self._node, site.name, port)
-            seen = replace(now if now.nodes == nodes else now.with_nodes(nodes), way=completed(now.way, way))
+            seen = replace(
+                now if now.nodes == nodes else now.with_nodes(nodes), route=completed(now.route, way)
+            )
             if seen != now:
                 with self._node.changing() as transaction:
                     transaction.put(seen)
             return True
 
-    def _take_look(self, site: Site, look: FarmLook) -> None:
+    def _apply_status(self, site: Site, look: FarmStatus) -> None:
         with self._node.lock:
-            if self._stands(site):
-                self._node.control.sites_seen.farms[site.name] = look
+            if self._is_unchanged(site):
+                self._node.control.site_states.farm_statuses[site.name] = look
 
-    def _way_of(self, site: Site, port: SitePort) -> Way | None:
+    def _route_of(self, site: Site, port: SitePort) -> Route | None:
         """Probed now and then as long as that tells more: a farm may not know probes yet."""
         now = self._node.control.clock.monotonic()
-        if is_measured(site.way) or now < self._next_probes.get(site.name, 0.0):
-            return site.way
+        if is_measured(site.route) or now < self._next_probes.get(site.name, 0.0):
+            return site.route
         self._next_probes[site.name] = now + PROBE_SECONDS
-        return way_of(site, port)
+        return route_of(site, port)
 
 
-def way_of(site: Site, port: SitePort) -> Way | None:
+def route_of(site: Site, port: SitePort) -> Route | None:
     """What is known of the way to a site, else what a probe says, if it comes through. Takes a second."""
-    if is_measured(site.way) or not isinstance(port, Carries):
-        return site.way
+    if is_measured(site.route) or not isinstance(port, TransferSite):
+        return site.route
     try:
-        return completed(site.way, port.probe())
+        return completed(site.route, port.probe())
     except UnavailableError:
-        return site.way
+        return site.route
 
 
-def is_measured(way: Way | None) -> bool:
+def is_measured(way: Route | None) -> bool:
     """In both directions."""
-    return way is not None and way.there is not None and way.back is not None
+    return way is not None and way.upload is not None and way.download is not None
 
 
-def completed(known: Way | None, probed: Way | None) -> Way | None:
+def completed(route: Route | None, probed: Route | None) -> Route | None:
     """What is known, and of a probe what is not."""
-    if known is None or probed is None:
-        return known or probed
-    trip = known.round_trip_seconds
+    if route is None or probed is None:
+        return route or probed
+    trip = route.round_trip_seconds
     return replace(
-        known,
-        there=known.there or probed.there,
-        back=known.back or probed.back,
+        route,
+        upload=route.upload or probed.upload,
+        download=route.download or probed.download,
         round_trip_seconds=probed.round_trip_seconds if trip is None else trip,
     )
 
 
-def described(site: Site) -> Site:
+def describe_farm(site: Site) -> Site:
     """The site as it was declared, without what was seen of it."""
-    return replace(site, nodes=(), past=(), way=None)
+    return replace(site, nodes=(), past=(), route=None)
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:
@@ -177,38 +179,40 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
         return
     retire(node, name)
     node.control.sites[name] = port
-    if isinstance(port, Clears):
-        port.tidy()
+    if isinstance(port, ExternalCleanup):
+        port.clean_up_previous()
 
 
 def retire(node: ControlNode, name: str) -> None:
     """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time. What
     was seen of the site through it is forgotten."""
-    port = _forget(node, name)
+    port = _remove_site(node, name)
     if port is not None:
-        node.control.aside.do(f"close site {name} {id(port)}", port.close, lambda done: done.result())
+        node.control.background.submit(
+            f"close site {name} {id(port)}", port.close, lambda done: done.result()
+        )
 
 
 def leave(node: ControlNode, site: Site) -> None:
     """As `retire`, of a site that was removed: what is kept for it elsewhere goes, also where it has not
     answered since this control node began."""
-    act = partial(_leave, node, site, _forget(node, site.name))
-    node.control.aside.do(f"leave site {site.name}", act, partial(_left, node, site))
+    act = partial(_leave, node, site, _remove_site(node, site.name))
+    node.control.background.submit(f"leave site {site.name}", act, partial(_left, node, site))
 
 
-def _forget(node: ControlNode, name: str) -> SitePort | None:
-    node.control.sites_seen.away.discard(name)
-    node.control.sites_seen.farms.pop(name, None)
+def _remove_site(node: ControlNode, name: str) -> SitePort | None:
+    node.control.site_states.unreachable.discard(name)
+    node.control.site_states.farm_statuses.pop(name, None)
     return node.control.sites.pop(name, None)
 
 
-def _leave(node: ControlNode, site: Site, known: SitePort | None) -> None:
-    if known is None and site.kind != SiteKind.CLUSTER:
+def _leave(node: ControlNode, site: Site, site_port: SitePort | None) -> None:
+    if site_port is None and site.kind != SiteKind.CLUSTER:
         return
-    port = known or node.control.open_site(site)
+    port = site_port or node.control.open_site(site)
     try:
-        if isinstance(port, Clears):
-            port.clear()
+        if isinstance(port, ExternalCleanup):
+            port.delete_all()
     finally:
         port.close()
 

@@ -8,19 +8,19 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, Generic, TypeVar
 
-from gridmill.control.background import Aside, AtOnce
+from gridmill.control.background import BackgroundRunner, ImmediateRunner
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.provenance import CodeFile, CodeList, Provenance
-from gridmill.domain.run import Asked, JobRun
+from gridmill.domain.run import JobRun, RunRequest
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.site import Site
 from gridmill.domain.states import JobState
 from gridmill.errors import UnavailableError
 from gridmill.ports.clock import Clock
-from gridmill.ports.disk import House, NoHouse
+from gridmill.ports.disk import HomeFolders, NoHomeFolders
 from gridmill.ports.link import LinkServer
 from gridmill.ports.site import SitePort
 from gridmill.ports.storage import FileStat, Storage
@@ -42,7 +42,7 @@ CANDIDATES_PER_TICK = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ControlTimeouts:
     """Times in seconds, from the settings."""
 
     observe_seconds: float = 1.0
@@ -50,7 +50,7 @@ class Limits:
     greeting_seconds: float = 120.0
 
 
-class Recent(Generic[T]):
+class BoundedCache(Generic[T]):
     """A bounded memory of immutable things by name; the oldest entry makes room."""
 
     def __init__(self, most: int) -> None:
@@ -92,7 +92,7 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Watch:
+class SourceWatch:
     """What is known of a continuous schedule's sources: the files its runs were started for (none since a
     restart), since when new ones wait, when to look again (both monotonic), and what is in the way."""
 
@@ -103,7 +103,7 @@ class Watch:
 
 
 @dataclass(slots=True)
-class Alarms:
+class ScheduleTimers:
     """When each schedule is to be looked at again: its record then, and a Unix time of the wall clock.
 
     `awake_since` is when the control node came up, or woke with its machine from sleep; `offset` the wall
@@ -113,7 +113,7 @@ class Alarms:
     awake_since: float = 0.0
     offset: float | None = None
     times: dict[str, tuple[Schedule, float]] = field(default_factory=dict)
-    watches: dict[str, Watch] = field(default_factory=dict)
+    watches: dict[str, SourceWatch] = field(default_factory=dict)
 
 
 class Candidates:
@@ -154,31 +154,33 @@ class Catalog:
     """Versions and what they were made from: the ledger, with what was read of it last."""
 
     ledger: Ledger
-    newest: dict[str, Artifact | None] = field(default_factory=dict)
-    known: Recent[Artifact] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
-    measured: Recent[Mapping[str, float]] = field(default_factory=lambda: Recent(VERSIONS_KEPT))
-    provenances: Recent[Provenance] = field(default_factory=lambda: Recent(PROVENANCES_KEPT))
-    code_lists: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))
+    newest_artifacts: dict[str, Artifact | None] = field(default_factory=dict)
+    versions: BoundedCache[Artifact] = field(default_factory=lambda: BoundedCache(VERSIONS_KEPT))
+    metrics_of_versions: BoundedCache[Mapping[str, float]] = field(
+        default_factory=lambda: BoundedCache(VERSIONS_KEPT)
+    )
+    provenances: BoundedCache[Provenance] = field(default_factory=lambda: BoundedCache(PROVENANCES_KEPT))
+    code_lists: BoundedCache[CodeList] = field(default_factory=lambda: BoundedCache(LISTS_KEPT))
 
     def newest_artifact(self, name: str) -> Artifact | None:
         """The newest version of that name, removed or not."""
-        if name not in self.newest:
+        if name not in self.newest_artifacts:
             newest = self.ledger.read_all(Artifact, parent=name, limit=1, newest_first=True)
-            self.newest[name] = newest[0] if newest else None
-        return self.newest[name]
+            self.newest_artifacts[name] = newest[0] if newest else None
+        return self.newest_artifacts[name]
 
     def look_up_names(self, names: Sequence[str]) -> None:
         """Find out with two queries which of these names have no version and no provenance: each job that
         never ran would cost two queries."""
-        unknown = [*({*names} - self.newest.keys())]
+        unknown = [*({*names} - self.newest_artifacts.keys())]
         made = self.ledger.store.parents(Artifact, unknown)
-        self.newest |= {name: None for name in unknown if name not in made}
+        self.newest_artifacts |= {name: None for name in unknown if name not in made}
         self.ledger.look_for_provenances(names)
 
     def clear(self) -> None:
         """Read everything again that may have changed in the store."""
-        self.newest.clear()
-        self.known.clear()
+        self.newest_artifacts.clear()
+        self.versions.clear()
         self.provenances.clear()
         self.code_lists.clear()
 
@@ -203,8 +205,8 @@ class CodeFiles:
 
     storage: Storage
     timeline: Timeline
-    files: Recent[Sequence[CodeFile]] = field(default_factory=lambda: Recent(BUNDLES_KEPT))
-    read: Recent[CodeList] = field(default_factory=lambda: Recent(LISTS_KEPT))
+    files: BoundedCache[Sequence[CodeFile]] = field(default_factory=lambda: BoundedCache(BUNDLES_KEPT))
+    read: BoundedCache[CodeList] = field(default_factory=lambda: BoundedCache(LISTS_KEPT))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -243,7 +245,7 @@ class Problems:
 class BringUps:
     """What became of asking sites for pods; found out again after a restart.
 
-    `failed` counts failures in a row by resource, `problems` has the last one. `unwilling` are nodes by
+    `failed` counts failures in a row by resource, `problems` has the last one. `refusing_nodes` are nodes by
     resource, until a pod came up there; `unfit`, by resource and node: when, and what, a node said that it
     lacks. `not_before` is when tearing down a deployment is tried again (monotonic).
     """
@@ -252,13 +254,13 @@ class BringUps:
     silent_since: dict[str, float] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
-    unwilling: dict[str, set[str]] = field(default_factory=dict)
+    refusing_nodes: dict[str, set[str]] = field(default_factory=dict)
     unfit: dict[str, dict[str, tuple[float, str]]] = field(default_factory=dict)
     not_before: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
-class Reported:
+class ReportedProgress:
     """What running jobs have reported and is not stored: progress, metrics, the last line on each node."""
 
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -280,24 +282,25 @@ class Reported:
 
 
 @dataclass(slots=True, kw_only=True)
-class Choices:
-    """Jobs that may use several resources; `looking` are those that look for another, the last one next."""
+class SiteChoices:
+    """Jobs that may use several resources; `to_recheck` are those that look for another, the last one
+    next."""
 
     choosing: set[str] = field(default_factory=set)
-    looking: list[str] = field(default_factory=list)
+    to_recheck: list[str] = field(default_factory=list)
     next_at: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
-class SitesSeen:
+class SiteStates:
     """Farms as they were last observed, by site, and the sites that did not answer."""
 
-    farms: dict[str, FarmLook] = field(default_factory=dict)
-    away: set[str] = field(default_factory=set)
+    farm_statuses: dict[str, FarmStatus] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
-class Looks:
+class PendingReads:
     """Results of looks beside the ticks that are not used yet: at sources, and at the files of versions."""
 
     listings: dict[str, Future[Any]] = field(default_factory=dict)
@@ -309,7 +312,7 @@ class Clients:
     """The environments of clients, by run, and who asked for the run that is being started."""
 
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    asked: Asked = field(default_factory=Asked)
+    asked: RunRequest = field(default_factory=RunRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +323,7 @@ class Endings:
     channels: Channels
     storage: Storage
     problems: Problems
-    reported: Reported
+    reported: ReportedProgress
     candidates: Candidates
     discarded: list[str]
 
@@ -336,7 +339,7 @@ class Starting:
 
     endings: Endings
     timeline: Timeline
-    aside: Aside
+    aside: BackgroundRunner
     clients: Clients
 
     @property
@@ -368,22 +371,22 @@ class Control:
     catalog: Catalog
     channels: Channels
     code: CodeFiles
-    limits: Limits = field(default_factory=Limits)
-    house: House = field(default_factory=NoHouse)
+    limits: ControlTimeouts = field(default_factory=ControlTimeouts)
+    home_folders: HomeFolders = field(default_factory=NoHomeFolders)
     open_site: Callable[[Site], SitePort] = no_site
-    aside: Aside = field(default_factory=AtOnce)
+    background: BackgroundRunner = field(default_factory=ImmediateRunner)
     problems: Problems = field(default_factory=Problems)
     candidates: Candidates = field(default_factory=Candidates)
     bring_ups: BringUps = field(default_factory=BringUps)
-    reported: Reported = field(default_factory=Reported)
-    choices: Choices = field(default_factory=Choices)
-    sites_seen: SitesSeen = field(default_factory=SitesSeen)
-    looks: Looks = field(default_factory=Looks)
+    reported: ReportedProgress = field(default_factory=ReportedProgress)
+    choices: SiteChoices = field(default_factory=SiteChoices)
+    site_states: SiteStates = field(default_factory=SiteStates)
+    pending_reads: PendingReads = field(default_factory=PendingReads)
     clients: Clients = field(default_factory=Clients)
     discarded: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     next_observe: float = 0.0
-    alarms: Alarms | None = None
+    alarms: ScheduleTimers | None = None
 
     @property
     def endings(self) -> Endings:
@@ -401,7 +404,9 @@ class Control:
     @property
     def starting(self) -> Starting:
         """See Starting."""
-        return Starting(endings=self.endings, timeline=self.timeline, aside=self.aside, clients=self.clients)
+        return Starting(
+            endings=self.endings, timeline=self.timeline, aside=self.background, clients=self.clients
+        )
 
     def now(self) -> float:
         """See Timeline."""
@@ -411,12 +416,12 @@ class Control:
         """A transaction at the present time."""
         return self.ledger.begin(self.now())
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """After a load: let go of all that the store may know better, or does not know as live any more."""
         snapshot = self.ledger.snapshot
         self.catalog.clear()
-        self.looks.listings.clear()
-        self.looks.files.clear()
+        self.pending_reads.listings.clear()
+        self.pending_reads.files.clear()
         ups = self.bring_ups
         ups.brought_up &= snapshot.places.owners.keys()
         ups.silent_since = {d: t for d, t in ups.silent_since.items() if d in snapshot.deployments}

@@ -24,9 +24,9 @@ from pydantic_core import SchemaValidator, ValidationError
 from gridmill.declarations import scalars
 from gridmill.declarations.problems import MOST, FieldPath, Problem, show_path, show_value
 from gridmill.declarations.read import check_code, explain
-from gridmill.declarations.schema import Part, is_named, noun_schema, parts, shorthand
+from gridmill.declarations.schema import FieldSchema, is_named, noun_schema, parts, shorthand
 from gridmill.declarations.validate import check
-from gridmill.declarations.yaml import Document, Fields, Items, Real, Whole
+from gridmill.declarations.yaml import YamlDocument, YamlFloat, YamlInteger, YamlList, YamlMapping
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import PipelineError
@@ -43,7 +43,7 @@ def construct(noun: type[T], given: Sequence[object], named: Mapping[str, object
     """
     folder = named.get("folder") if noun is Pipeline else None
     value = _arguments(noun, given, {k: v for k, v in named.items() if folder is None or k != "folder"})
-    document = Document(file=_called(noun, value), line=0, value=value)
+    document = YamlDocument(file=_called(noun, value), line=0, value=value)
     made: Any = _validated(noun, document, list(_unfit(document, value, ())))
     if isinstance(made, Pipeline):
         made = _checked(replace(made, folder=_folder(folder, document.file) if folder is not None else ""))
@@ -55,14 +55,14 @@ def construct(noun: type[T], given: Sequence[object], named: Mapping[str, object
 def validated(noun: T) -> T:
     """A noun that may have been changed by `dataclasses.replace`, validated again. Raises PipelineError."""
     value = written(noun)
-    document = Document(file=_called(type(noun), value), line=0, value=value)
+    document = YamlDocument(file=_called(type(noun), value), line=0, value=value)
     made = _validated(type(noun), document, [])
     if isinstance(made, Pipeline):
         _checked(made)
     return made
 
 
-def _validated(noun: type[T], document: Document, problems: Sequence[Problem]) -> T:
+def _validated(noun: type[T], document: YamlDocument, problems: Sequence[Problem]) -> T:
     _raise(document.file, problems)
     try:
         made: T = _validator(cast(type, noun)).validate_python(document.value)
@@ -75,12 +75,12 @@ def _validated(noun: type[T], document: Document, problems: Sequence[Problem]) -
 def _checked(pipeline: Pipeline) -> Pipeline:
     """Raises PipelineError for what does not hold between jobs, or is not there in its folder."""
     value = written(pipeline)
-    document = Document(file=_called(Pipeline, value), line=0, value=value)
-    found = [one for job in pipeline.jobs for one in _open_matrix(job, ("jobs", job.name))]
-    found += check(document, pipeline)
-    if pipeline.folder and not found:
-        found += check_code(document, pipeline, FilePath(pipeline.folder))
-    _raise(document.file, found)
+    document = YamlDocument(file=_called(Pipeline, value), line=0, value=value)
+    open_fields = [one for job in pipeline.jobs for one in _open_matrix(job, ("jobs", job.name))]
+    open_fields += check(document, pipeline)
+    if pipeline.folder and not open_fields:
+        open_fields += check_code(document, pipeline, FilePath(pipeline.folder))
+    _raise(document.file, open_fields)
     return pipeline
 
 
@@ -109,11 +109,11 @@ def _at(place: str, problem: Problem) -> str:
 
 def _called(noun: type, value: object) -> str:
     """`Job 'train'`."""
-    name = value.get("name") if isinstance(value, Fields) and is_named(noun) else None
+    name = value.get("name") if isinstance(value, YamlMapping) and is_named(noun) else None
     return f"{noun.__name__} {str(name)!r}" if isinstance(name, str) else noun.__name__
 
 
-def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object]) -> Fields:
+def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object]) -> YamlMapping:
     short = shorthand(noun)
     if given and (short is None or len(given) > 1 or short.written in named):
         first = short.written if short else next(iter(parts(noun)))
@@ -124,15 +124,20 @@ def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object])
         )
     if given and short is not None:
         named = {short.written: given[0], **named}
-    made, known = _Given(), parts(noun)
+    made, fields_of_noun = _ConstructedMapping(), parts(noun)
     for name, value in named.items():
-        if value is None and name in known and not known[name].required and known[name].default is None:
+        if (
+            value is None
+            and name in fields_of_noun
+            and not fields_of_noun[name].required
+            and fields_of_noun[name].default is None
+        ):
             continue  # as if it were not given
-        made.put(name, to_value(value, names=name in known and _are_named(known[name])))
+        made.put(name, to_value(value, names=name in fields_of_noun and _are_named(fields_of_noun[name])))
     return made
 
 
-class _Given(Fields):
+class _ConstructedMapping(YamlMapping):
     """A mapping that no file has: it has no lines. `noun` is the one that it was written out from."""
 
     def __init__(self, noun: object = None) -> None:
@@ -145,7 +150,7 @@ class _Given(Fields):
         self.lines[name] = 0
 
 
-def _are_named(part: Part) -> bool:
+def _are_named(part: FieldSchema) -> bool:
     """Whether the part is several nouns by name."""
     first = next(iter(get_args(part.hint)), None)
     return is_dataclass(first) and is_named(first)
@@ -168,15 +173,15 @@ def to_value(value: object, *, names: bool = False, depth: int = 0) -> Any:  # n
     if is_dataclass(value) and not isinstance(value, type):
         return written(value)
     if isinstance(value, Mapping):
-        made = _Given()
+        made = _ConstructedMapping()
         for key, one in value.items():
             inner = to_value(one, depth=depth + 1)
-            if names and isinstance(inner, Fields) and inner.get("name") == _key(key):
+            if names and isinstance(inner, YamlMapping) and inner.get("name") == _key(key):
                 inner.pop("name")
             made.put(_key(key), inner)
         return made
     if isinstance(value, list | tuple):
-        items = Items(0)
+        items = YamlList(0)
         for number, one in enumerate(value):
             items.append(to_value(one, depth=depth + 1))
             items.lines[number] = 0
@@ -188,8 +193,8 @@ def _has_name(value: object) -> bool:
     return is_dataclass(value) and not isinstance(value, type) and is_named(type(value))
 
 
-def _by_name(nouns: Sequence[Any]) -> Fields:
-    made = _Given()
+def _by_name(nouns: Sequence[Any]) -> YamlMapping:
+    made = _ConstructedMapping()
     for noun in nouns:
         value, name = written(noun), str(noun.name)
         value.pop("name")
@@ -210,14 +215,14 @@ def _scalar(value: object) -> Any:  # noqa: ANN401  see _Given.put
     match value:
         case Enum():
             return _scalar(value.value)
-        case None | bool() | Whole() | Real() | str():
+        case None | bool() | YamlInteger() | YamlFloat() | str():
             return value
         case Integral():
-            return Whole(int(value), str(int(value)))
+            return YamlInteger(int(value), str(int(value)))
         case Decimal():
-            return Real(float(value), str(value))
+            return YamlFloat(float(value), str(value))
         case AnyReal():
-            return Real(float(value), repr(float(value)))
+            return YamlFloat(float(value), repr(float(value)))
         case timedelta():
             return _scalar(value.total_seconds())
         case datetime() | date():
@@ -225,26 +230,26 @@ def _scalar(value: object) -> Any:  # noqa: ANN401  see _Given.put
         case PathLike():
             return fspath(value)
     item = getattr(value, "item", None)  # NumPy's booleans
-    found = item() if callable(item) and getattr(value, "shape", None) == () else value
-    return bool(found) if isinstance(found, bool) else found
+    scalar = item() if callable(item) and getattr(value, "shape", None) == () else value
+    return bool(scalar) if isinstance(scalar, bool) else scalar
 
 
-def _unfit(document: Document, value: object, path: FieldPath) -> Iterator[Problem]:
+def _unfit(document: YamlDocument, value: object, path: FieldPath) -> Iterator[Problem]:
     """What no file can hold: numbers that are none, characters that no record can hold, endless nesting."""
     if len(path) > _DEEPEST:
         yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
-    elif isinstance(value, Fields):
+    elif isinstance(value, YamlMapping):
         for key, one in value.items():
             yield from _unfit(document, key, path)
             yield from _unfit(document, one, (*path, key))
-    elif isinstance(value, Items):
+    elif isinstance(value, YamlList):
         for number, one in enumerate(value):
             yield from _unfit(document, one, (*path, number))
     elif isinstance(value, str) and (match := _UNFIT.search(value)):
         yield document.problem(path, f"the character {match[0]!r} cannot be used in text")
-    elif isinstance(value, Real) and not isfinite(value):
+    elif isinstance(value, YamlFloat) and not isfinite(value):
         yield document.problem(path, f"{value.text} is not a finite number")
-    elif isinstance(value, Whole) and not -_LARGEST <= value < _LARGEST:
+    elif isinstance(value, YamlInteger) and not -_LARGEST <= value < _LARGEST:
         yield document.problem(path, f"the number {show_value(value)} is too large")
 
 
@@ -268,9 +273,9 @@ def _folder(folder: object, place: str) -> str:
 # from nouns to the values of a file
 
 
-def written(noun: Any) -> Fields:  # noqa: ANN401  a dataclass of gridmill.model
+def written(noun: Any) -> YamlMapping:  # noqa: ANN401  a dataclass of gridmill.model
     """A noun as a file would have it, without what is the default anyway."""
-    made, known = _Given(noun), {field.name: field for field in fields(noun)}
+    made, fields_by_name = _ConstructedMapping(noun), {field.name: field for field in fields(noun)}
     for name, part in parts(cast(type, type(noun))).items():
         value = getattr(noun, part.field)
         if part.inside is not None:
@@ -279,7 +284,7 @@ def written(noun: Any) -> Fields:  # noqa: ANN401  a dataclass of gridmill.model
                 made.put(name, _scalar(value))
         elif part.leaf is scalars.PERIOD and (months := getattr(noun, _months(part.field))):
             made.put(name, f"{months}mo")
-        elif not _is_default(known[part.field], value):
+        elif not _is_default(fields_by_name[part.field], value):
             made.put(name, to_value(value, names=_are_named(part)))
     return made
 

@@ -50,7 +50,7 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flaw:
+class InvariantViolation:
     """`path` starts at the noun, in the words of the file."""
 
     message: str
@@ -58,14 +58,14 @@ class Flaw:
     hint: str = ""
 
 
-def flaws(noun: Noun) -> Iterator[Flaw]:
+def flaws(noun: Noun) -> Iterator[InvariantViolation]:
     """Everything that does not hold within the noun itself (nouns inside it were checked before)."""
     amounts = list(_amounts(noun))
     yield from amounts
     yield from _exactly_one(noun)
     match noun:
         case Label(steps=int(steps)) if steps < 1:
-            yield Flaw(message="`steps` must be 1 or more: 1 is the next row", path=("steps",))
+            yield InvariantViolation(message="`steps` must be 1 or more: 1 is the next row", path=("steps",))
         case Split():
             yield from _split(noun)
     if not amounts:
@@ -77,48 +77,56 @@ def written(field: str) -> str:
     return field.removesuffix("_seconds").removesuffix("_bytes").removesuffix("_months")
 
 
-def _amounts(noun: Noun) -> Iterator[Flaw]:
+def _amounts(noun: Noun) -> Iterator[InvariantViolation]:
     for field in fields(noun):
         value = getattr(noun, field.name)
         if not isinstance(value, int | float):
             continue
         name = written(field.name)
         if field.name in POSITIVE and value <= 0:
-            yield Flaw(message=f"`{name}` must be more than 0, got {show_value(value)}", path=(name,))
+            yield InvariantViolation(
+                message=f"`{name}` must be more than 0, got {show_value(value)}", path=(name,)
+            )
         elif field.name in NOT_NEGATIVE and value < 0:
-            yield Flaw(message=f"`{name}` must not be negative, got {show_value(value)}", path=(name,))
+            yield InvariantViolation(
+                message=f"`{name}` must not be negative, got {show_value(value)}", path=(name,)
+            )
 
 
-def _exactly_one(noun: Noun) -> Iterator[Flaw]:
+def _exactly_one(noun: Noun) -> Iterator[InvariantViolation]:
     choices = EXACTLY_ONE.get(type(noun))
     if not choices:
         return
     given = [written(name) for name in choices if getattr(noun, name) is not None]
     names = ", ".join(dict.fromkeys(written(name) for name in choices))
     if not given:
-        yield Flaw(message=f"needs one of {names}")
+        yield InvariantViolation(message=f"needs one of {names}")
     elif len(given) > 1:
-        yield Flaw(message=f"has {' and '.join(given)}; only one of {names} can be given", path=(given[-1],))
+        yield InvariantViolation(
+            message=f"has {' and '.join(given)}; only one of {names} can be given", path=(given[-1],)
+        )
 
 
-def _split(split: Split) -> Iterator[Flaw]:
+def _split(split: Split) -> Iterator[InvariantViolation]:
     times = (split.validation_from, split.test_from) != (None, None)
     shares = [share for share in (split.validation, split.test) if share is not None]
     if times and shares and split.by == SplitBy.TIME:
-        yield Flaw(message="split either at times (`validation_from`, `test_from`) or by shares, not both")
+        yield InvariantViolation(
+            message="split either at times (`validation_from`, `test_from`) or by shares, not both"
+        )
     if any(not 0 < share < 1 for share in shares) or sum(shares) >= 1:
-        yield Flaw(
+        yield InvariantViolation(
             message="`validation` and `test` are shares between 0 and 1 that leave some rows to train on"
         )
 
 
-def _own_check(noun: Noun) -> Iterator[Flaw]:
+def _own_check(noun: Noun) -> Iterator[InvariantViolation]:
     check = getattr(noun, "check", None)
     if callable(check):
         try:
             check()
         except InputError as error:
-            yield Flaw(message=error.message, path=_below(error.place), hint=error.hint)
+            yield InvariantViolation(message=error.message, path=_below(error.place), hint=error.hint)
 
 
 def _below(place: str) -> FieldPath:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import product
 
 from gridmill.declarations.problems import FieldPath, Problem
-from gridmill.declarations.yaml import Document, Fields, Items, Real, Value, Whole
+from gridmill.declarations.yaml import Value, YamlDocument, YamlFloat, YamlInteger, YamlList, YamlMapping
 
 MOST_JOBS = 256
 """The most jobs of one matrix."""
@@ -14,18 +14,18 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LISTS = ("models",)
 """Fields of a job's kind that list jobs, besides `needs`."""
 
-Single = str | Whole | Real | bool
+Single = str | YamlInteger | YamlFloat | bool
 Own = Mapping[str, Single]
 """The values of one combination."""
 
 
 def is_matrix(value: Value) -> bool:
     """Whether a job's `matrix` can be expanded: what cannot is refused with the other fields."""
-    return isinstance(value, Fields) and bool(value)
+    return isinstance(value, YamlMapping) and bool(value)
 
 
 def expand_jobs(
-    document: Document, jobs: Fields, matrices: Mapping[str, Value]
+    document: YamlDocument, jobs: YamlMapping, matrices: Mapping[str, Value]
 ) -> tuple[dict[str, tuple[str, Value, Own]], list[Problem]]:
     """All jobs by name, each with the name of its declaration and the values of its combination, and what is
     wrong with a matrix.
@@ -36,57 +36,57 @@ def expand_jobs(
     combinations = {
         name: _combinations(document, name, matrix, problems)
         for name, matrix in matrices.items()
-        if isinstance(matrix, Fields)
+        if isinstance(matrix, YamlMapping)
     }
     names = {name: _names(document, jobs, name, of, problems) for name, of in combinations.items()}
     expanded: dict[str, tuple[str, Value, Own]] = {}
     for name, job in jobs.items():
         job = _with_all(job, names)
-        if name not in names or not isinstance(job, Fields):
+        if name not in names or not isinstance(job, YamlMapping):
             expanded[name] = (name, job, {})
             continue
         for own, one in zip(combinations[name], names[name], strict=True):
-            values = Fields(job.line)
+            values = YamlMapping(job.line)
             values.update(own)
             expanded[one] = (name, _with(job, {"matrix": values}), own)
     return expanded, problems
 
 
 def _combinations(
-    document: Document, job: str, matrix: Fields, problems: list[Problem]
+    document: YamlDocument, job: str, matrix: YamlMapping, problems: list[Problem]
 ) -> list[dict[str, Single]]:
     at: FieldPath = ("jobs", job, "matrix")
     lists: dict[str, list[Single]] = {}
     for name, value in matrix.items():
-        values: list[Value] = list(value) if isinstance(value, Items) else [value]
+        values: list[Value] = list(value) if isinstance(value, YamlList) else [value]
         if not _NAME.fullmatch(name):
-            said = "a parameter's name is made of letters, digits, _ and -"
-            problems.append(document.problem((*at, name), said))
+            message = "a parameter's name is made of letters, digits, _ and -"
+            problems.append(document.problem((*at, name), message))
         elif not values or not all(isinstance(one, Single) for one in values):
-            said = f"`{name}` needs a list of texts, numbers, true or false"
-            problems.append(document.problem((*at, name), said, "For example matrix: {region: [eu, us]}."))
+            message = f"`{name}` needs a list of texts, numbers, true or false"
+            problems.append(document.problem((*at, name), message, "For example matrix: {region: [eu, us]}."))
         else:
             lists[name] = [one for one in values if isinstance(one, Single)]
     count = 1
     for several in lists.values():
         count *= len(several)
     if count > MOST_JOBS:
-        said = f"that makes {count} jobs, more than {MOST_JOBS}"
-        problems.append(document.problem(at, said, "Shorten its lists, or make several pipelines."))
+        message = f"that makes {count} jobs, more than {MOST_JOBS}"
+        problems.append(document.problem(at, message, "Shorten its lists, or make several pipelines."))
         return [{name: several[0] for name, several in lists.items()}]
     return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
 
 def _names(
-    document: Document, jobs: Fields, job: str, of: list[dict[str, Single]], problems: list[Problem]
+    document: YamlDocument, jobs: YamlMapping, job: str, of: list[dict[str, Single]], problems: list[Problem]
 ) -> list[str]:
     """`train-eu-a`, in the order of the combinations."""
     names = ["-".join([job, *(_word(value) for value in own.values())]) for own in of]
     for number, name in enumerate(names):
         if name in names[:number] or name in jobs:
-            said = f"two jobs would be called `{name}`"
+            message = f"two jobs would be called `{name}`"
             hint = "Values differ in more than case and signs, and no other job has the name."
-            problems.append(document.problem(("jobs", job, "matrix"), said, hint))
+            problems.append(document.problem(("jobs", job, "matrix"), message, hint))
             return [f"{job}-{number}" for number in range(len(names))]
     return names
 
@@ -99,13 +99,13 @@ def _word(value: Single) -> str:
 
 def _with_all(job: Value, names: Mapping[str, list[str]]) -> Value:
     """The job, which needs all jobs of a matrix where it needs the job that has it."""
-    if not isinstance(job, Fields):
+    if not isinstance(job, YamlMapping):
         return job
     changed: dict[str, Value] = {}
     if "needs" in job:
         changed["needs"] = _all_of(job["needs"], names)
     for kind, inner in job.items():
-        if isinstance(inner, Fields):
+        if isinstance(inner, YamlMapping):
             lists = {field: _all_of(inner[field], names) for field in _LISTS if field in inner}
             if lists:
                 changed[kind] = _with(inner, lists)
@@ -114,11 +114,11 @@ def _with_all(job: Value, names: Mapping[str, list[str]]) -> Value:
 
 def _all_of(value: Value, names: Mapping[str, list[str]]) -> Value:
     if isinstance(value, str) and value in names:
-        word, value = value, Items(0)
+        word, value = value, YamlList(0)
         value.append(word)
-    if not isinstance(value, Items) or not any(isinstance(one, str) and one in names for one in value):
+    if not isinstance(value, YamlList) or not any(isinstance(one, str) and one in names for one in value):
         return value
-    items = Items(value.line)
+    items = YamlList(value.line)
     for number, one in enumerate(value):
         for name in names.get(one, [one]) if isinstance(one, str) else [one]:
             items.lines[len(items)] = value.lines.get(number, value.line)
@@ -126,8 +126,8 @@ def _all_of(value: Value, names: Mapping[str, list[str]]) -> Value:
     return items
 
 
-def _with(fields: Fields, items: Mapping[str, Value]) -> Fields:
-    made = Fields(fields.line)
+def _with(fields: YamlMapping, items: Mapping[str, Value]) -> YamlMapping:
+    made = YamlMapping(fields.line)
     made.lines = dict(fields.lines)
     made.update({**fields, **items})
     return made

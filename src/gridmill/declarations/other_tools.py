@@ -266,5 +266,7 @@ def pointer(noun: type, word: str) -> str:
 
 def value_pointer(enum: type[StrEnum], word: str) -> str:
     """What is written in place of a value of another tool; empty where nothing is known of it."""
-    found = VALUES.get(enum, {})
-    return found.get(word.lower().replace(" ", "_"), "") or found.get(word.lower().replace("-", "_"), "")
+    pointers = VALUES.get(enum, {})
+    return pointers.get(word.lower().replace(" ", "_"), "") or pointers.get(
+        word.lower().replace("-", "_"), ""
+    )

@@ -15,7 +15,16 @@ from typing import TypeGuard
 from gridmill.declarations.matrix import expand_jobs, is_matrix
 from gridmill.declarations.problems import FieldPath, Problem, did_you_mean, show_value
 from gridmill.declarations.shell import UnsafeError, fill_shell
-from gridmill.declarations.yaml import Document, Fields, Items, Real, Value, Whole, parse_documents, scalar
+from gridmill.declarations.yaml import (
+    Value,
+    YamlDocument,
+    YamlFloat,
+    YamlInteger,
+    YamlList,
+    YamlMapping,
+    parse_documents,
+    scalar,
+)
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import read_moment, word
 from gridmill.domain.pipeline import Pipeline
@@ -31,11 +40,11 @@ _EXAMPLE = {"due": "2000-01-02T00:00:00+00:00", "due_before": "2000-01-01T00:00:
 """Example values of the times that only a schedule gives, to check a declaration with."""
 _ENVIRONMENT = {"GRIDMILL_DUE": "due", "GRIDMILL_DUE_BEFORE": "due_before"}
 _VARIABLE = re.compile(r"\bGRIDMILL_DUE(?:_BEFORE)?\b")
-Single = str | Whole | Real | bool
-Word = Single | Items
+Single = str | YamlInteger | YamlFloat | bool
+Word = Single | YamlList
 
 
-class _Kind(StrEnum):
+class _TextKind(StrEnum):
     """What a text of a pipeline file is."""
 
     TEXT = "text"
@@ -45,29 +54,31 @@ class _Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
+class SubstitutedDocument:
     """`document` has every reference replaced, but for those in the queries of databases: `queries` has their
     values by job and reference. `awaits` are the times of a schedule that it uses and was not given. `uses`
     are the parameters that each job refers to, with their values."""
 
-    document: Document
+    document: YamlDocument
     problems: list[Problem]
     queries: Mapping[str, Mapping[str, Given]] = field(default_factory=dict)
     awaits: tuple[str, ...] = ()
     uses: Mapping[str, Mapping[str, Given]] = field(default_factory=dict)
 
 
-def fill_in(document: Document, given: Mapping[str, object], *, awaiting: bool = False) -> Filled:
+def fill_in(
+    document: YamlDocument, given: Mapping[str, object], *, awaiting: bool = False
+) -> SubstitutedDocument:
     """The document with every reference replaced and its `parameters` as given, and what is wrong.
 
     With `awaiting`, times that a schedule gives may be missing.
     """
-    filling = _Filling(document, given, awaiting=awaiting)
+    filling = _Substitution(document, given, awaiting=awaiting)
     value = document.value
-    if isinstance(value, Fields):
+    if isinstance(value, YamlMapping):
         value = filling.whole(value)
-    return Filled(
-        document=Document(file=document.file, line=document.line, value=value),
+    return SubstitutedDocument(
+        document=YamlDocument(file=document.file, line=document.line, value=value),
         problems=filling.problems,
         queries=filling.queries,
         awaits=tuple(name for name in DUE if name in filling.awaits),
@@ -75,7 +86,7 @@ def fill_in(document: Document, given: Mapping[str, object], *, awaiting: bool =
     )
 
 
-def with_values(pipeline: Pipeline, filled: Filled) -> tuple[Pipeline, list[Problem]]:
+def with_values(pipeline: Pipeline, filled: SubstitutedDocument) -> tuple[Pipeline, list[Problem]]:
     """The pipeline with the values of its queries, and what is wrong with them."""
     jobs, problems = list(pipeline.jobs), list[Problem]()
     for number, job in enumerate(jobs):
@@ -96,20 +107,20 @@ def with_values(pipeline: Pipeline, filled: Filled) -> tuple[Pipeline, list[Prob
     return replace(pipeline, jobs=tuple(jobs), awaits=filled.awaits), problems
 
 
-def _continuous(pipeline: Pipeline, filled: Filled) -> Iterator[Problem]:
+def _continuous(pipeline: Pipeline, filled: SubstitutedDocument) -> Iterator[Problem]:
     """What runs whenever something is new has no due times."""
     at: dict[FieldPath, ScheduleSpec | None] = {("schedule",): pipeline.schedule}
     at |= {("jobs", job.name, "schedule"): job.schedule for job in pipeline.jobs}
     for path, spec in at.items():
         if spec is not None and spec.continuous is not None:
-            said = f"a continuous schedule has no due times, and `${{{filled.awaits[0]}}}` is used"
-            yield filled.document.problem(path, said, "Run it `every` so often, or by `cron`.")
+            message = f"a continuous schedule has no due times, and `${{{filled.awaits[0]}}}` is used"
+            yield filled.document.problem(path, message, "Run it `every` so often, or by `cron`.")
 
 
-class _Filling:
+class _Substitution:
     """Collects problems on the way."""
 
-    def __init__(self, document: Document, given: Mapping[str, object], *, awaiting: bool) -> None:
+    def __init__(self, document: YamlDocument, given: Mapping[str, object], *, awaiting: bool) -> None:
         self.problems: list[Problem] = []
         self.queries: dict[str, dict[str, Given]] = {}
         self.awaits: set[str] = set()
@@ -120,27 +131,27 @@ class _Filling:
         self._declared: dict[str, str] = {}  # which job of the file one of a matrix is
         self._words = self._parameters(given)
 
-    def whole(self, value: Fields) -> Fields:
+    def whole(self, value: YamlMapping) -> YamlMapping:
         """A pipeline's document."""
         filled = _copy(value, {})
         for key, item in value.items():
-            if key == "jobs" and isinstance(item, Fields):
+            if key == "jobs" and isinstance(item, YamlMapping):
                 filled[key] = self._jobs(item)
             else:
                 filled[key] = self.fill(item, (key,), self._words)
         if self._words:
             declared = value["parameters"]
-            assert isinstance(declared, Fields)
+            assert isinstance(declared, YamlMapping)
             filled["parameters"] = _copy(declared, {**declared, **self._words})
         for name in self._times.keys() - self._used:
             self._note((), f"--set {name}: nothing in the pipeline uses `${{{name}}}`")
         return filled
 
-    def _jobs(self, jobs: Fields) -> Fields:
+    def _jobs(self, jobs: YamlMapping) -> YamlMapping:
         matrices = {
             name: self.fill(job["matrix"], ("jobs", name, "matrix"), self._words)
             for name, job in jobs.items()
-            if isinstance(job, Fields) and is_matrix(job.get("matrix"))
+            if isinstance(job, YamlMapping) and is_matrix(job.get("matrix"))
         }
         expanded, problems = expand_jobs(self._document, jobs, matrices)
         self.problems += problems
@@ -150,23 +161,23 @@ class _Filling:
             self._declared[name] = declared
             filled.lines[name] = jobs.lines.get(declared, jobs.line)
             job = self.fill(job, ("jobs", name), {**self._words, **own})
-            filled[name] = self._with_due(name, job) if isinstance(job, Fields) else job
+            filled[name] = self._with_due(name, job) if isinstance(job, YamlMapping) else job
         return filled
 
     def _note(self, path: FieldPath, message: str, hint: str = "") -> None:
         declared = self._declared.get(str(path[1])) if path[:1] == ("jobs",) and path[1:] else None
-        found = self._document.problem(("jobs", declared, *path[2:]) if declared else path, message, hint)
-        if found not in self.problems:
-            self.problems.append(found)
+        problem = self._document.problem(("jobs", declared, *path[2:]) if declared else path, message, hint)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     # values
 
     def _parameters(self, given: Mapping[str, object]) -> dict[str, Word]:
         """The declared parameters with `given` in place of their defaults."""
         value = self._document.value
-        declared = value.get("parameters") if isinstance(value, Fields) else None
+        declared = value.get("parameters") if isinstance(value, YamlMapping) else None
         words: dict[str, Word] = {}
-        for name, default in declared.items() if isinstance(declared, Fields) else ():
+        for name, default in declared.items() if isinstance(declared, YamlMapping) else ():
             if not _NAME.fullmatch(name):
                 self._note(("parameters", name), "a parameter's name is made of letters, digits, _ and -")
             elif isinstance(default, Single) or _is_list(default):
@@ -179,9 +190,9 @@ class _Filling:
         if name in DUE and name not in words:
             return self._set_time(name, text)
         if name not in words:
-            known = ", ".join(words) or "none"
+            names = ", ".join(words) or "none"
             message = f"--set {name}: there is no parameter `{name}`{did_you_mean(name, words)}"
-            return self._note(("parameters",), message, f"The parameters are {known}.")
+            return self._note(("parameters",), message, f"The parameters are {names}.")
         try:
             words[name] = _like(words[name], text)
         except ValueError as error:
@@ -201,8 +212,8 @@ class _Filling:
             self.awaits.add(name)
             return _EXAMPLE[name]
         if name not in self._times:
-            said = f"`${{{name}}}` is a due time of a schedule, and no schedule starts this run"
-            self._note(path, said, f"Give it: --set {name}=2026-01-31T06:00:00+00:00")
+            message = f"`${{{name}}}` is a due time of a schedule, and no schedule starts this run"
+            self._note(path, message, f"Give it: --set {name}=2026-01-31T06:00:00+00:00")
             return None
         return self._times[name]
 
@@ -213,19 +224,19 @@ class _Filling:
     def _find(self, body: str, path: FieldPath, words: Mapping[str, Word]) -> Word | None:
         """The value of `name` or `name:format`; None, with a problem noted, where there is none."""
         name, _, form = body.partition(":")
-        found = words[name] if name in words else self._time(name, path) if name in DUE else None
-        if found is not None:
-            self._note_use(name, found, path)
-        if found is None or not form or form == "raw":
-            return found
-        if "%" not in form or not isinstance(found, str):
-            said = f"`${{{body}}}`: there is no form {form!r}"
-            self._note(path, said, "There is `raw`, and for times a format such as %Y-%m-%d.")
+        result = words[name] if name in words else self._time(name, path) if name in DUE else None
+        if result is not None:
+            self._note_use(name, result, path)
+        if result is None or not form or form == "raw":
+            return result
+        if "%" not in form or not isinstance(result, str):
+            message = f"`${{{body}}}`: there is no form {form!r}"
+            self._note(path, message, "There is `raw`, and for times a format such as %Y-%m-%d.")
             return None
         try:
-            return _zoned(found).strftime(form)
+            return _zoned(result).strftime(form)
         except ValueError:
-            self._note(path, f"`${{{body}}}`: {found!r} is no time", "Write it as 2026-01-31T06:00.")
+            self._note(path, f"`${{{body}}}`: {result!r} is no time", "Write it as 2026-01-31T06:00.")
             return None
 
     # texts
@@ -233,21 +244,21 @@ class _Filling:
     def fill(self, value: Value, path: FieldPath, words: Mapping[str, Word]) -> Value:
         """The value with references replaced; those within `parameters` are refused."""
         match value:
-            case Fields():
+            case YamlMapping():
                 return _copy(
                     value, {key: self.fill(item, (*path, key), words) for key, item in value.items()}
                 )
-            case Items():
+            case YamlList():
                 return self._items(value, path, words)
             case str() if "${" in value:
                 return self._text(value, path, words)
         return value
 
-    def _items(self, value: Items, path: FieldPath, words: Mapping[str, Word]) -> Items:
-        items = Items(value.line)
+    def _items(self, value: YamlList, path: FieldPath, words: Mapping[str, Word]) -> YamlList:
+        items = YamlList(value.line)
         for number, item in enumerate(value):
             filled, line = self.fill(item, (*path, number), words), value.lines.get(number, value.line)
-            several = filled if isinstance(filled, Items) and not isinstance(item, Items) else [filled]
+            several = filled if isinstance(filled, YamlList) and not isinstance(item, YamlList) else [filled]
             for one in several:  # a list in a list of texts adds its items
                 items.lines[len(items)] = line
                 items.append(one)
@@ -268,19 +279,19 @@ class _Filling:
 
     def _by_kind(self, text: str, path: FieldPath, words: Mapping[str, Word]) -> str:
         kind = _kind_of(path)
-        if kind is _Kind.SHELL:
+        if kind is _TextKind.SHELL:
             return fill_shell(text, lambda found: _shown(self._value(found, path, words)))
-        if kind is _Kind.TEXT:
+        if kind is _TextKind.TEXT:
             return REFERENCE.sub(lambda found: self._in_text(found, path, words), text)
         text = self._raw(text, path, words)
         values = {
-            body: _given(found)
+            body: _given(value)
             for body in references_of(text)
-            if (found := self._value(_reference(body), path, words)) is not None
+            if (value := self._value(_reference(body), path, words)) is not None
         }
         if len(values) < len(references_of(text)):
             return text
-        if kind is _Kind.SQL:
+        if kind is _TextKind.SQL:
             return literals(text, values)
         return self._query(text, str(path[1]), values, words)
 
@@ -298,88 +309,88 @@ class _Filling:
     def _raw(self, text: str, path: FieldPath, words: Mapping[str, Word]) -> str:
         """The text with the raw forms pasted."""
 
-        def paste(found: re.Match[str]) -> str:
-            if found[1] is None or not found[1].endswith(":raw"):
-                return found[0]
-            value = _shown(self._value(found, path, words))
+        def paste(match: re.Match[str]) -> str:
+            if match[1] is None or not match[1].endswith(":raw"):
+                return match[0]
+            value = _shown(self._value(match, path, words))
             shown = value if isinstance(value, str) else ", ".join(value or ())
             return shown.replace("${", "$${")
 
         return REFERENCE.sub(paste, text)
 
-    def _in_text(self, found: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> str:
-        if found[1] is None:
+    def _in_text(self, match: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> str:
+        if match[1] is None:
             return "${"
-        value = _shown(self._value(found, path, words))
+        value = _shown(self._value(match, path, words))
         if isinstance(value, tuple):
             raise InputError(
-                f"`{found[0]}` is a list, and stands within a text",
+                f"`{match[0]}` is a list, and stands within a text",
                 hint="Let it stand alone: it adds its items.",
             )
-        return found[0] if value is None else value
+        return match[0] if value is None else value
 
     def _is_known(self, body: str, words: Mapping[str, Word]) -> bool:
         name = body.partition(":")[0]
         return name in words or name in DUE
 
-    def _value(self, found: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> Word | None:
+    def _value(self, match: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> Word | None:
         """The value of a reference; None where it stays as it is: it is read later, or is wrong."""
-        body = found[1]
-        if found[0].endswith("}") and self._is_known(body, words):
+        body = match[1]
+        if match[0].endswith("}") and self._is_known(body, words):
             return self._find(body, path, words)
         if body.startswith("env:") and path[2:4] in _READ_BY_JOB and path[-1] != "query":
             return None  # read where the job runs, and kept nowhere
         if body.startswith("env:"):
-            said = f"`{found[0]}`: the environment is not read; declare a parameter and pass it with --set"
-        elif not found[0].endswith("}"):
-            said = "`${` without its `}`"
+            message = f"`{match[0]}`: the environment is not read; declare a parameter and pass it with --set"
+        elif not match[0].endswith("}"):
+            message = "`${` without its `}`"
         else:
             name = body.partition(":")[0]
-            said = f"there is no parameter `{name}`{did_you_mean(name, words)}"
-        self._note(path, said, _LITERAL)
+            message = f"there is no parameter `{name}`{did_you_mean(name, words)}"
+        self._note(path, message, _LITERAL)
         return None
 
-    def _with_due(self, name: str, job: Fields) -> Fields:
+    def _with_due(self, name: str, job: YamlMapping) -> YamlMapping:
         """A command that names the environment's variables of due times has them."""
         command = job.get("command")
-        fields = command if isinstance(command, Fields) else None
+        fields = command if isinstance(command, YamlMapping) else None
         run = command if fields is None else fields.get("run")
         env = fields.get("env") if fields is not None else None
-        own = env if isinstance(env, Fields) else Fields(job.line)
-        said = " ".join(str(one) for one in (*(run if isinstance(run, Items) else [run]), *own.values()))
-        names = [one for one in dict.fromkeys(_VARIABLE.findall(said)) if one not in own]
+        own = env if isinstance(env, YamlMapping) else YamlMapping(job.line)
+        text = " ".join(str(one) for one in (*(run if isinstance(run, YamlList) else [run]), *own.values()))
+        names = [one for one in dict.fromkeys(_VARIABLE.findall(text)) if one not in own]
         if not names:
             return job
         path: FieldPath = ("jobs", name, "command")
         added = _copy(own, {**own, **{one: self._time(_ENVIRONMENT[one], path) for one in names}})
-        made = _copy(fields or Fields(job.line), {**(fields or {"run": run}), "env": added})
+        made = _copy(fields or YamlMapping(job.line), {**(fields or {"run": run}), "env": added})
         return _copy(job, {**job, "command": made})
 
 
-def _kind_of(path: FieldPath) -> _Kind:
+def _kind_of(path: FieldPath) -> _TextKind:
     """What stands there."""
     if len(path) < 3 or path[0] != "jobs":
-        return _Kind.TEXT
+        return _TextKind.TEXT
     match path[2:]:
         case ("command",) | ("command", "run"):
-            return _Kind.SHELL
+            return _TextKind.SHELL
         case ("sink", "source", "sql", "query"):
-            return _Kind.QUERY
+            return _TextKind.QUERY
         case ("dataset", "sql") | ("dataset", "features", _) | ("sink", "metrics", _):
-            return _Kind.SQL
+            return _TextKind.SQL
         case ("dataset", *_, "known_at") | ("sink", "constraints", *_, "expression"):
-            return _Kind.SQL
-    return _Kind.TEXT
+            return _TextKind.SQL
+    return _TextKind.TEXT
 
 
 def _reference(body: str) -> re.Match[str]:
-    found = REFERENCE.fullmatch(f"${{{body}}}")
-    assert found is not None  # it was found by it
-    return found
+    match = REFERENCE.fullmatch(f"${{{body}}}")
+    assert match is not None  # it was found by it
+    return match
 
 
-def _is_list(value: Value) -> TypeGuard[Items]:
-    return isinstance(value, Items) and all(isinstance(item, Single) for item in value)
+def _is_list(value: Value) -> TypeGuard[YamlList]:
+    return isinstance(value, YamlList) and all(isinstance(item, Single) for item in value)
 
 
 def _zoned(text: str) -> datetime:
@@ -389,30 +400,32 @@ def _zoned(text: str) -> datetime:
 
 def _like(default: Word, text: str) -> Word:
     """What `text` says, of the default's type. Raises ValueError."""
-    if isinstance(default, Items):
+    if isinstance(default, YamlList):
         return _like_list(default, text)
     value = scalar(text)
     if isinstance(default, str):
         return text
-    same = isinstance(value, bool) if isinstance(default, bool) else isinstance(value, Whole | Real)
+    same = (
+        isinstance(value, bool) if isinstance(default, bool) else isinstance(value, YamlInteger | YamlFloat)
+    )
     if same and isinstance(value, Single):
         return value
     expected = "true or false" if isinstance(default, bool) else "a number"
     raise ValueError(f"expected {expected} like its default {_one(default)}, got {show_value(text)}")
 
 
-def _like_list(default: Items, text: str) -> Items:
+def _like_list(default: YamlList, text: str) -> YamlList:
     """`[a, b]`, or `a,b`."""
-    items = Items(default.line)
+    items = YamlList(default.line)
     if text.lstrip().startswith("["):
         try:
             (document,) = parse_documents(text, "--set")
         except (PipelineError, ValueError) as error:
             raise ValueError(f"{text!r} is no list such as [a, b]") from error
-        found = document.value
-        if not isinstance(found, Items) or not _is_list(found):
+        value = document.value
+        if not isinstance(value, YamlList) or not _is_list(value):
             raise ValueError(f"{text!r} is no list such as [a, b]")
-        words = [_one(one) for one in found if isinstance(one, Single)]
+        words = [_one(one) for one in value if isinstance(one, Single)]
     else:
         words = [one.strip() for one in text.split(",")] if text else []
     for number, one in enumerate(words):
@@ -421,7 +434,7 @@ def _like_list(default: Items, text: str) -> Items:
     return items
 
 
-def _like_any(default: Items, text: str) -> Single:
+def _like_any(default: YamlList, text: str) -> Single:
     """An item of a list whose items are of one type, or of several."""
     if not default or any(isinstance(one, str) for one in default):
         return text
@@ -439,28 +452,28 @@ def _one(word: Single) -> str:
 
 
 def _shown(value: Word | None) -> str | tuple[str, ...] | None:
-    if isinstance(value, Items):
+    if isinstance(value, YamlList):
         return tuple(_one(item) for item in value if isinstance(item, Single))
     return None if value is None else _one(value)
 
 
 def _given(value: Word) -> Given:
-    if isinstance(value, Items):
+    if isinstance(value, YamlList):
         return tuple(_plain(item) for item in value if isinstance(item, Single))
     return _plain(value)
 
 
 def _plain(value: Single) -> str | int | float | bool:
     match value:
-        case Whole():
+        case YamlInteger():
             return int(value)
-        case Real():
+        case YamlFloat():
             return float(value)
     return value
 
 
-def _copy(fields: Fields, items: Mapping[str, Value]) -> Fields:
-    copy = Fields(fields.line)
+def _copy(fields: YamlMapping, items: Mapping[str, Value]) -> YamlMapping:
+    copy = YamlMapping(fields.line)
     copy.lines = dict(fields.lines)
     copy.update(items)
     return copy

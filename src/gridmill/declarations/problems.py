@@ -78,8 +78,8 @@ def similar_file(name: str, names: Iterable[str]) -> str:
     """`; did you mean ...?` or nothing: that two names end alike says nothing."""
     stems = {name: PurePath(name).stem.lower() for name in names}
     close = get_close_matches(PurePath(name).stem.lower(), list(stems.values()), n=1, cutoff=_ALIKE_FILES)
-    found = next((one for one, stem in stems.items() if close and stem == close[0]), None)
-    return f"; did you mean `{found}`?" if found else ""
+    similar = next((one for one, stem in stems.items() if close and stem == close[0]), None)
+    return f"; did you mean `{similar}`?" if similar else ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from pydantic_core import ErrorDetails, ValidationError
 
 from gridmill.declarations.other_tools import pointer
-from gridmill.declarations.parameters import Filled, fill_in, with_values
+from gridmill.declarations.parameters import SubstitutedDocument, fill_in, with_values
 from gridmill.declarations.problems import (
     FieldPath,
     Problem,
@@ -30,52 +30,56 @@ from gridmill.declarations.problems import (
 )
 from gridmill.declarations.schema import FLATTENED, KINDS, nouns_in, origin_of, parts, validator
 from gridmill.declarations.validate import check
-from gridmill.declarations.yaml import Document, Fields, lines_of, parse_documents
+from gridmill.declarations.yaml import YamlDocument, YamlMapping, lines_of, parse_documents
 from gridmill.domain.naming import word
-from gridmill.domain.pipeline import Pipeline, Written
+from gridmill.domain.pipeline import Pipeline, PipelineSource
 from gridmill.domain.resource import Resource
 from gridmill.domain.sink import Constraint, Outage, SinkSpec
 from gridmill.domain.site import Site
 from gridmill.errors import InputError, PipelineError
 
 
-def check_code(document: Document, pipeline: Pipeline, folder: FilePath) -> Iterator[Problem]:
+def check_code(document: YamlDocument, pipeline: Pipeline, folder: FilePath) -> Iterator[Problem]:
     """Every file and function named in a job that is not in the project's folder."""
     for job in pipeline.jobs:
         for field in ("script", "predict", "file", "environment"):
-            said = getattr(job.training or job.command, field, None)
-            if said:
-                yield from _check(document, ("jobs", job.name, job.kind.value, field), said, folder)
-        for number, said in enumerate(job.reads_files):
+            function_name = getattr(job.training or job.command, field, None)
+            if function_name:
+                yield from _check(document, ("jobs", job.name, job.kind.value, field), function_name, folder)
+        for number, function_name in enumerate(job.reads_files):
             yield from _check_input(
-                document, ("jobs", job.name, job.kind.value, "inputs", number), said, folder
+                document, ("jobs", job.name, job.kind.value, "inputs", number), function_name, folder
             )
 
 
-def _check_input(document: Document, place: FieldPath, said: str, folder: FilePath) -> Iterator[Problem]:
+def _check_input(
+    document: YamlDocument, place: FieldPath, pattern: str, folder: FilePath
+) -> Iterator[Problem]:
     try:
-        there = any(folder.glob(said)) if has_magic(said) else (folder / said).exists()
+        exists = any(folder.glob(pattern)) if has_magic(pattern) else (folder / pattern).exists()
     except (OSError, ValueError) as error:
-        yield document.problem(place, f"{said!r} is no name of a file: {error}")
+        yield document.problem(place, f"{pattern!r} is no name of a file: {error}")
         return
-    if not there:
-        what = "matches no file" if has_magic(said) else "does not exist"
+    if not exists:
+        what = "matches no file" if has_magic(pattern) else "does not exist"
         yield document.problem(
-            place, f"`{said}` {what}{did_you_mean(said, _similar_file(folder / said))}", _WHERE
+            place, f"`{pattern}` {what}{did_you_mean(pattern, _similar_file(folder / pattern))}", _WHERE
         )
 
 
-def _check(document: Document, place: FieldPath, said: str, folder: FilePath) -> Iterator[Problem]:
-    name, _, function = said.partition(":") if place[-1] in ("script", "predict") else (said, "", "")
+def _check(document: YamlDocument, place: FieldPath, path_text: str, folder: FilePath) -> Iterator[Problem]:
+    name, _, function = (
+        path_text.partition(":") if place[-1] in ("script", "predict") else (path_text, "", "")
+    )
     file = folder / name
     try:
-        inside, there = file.resolve().is_relative_to(folder.resolve()), file.is_file()
+        inside, exists = file.resolve().is_relative_to(folder.resolve()), file.is_file()
     except (OSError, ValueError) as error:
         yield document.problem(place, f"{name!r} is no name of a file: {error}")
         return
     if not inside:
         yield document.problem(place, f"`{name}` leads out of the project, the pipeline's folder")
-    elif not there:
+    elif not exists:
         yield document.problem(
             place, f"there is no file `{name}`{similar_file(file.name, _similar_file(file))}", _WHERE
         )
@@ -93,7 +97,9 @@ def _similar_file(file: FilePath) -> list[str]:
         return []
 
 
-def _check_function(document: Document, place: FieldPath, file: FilePath, function: str) -> Iterator[Problem]:
+def _check_function(
+    document: YamlDocument, place: FieldPath, file: FilePath, function: str
+) -> Iterator[Problem]:
     try:
         names = _names(ast.parse(file.read_bytes(), file.name))
     except (SyntaxError, ValueError) as error:
@@ -134,19 +140,22 @@ Root: TypeAlias = str | type
 """What a document declares: a key of KINDS, or a record class for Python."""
 
 
-def explain(document: Document, kind: Root, error: ValidationError) -> list[Problem]:
+def explain(document: YamlDocument, kind: Root, error: ValidationError) -> list[Problem]:
     """One problem per place; what the alternatives of one field expect is said in one sentence."""
     problems: list[Problem] = []
     mistyped: dict[FieldPath, list[ErrorDetails]] = {}
-    for found in error.errors(include_url=False):
-        if found["type"] in _EXPECTED or found["type"] == "expected":
-            mistyped.setdefault(document.locate(found["loc"])[1], []).append(found)
+    for detail in error.errors(include_url=False):
+        if detail["type"] in _EXPECTED or detail["type"] == "expected":
+            mistyped.setdefault(document.locate(detail["loc"])[1], []).append(detail)
         else:
-            problems.extend(_problems(document, kind, found))
+            problems.extend(_problems(document, kind, detail))
     for path, alike in mistyped.items():
-        fields = any(found["type"] == "dict_type" for found in alike)
+        fields = any(detail["type"] == "dict_type" for detail in alike)
         problems.append(document.problem(path, _mistyped(alike), _fields_at(kind, path) if fields else ""))
-    return [one if one.hint else replace(one, hint=reference(kind, one.path)) for one in problems]
+    return [
+        problem if problem.hint else replace(problem, hint=reference(kind, problem.path))
+        for problem in problems
+    ]
 
 
 def _fields_at(kind: Root, path: FieldPath) -> str:
@@ -172,18 +181,18 @@ def reference(kind: Root, path: FieldPath) -> str:
 
 
 def _mistyped(alike: Sequence[ErrorDetails]) -> str:
-    contexts = [found.get("ctx", {}) for found in alike]
+    contexts = [detail.get("ctx", {}) for detail in alike]
     words = [
-        _EXPECTED.get(found["type"]) or str(context["expected"])
-        for found, context in zip(alike, contexts, strict=True)
+        _EXPECTED.get(detail["type"]) or str(context["expected"])
+        for detail, context in zip(alike, contexts, strict=True)
     ]
     more = contexts[0].get("more", "") if len(alike) == 1 else ""
     return f"expected {' or '.join(dict.fromkeys(words))}, got {show_value(alike[0]['input'])}{more}"
 
 
-def _problems(document: Document, kind: Root, found: ErrorDetails) -> Iterator[Problem]:
-    path, context = found["loc"], found.get("ctx", {})
-    match found["type"]:
+def _problems(document: YamlDocument, kind: Root, error_details: ErrorDetails) -> Iterator[Problem]:
+    path, context = error_details["loc"], error_details.get("ctx", {})
+    match error_details["type"]:
         case "missing":
             yield document.problem(path, f"needs `{path[-1]}`")
         case "extra_forbidden":
@@ -192,20 +201,20 @@ def _problems(document: Document, kind: Root, found: ErrorDetails) -> Iterator[P
             for flaw in context["flaws"]:
                 yield document.problem((*path, *flaw.path), flaw.message, flaw.hint)
         case _:
-            yield document.problem(path, found["msg"])
+            yield document.problem(path, error_details["msg"])
 
 
-def _unknown(document: Document, kind: Root, path: FieldPath) -> Problem:
+def _unknown(document: YamlDocument, kind: Root, path: FieldPath) -> Problem:
     word = str(path[-1])
     noun = noun_at(kind, path[:-1])
-    known = [name for name in parts(noun) if name != "name"]
+    names = [name for name in parts(noun) if name != "name"]
     if len(path) == 1:
-        known = [kind, *known] if isinstance(kind, str) else list(parts(noun))
+        names = [kind, *names] if isinstance(kind, str) else list(parts(noun))
     cure = pointer(noun, word)
     if (noun, word) in FLATTENED:
         cure = f"use {' and '.join(f'`{name}`' for name in FLATTENED[noun, word])}"
-    message = f"there is no field `{word}`{f'; {cure}' if cure else did_you_mean(word, known)}"
-    return document.problem(path, message, f"{_with_unit(noun, word)}The fields here are {', '.join(known)}.")
+    message = f"there is no field `{word}`{f'; {cure}' if cure else did_you_mean(word, names)}"
+    return document.problem(path, message, f"{_with_unit(noun, word)}The fields here are {', '.join(names)}.")
 
 
 def _with_unit(noun: type, word: str) -> str:
@@ -244,8 +253,8 @@ def read_pipeline(
     pipelines = [noun for noun in declared if isinstance(noun, Pipeline)]
     if len(pipelines) != 1:
         raise _not_one(path, [noun.name for noun in pipelines])
-    beside = tuple(noun for noun in declared if isinstance(noun, Resource))
-    return replace(pipelines[0], resources=pipelines[0].resources + beside)
+    resources = tuple(noun for noun in declared if isinstance(noun, Resource))
+    return replace(pipelines[0], resources=pipelines[0].resources + resources)
 
 
 def _not_one(path: Path, names: Sequence[str]) -> PipelineError:
@@ -297,13 +306,13 @@ def parse_declarations(
     )
 
 
-def _written(noun: Pipeline, text: str, values: Mapping[str, str], number: int) -> Written:
+def _written(noun: Pipeline, text: str, values: Mapping[str, str], number: int) -> PipelineSource:
     assert noun.written is not None
     return replace(noun.written, text=text, values=values, document=number)
 
 
 def read_again(
-    written: Written, *, folder: str = "", set_values: Mapping[str, object] = _NOTHING
+    written: PipelineSource, *, folder: str = "", set_values: Mapping[str, object] = _NOTHING
 ) -> Pipeline:
     """The pipeline that was read from that text, with `set_values` over those that were given then.
 
@@ -370,12 +379,16 @@ def _listing(folder: Path) -> list[str]:
 
 
 def _noun(
-    document: Document, set_values: Mapping[str, object], problems: list[Problem], *, awaiting: bool = False
+    document: YamlDocument,
+    set_values: Mapping[str, object],
+    problems: list[Problem],
+    *,
+    awaiting: bool = False,
 ) -> Declared | None:
     kind = _kind(document, problems)
     if kind is None:
         return None
-    filled = Filled(document=document, problems=[])
+    filled = SubstitutedDocument(document=document, problems=[])
     if kind == "pipeline":
         filled = fill_in(document, set_values, awaiting=awaiting)
         document = filled.document
@@ -383,29 +396,33 @@ def _noun(
     try:
         noun: Declared = validator(kind).validate_python(document.value)
     except ValidationError as error:
-        known = {problem.path for problem in problems}
-        problems.extend(found for found in explain(document, kind, error) if found.path not in known)
+        reported = {problem.path for problem in problems}
+        problems.extend(
+            problem_found
+            for problem_found in explain(document, kind, error)
+            if problem_found.path not in reported
+        )
         return None
     if isinstance(noun, Pipeline) and not problems:
         problems.extend(check(document, noun))
-        noun, found = with_values(noun, filled)
-        problems.extend(found)
+        noun, problem_found = with_values(noun, filled)
+        problems.extend(problem_found)
     if isinstance(noun, Pipeline):
-        noun = replace(noun, written=Written(text="", file=document.file, lines=lines_of(document)))
+        noun = replace(noun, written=PipelineSource(text="", file=document.file, lines=lines_of(document)))
     return noun
 
 
-def _kind(document: Document, problems: list[Problem]) -> str | None:
+def _kind(document: YamlDocument, problems: list[Problem]) -> str | None:
     """Which noun the document declares; None, with a problem noted, when it cannot be told."""
     value = document.value
-    if not isinstance(value, Fields):
-        said = f"expected fields such as `pipeline: NAME` and `jobs:`, got {show_value(value)}"
-        problems.append(document.problem((), said))
+    if not isinstance(value, YamlMapping):
+        message = f"expected fields such as `pipeline: NAME` and `jobs:`, got {show_value(value)}"
+        problems.append(document.problem((), message))
         return None
     kinds = [kind for kind in KINDS if kind in value]
     if len(kinds) > 1:
-        said = f"declares a {kinds[0]} and a {kinds[1]}"
-        problems.append(document.problem((kinds[1],), said, "Separate documents with a line `---`."))
+        message = f"declares a {kinds[0]} and a {kinds[1]}"
+        problems.append(document.problem((kinds[1],), message, "Separate documents with a line `---`."))
         return None
     return kinds[0] if kinds else "pipeline"
 
@@ -423,7 +440,7 @@ def read_outage(text: str) -> Outage:
 def _sink(field: str, text: str) -> SinkSpec:
     (document,) = parse_documents(text, field) or (None,)
     value = document.value if document is not None else None
-    if not isinstance(value, Fields):
+    if not isinstance(value, YamlMapping):
         raise InputError(f"{text!r} is no mapping", hint="For example {column: price, min: 0}.", place=field)
     jobs = {"altered": {"sink": {"source": "any", field: [value]}}}
     other = value.get("references")

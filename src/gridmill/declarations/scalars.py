@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from gridmill.declarations.other_tools import value_pointer
 from gridmill.declarations.problems import did_you_mean
-from gridmill.declarations.yaml import Real, Whole
+from gridmill.declarations.yaml import YamlFloat, YamlInteger
 from gridmill.domain.amounts import parse_bytes, parse_count, parse_period, parse_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
@@ -22,7 +22,7 @@ PARAMETER = {"type": "string", "pattern": r"\$\{"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class ScalarType:
     """`expected` completes the sentence `expected ..., got ...`."""
 
     expected: str
@@ -38,7 +38,7 @@ def wrong(expected: str, more: str = "") -> PydanticCustomError:
 def _name(value: object) -> str:
     if isinstance(value, str) and NAMES.fullmatch(value):
         return value
-    if isinstance(value, Whole) and NAMES.fullmatch(value.text):
+    if isinstance(value, YamlInteger) and NAMES.fullmatch(value.text):
         return value.text
     raise wrong(NAME.expected)
 
@@ -47,7 +47,7 @@ def _text(value: object) -> str:
     match value:
         case bool():
             return str(value).lower()
-        case Whole() | Real():
+        case YamlInteger() | YamlFloat():
             return value.text
         case str():
             return value
@@ -96,9 +96,9 @@ def _scalar(value: object) -> str | int | float | bool:
     match value:
         case bool() | str():
             return value
-        case Whole():
+        case YamlInteger():
             return int(value)
-        case Real():
+        case YamlFloat():
             return float(value)
     raise wrong(SCALAR.expected)
 
@@ -124,13 +124,13 @@ def _with_unit(parse: Callable[[str], float], expected: str) -> Callable[[object
     return read
 
 
-def _unit(parse: Callable[[str], float], expected: str, units: str) -> Leaf:
+def _unit(parse: Callable[[str], float], expected: str, units: str) -> ScalarType:
     pattern = rf"^\s*[0-9]+(\.[0-9]+)?\s*({units})?\s*$"
     accepted = [{"type": "number", "minimum": 0}, {"type": "string", "pattern": pattern}, PARAMETER]
-    return Leaf(expected=expected, parse=_with_unit(parse, expected), schema={"anyOf": accepted})
+    return ScalarType(expected=expected, parse=_with_unit(parse, expected), schema={"anyOf": accepted})
 
 
-def choice(enum: type[StrEnum]) -> Leaf:
+def choice(enum: type[StrEnum]) -> ScalarType:
     """One of the values of `enum`."""
     names = [member.value for member in enum]
     expected = f"one of {', '.join(names)}"
@@ -141,7 +141,7 @@ def choice(enum: type[StrEnum]) -> Leaf:
         cure = value_pointer(enum, str(value))
         raise wrong(expected, f"; {cure}" if cure else did_you_mean(str(value), names))
 
-    return Leaf(expected=expected, parse=read, schema={"anyOf": [{"enum": names}, PARAMETER]})
+    return ScalarType(expected=expected, parse=read, schema={"anyOf": [{"enum": names}, PARAMETER]})
 
 
 def _or_parameter(name: str) -> dict[str, Any]:
@@ -150,35 +150,35 @@ def _or_parameter(name: str) -> dict[str, Any]:
 
 NAMES = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _WORD = ["string", "number", "boolean"]
-NAME = Leaf(
+NAME = ScalarType(
     expected="a name of a-z, 0-9, _ and -, starting with a letter or digit",
     parse=_name,
     schema={"type": "string", "pattern": f"^{NAMES.pattern}$"},
 )
-TEXT = Leaf(expected="text", parse=_text, schema={"type": _WORD})
-TEXTS = Leaf(
+TEXT = ScalarType(expected="text", parse=_text, schema={"type": _WORD})
+TEXTS = ScalarType(
     expected="text or a list of text",
     parse=_texts,
     schema={"anyOf": [TEXT.schema, {"type": "array", "items": TEXT.schema}]},
 )
-SCALAR = Leaf(expected="text, a number, true or false", parse=_scalar, schema={"type": _WORD})
-VALUE = Leaf(
+SCALAR = ScalarType(expected="text, a number, true or false", parse=_scalar, schema={"type": _WORD})
+VALUE = ScalarType(
     expected="text, a number, true, false or a list of them",
     parse=_value,
     schema={"anyOf": [SCALAR.schema, {"type": "array", "items": SCALAR.schema}]},
 )
-WHOLE = Leaf(expected="a whole number", parse=_whole, schema=_or_parameter("integer"))
-AUTO = Leaf(
+WHOLE = ScalarType(expected="a whole number", parse=_whole, schema=_or_parameter("integer"))
+AUTO = ScalarType(
     expected="a whole number or auto",
     parse=_whole_or_auto,
     schema={"anyOf": [{"type": "integer"}, {"const": "auto"}, PARAMETER]},
 )
-NUMBER = Leaf(expected="a number", parse=_number, schema=_or_parameter("number"))
-AS_WRITTEN = Leaf(expected="a number", parse=_as_written, schema=NUMBER.schema)
-FLAG = Leaf(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
+NUMBER = ScalarType(expected="a number", parse=_number, schema=_or_parameter("number"))
+AS_WRITTEN = ScalarType(expected="a number", parse=_as_written, schema=NUMBER.schema)
+FLAG = ScalarType(expected="true or false", parse=_flag, schema=_or_parameter("boolean"))
 DURATION = _unit(parse_seconds, "a duration such as 5m", "ms|[sS]|m|min|[hH]|[dD]|[wW]")
 PERIOD = _unit(parse_period, "a period such as 5m, 7d or 6mo", "ms|[sS]|m|min|[hH]|[dD]|[wW]|mo|y")
 SIZE = _unit(parse_bytes, "a size such as 2GiB", "[kKmMgGtT]([iI]?B)?|[kmgt]i?b|[bB]")
 COUNT = _unit(parse_count, "a count such as 42 or 1M", "[kKmMbB]")
 
-PLAIN: dict[object, Leaf] = {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}
+PLAIN: dict[object, ScalarType] = {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}

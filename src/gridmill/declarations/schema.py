@@ -22,8 +22,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator
 from pydantic_core import core_schema as core
 
 from gridmill.declarations import scalars
-from gridmill.declarations.invariants import Flaw, flaws
-from gridmill.declarations.scalars import Leaf
+from gridmill.declarations.invariants import InvariantViolation, flaws
+from gridmill.declarations.scalars import ScalarType
 from gridmill.domain.amounts import Months
 from gridmill.domain.command import Each
 from gridmill.domain.frozen import dataclass
@@ -48,13 +48,13 @@ NOT_WRITTEN: Mapping[type, set[str]] = {
     Job: {"parameters"},
     SqlSource: {"parameters"},
     Resource: {"default"},
-    Site: {"nodes", "past", "way"},
+    Site: {"nodes", "past", "route"},
 }
 """Fields that no file contains."""
 _WRITTEN_TRUE = frozenset({Continuous, Each})
 FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
-_LEAVES: Mapping[tuple[type, str], Leaf] = {
+_LEAVES: Mapping[tuple[type, str], ScalarType] = {
     (PredictionSpec, "workers"): scalars.AUTO,
     (Range, "between"): scalars.AS_WRITTEN,
     (Range, "log"): scalars.AS_WRITTEN,
@@ -65,25 +65,25 @@ _SCALARS = frozenset({str, int, float, bool})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FieldSchema:
     """A field of a noun as YAML has it. `inside` leads into a noun that is written flat."""
 
     written: str
     field: str
     hint: Hint
-    leaf: Leaf | None
+    leaf: ScalarType | None
     required: bool
     default: Any = None
     inside: type | None = None
 
 
 @cache
-def parts(noun: type) -> Mapping[str, Part]:
+def parts(noun: type) -> Mapping[str, FieldSchema]:
     """The fields of a noun, by the name they are written with."""
     return {part.written: part for part in _parts(noun)}
 
 
-def _parts(noun: type) -> Iterator[Part]:
+def _parts(noun: type) -> Iterator[FieldSchema]:
     hints = get_type_hints(noun)
     names = {field.name for field in fields(noun)}
     for field in fields(noun):
@@ -106,7 +106,7 @@ def _is_months(name: str, names: Container[str]) -> bool:
     return name.endswith("_months") and name.removesuffix("_months") + "_seconds" in names
 
 
-def _part(field: Field[Any], hint: Hint) -> Part:
+def _part(field: Field[Any], hint: Hint) -> FieldSchema:
     written, leaf = field.name, None
     for suffix, unit in _UNITS.items():
         if field.name.endswith(suffix):
@@ -117,7 +117,9 @@ def _part(field: Field[Any], hint: Hint) -> Part:
         leaf = scalars.NAME
     default = None if field.default is MISSING else field.default
     required = field.default is MISSING and field.default_factory is MISSING
-    return Part(written=written, field=field.name, hint=hint, leaf=leaf, required=required, default=default)
+    return FieldSchema(
+        written=written, field=field.name, hint=hint, leaf=leaf, required=required, default=default
+    )
 
 
 def _inner(hint: Hint) -> tuple[Any, ...]:
@@ -146,7 +148,7 @@ def nouns_in(hint: Hint) -> Iterator[type]:
         yield from nouns_in(arg)
 
 
-def shorthand(noun: type) -> Part | None:
+def shorthand(noun: type) -> FieldSchema | None:
     """The field a noun's short form stands for: named in a table, or the only required one,
     when text can be written for it."""
     if noun in _SHORT:
@@ -232,7 +234,7 @@ def _ref(noun: type, kind: str | None = None) -> str:
     return f"{noun.__name__}Document" if kind else noun.__name__
 
 
-def _prepare(short: Part | None, optional: frozenset[str], bare: bool, value: object) -> object:
+def _prepare(short: FieldSchema | None, optional: frozenset[str], bare: bool, value: object) -> object:
     if isinstance(value, dict):
         return {key: item for key, item in value.items() if item is not None or key not in optional}
     if value is True and bare:
@@ -240,7 +242,7 @@ def _prepare(short: Part | None, optional: frozenset[str], bare: bool, value: ob
     return {short.written: value} if short is not None and value is not None else value
 
 
-def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> object:
+def _build(noun: type, written: Mapping[str, FieldSchema], value: dict[str, Any]) -> object:
     given: dict[str, Any] = {"name": ""} if is_named(noun) else {}
     for key, item in value.items():
         part = written[key]
@@ -252,25 +254,25 @@ def _build(noun: type, written: Mapping[str, Part], value: dict[str, Any]) -> ob
             given[part.field] = replace(given.get(part.field) or part.inside(), **{key: item})
     try:
         built = noun(**given)
-        found = list(flaws(built))
+        violations = list(flaws(built))
     except InputError as error:
-        found = [Flaw(message=error.message, hint=error.hint)]
-    if found:
-        raise PydanticCustomError("flaws", "flaws", {"flaws": found})
+        violations = [InvariantViolation(message=error.message, hint=error.hint)]
+    if violations:
+        raise PydanticCustomError("flaws", "flaws", {"flaws": violations})
     return built
 
 
-def shape(part: Part) -> CoreSchema:
+def shape(part: FieldSchema) -> CoreSchema:
     """How a field is read."""
     shaped = _alternatives(_inner(part.hint), part.leaf)
     return core.nullable_schema(shaped) if _nullable(part) else shaped
 
 
-def _nullable(part: Part) -> bool:
+def _nullable(part: FieldSchema) -> bool:
     return NoneType in get_args(part.hint)
 
 
-def _alternatives(inner: tuple[Hint, ...], leaf: Leaf | None) -> CoreSchema:
+def _alternatives(inner: tuple[Hint, ...], leaf: ScalarType | None) -> CoreSchema:
     if len(inner) > 1 and set(inner) <= _SCALARS:
         return _leaf(scalars.SCALAR)
     if set(inner) == {*_SCALARS, tuple[Scalar, ...]}:
@@ -282,7 +284,7 @@ def _alternatives(inner: tuple[Hint, ...], leaf: Leaf | None) -> CoreSchema:
     return _single(inner[0], leaf)
 
 
-def _single(hint: Hint, leaf: Leaf | None) -> CoreSchema:
+def _single(hint: Hint, leaf: ScalarType | None) -> CoreSchema:
     origin, args = origin_of(hint), get_args(hint)
     if origin is tuple:
         return _several(args[0], leaf)
@@ -293,7 +295,7 @@ def _single(hint: Hint, leaf: Leaf | None) -> CoreSchema:
     return _leaf(_leaf_of(hint, leaf))
 
 
-def _several(item: Hint, leaf: Leaf | None) -> CoreSchema:
+def _several(item: Hint, leaf: ScalarType | None) -> CoreSchema:
     several = core.tuple_variable_schema(_single(item, leaf))
     if is_named(item):
         by_name = core.dict_schema(_leaf(scalars.NAME), _single(item, leaf))
@@ -311,11 +313,11 @@ def _one_or_more(value: object) -> object:
     return value if value is None or isinstance(value, list | dict) else [value]
 
 
-def _leaf_of(hint: Hint, leaf: Leaf | None) -> Leaf:
+def _leaf_of(hint: Hint, leaf: ScalarType | None) -> ScalarType:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return scalars.choice(hint)
     return leaf or scalars.PLAIN.get(hint, scalars.SCALAR)
 
 
-def _leaf(leaf: Leaf) -> CoreSchema:
+def _leaf(leaf: ScalarType) -> CoreSchema:
     return core.no_info_plain_validator_function(leaf.parse, metadata={"leaf": leaf})

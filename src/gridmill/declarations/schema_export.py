@@ -16,8 +16,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema as core
 
 from gridmill.declarations.invariants import EXACTLY_ONE, written
-from gridmill.declarations.scalars import Leaf
-from gridmill.declarations.schema import KINDS, Part, can_be_true, document_schema, shorthand
+from gridmill.declarations.scalars import ScalarType
+from gridmill.declarations.schema import KINDS, FieldSchema, can_be_true, document_schema, shorthand
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -56,7 +56,7 @@ class _Generator(GenerateJsonSchema):
 
     def function_plain_schema(self, schema: core.PlainValidatorFunctionSchema) -> JsonSchemaValue:
         """A leaf says it itself."""
-        leaf: Leaf = schema["metadata"]["leaf"]
+        leaf: ScalarType = schema["metadata"]["leaf"]
         return dict(leaf.schema)
 
     def function_before_schema(self, schema: core.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
@@ -73,7 +73,7 @@ class _Generator(GenerateJsonSchema):
     def typed_dict_schema(self, schema: core.TypedDictSchema) -> JsonSchemaValue:
         """A noun's fields, with what the noun's docstring says of each."""
         noun: type = _noun(schema)
-        parts: Mapping[str, Part] = schema["metadata"]["parts"]
+        parts: Mapping[str, FieldSchema] = schema["metadata"]["parts"]
         properties = {
             name: {**self.generate_inner(field["schema"]), **_about(noun, parts[name])}
             for name, field in schema["fields"].items()
@@ -93,18 +93,18 @@ def _noun(schema: Any) -> type:  # noqa: ANN401  any of the core's schemas
     return cast(type, schema["metadata"]["noun"])
 
 
-def _about(noun: type, part: Part) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    said = about(noun, part.field)
-    if said:
-        found["description"] = said
+def _about(noun: type, part: FieldSchema) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    text = about(noun, part.field)
+    if text:
+        result["description"] = text
     default = default_of(noun, part)
     if default is not None:
-        found["default"] = default
-    return found
+        result["default"] = default
+    return result
 
 
-def default_of(noun: type, part: Part) -> Any:  # noqa: ANN401  any JSON value
+def default_of(noun: type, part: FieldSchema) -> Any:  # noqa: ANN401  any JSON value
     """The field's default as YAML has it; None where there is none, or nothing worth showing."""
     field = next(field for field in fields(cast(Any, noun)) if field.name == part.field)
     value = field.default

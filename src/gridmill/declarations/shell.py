@@ -37,7 +37,7 @@ class UnsafeError(Exception):
         self.hint = hint
 
 
-class _At(StrEnum):
+class _QuoteState(StrEnum):
     """What a character is in."""
 
     COMMAND = "command"
@@ -53,16 +53,20 @@ class _At(StrEnum):
     HERE = "here-document"
 
 
-_OPEN = frozenset({_At.COMMAND, _At.SUBSTITUTION, _At.PARENTHESES, _At.BACKTICKS})
+_OPEN = frozenset(
+    {_QuoteState.COMMAND, _QuoteState.SUBSTITUTION, _QuoteState.PARENTHESES, _QuoteState.BACKTICKS}
+)
 """Places where the shell splits words and where quotes begin."""
-_ESCAPED: Mapping[_At, str] = MappingProxyType({_At.DOUBLE: '\\"$`', _At.HERE: "\\$`"})
+_ESCAPED: Mapping[_QuoteState, str] = MappingProxyType(
+    {_QuoteState.DOUBLE: '\\"$`', _QuoteState.HERE: "\\$`"}
+)
 _OUTSIDE = (
     "Give it to the command as an argument or by `env`, outside of them; or write ${%s:raw} to paste it."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Here:
+class _HereDocument:
     """A here-document that begins after the next line break."""
 
     delimiter: str
@@ -72,19 +76,19 @@ class _Here:
 
 def fill_shell(text: str, lookup: Lookup) -> str:
     """The command with its references replaced. Raises UnsafeError where a value cannot be written safely."""
-    scan = _Scan(text, lookup, _At.COMMAND)
+    scan = _ShellScanner(text, lookup, _QuoteState.COMMAND)
     filled = scan.run()
-    if scan.quoted and scan.at not in (_At.COMMAND, _At.COMMENT):
+    if scan.quoted and scan.at not in (_QuoteState.COMMAND, _QuoteState.COMMENT):
         raise UnsafeError(
             f"the command ends within {scan.at}", "Close the quotes and parentheses of the command."
         )
     return filled
 
 
-class _Scan:
+class _ShellScanner:
     """One pass over a command, or over a here-document in it."""
 
-    def __init__(self, text: str, lookup: Lookup, base: _At) -> None:
+    def __init__(self, text: str, lookup: Lookup, base: _QuoteState) -> None:
         self.quoted = False
         self._text, self._lookup = text, lookup
         self._position = 0
@@ -93,10 +97,10 @@ class _Scan:
         self._cases = [0]
         self._word_begins = True
         self._command_begins = True
-        self._heres: list[_Here] = []
+        self._heres: list[_HereDocument] = []
 
     @property
-    def at(self) -> _At:
+    def at(self) -> _QuoteState:
         """What the next character is in."""
         return self._stack[-1]
 
@@ -120,7 +124,7 @@ class _Scan:
         self._out.append(taken)
         self._position += len(taken)
 
-    def _push(self, at: _At) -> None:
+    def _push(self, at: _QuoteState) -> None:
         self._stack.append(at)
         self._cases.append(0)
         self._word_begins = self._command_begins = True
@@ -135,22 +139,22 @@ class _Scan:
         """`$${`: what the shell expands itself."""
         self._out.append("${")
         self._position += 3
-        if self.at not in (_At.SINGLE, _At.ANSI, _At.COMMENT):
-            self._push(_At.BRACES)
+        if self.at not in (_QuoteState.SINGLE, _QuoteState.ANSI, _QuoteState.COMMENT):
+            self._push(_QuoteState.BRACES)
 
     def _character(self) -> None:
         match self.at:
-            case _At.SINGLE:
+            case _QuoteState.SINGLE:
                 self._until("'")
-            case _At.COMMENT:
+            case _QuoteState.COMMENT:
                 self._comment()
-            case _At.ANSI:
+            case _QuoteState.ANSI:
                 self._escape() if self._sees("\\") else self._until("'")
-            case _At.DOUBLE | _At.HERE:
+            case _QuoteState.DOUBLE | _QuoteState.HERE:
                 self._inside_double()
-            case _At.BRACES:
+            case _QuoteState.BRACES:
                 self._inside_braces()
-            case _At.ARITHMETIC:
+            case _QuoteState.ARITHMETIC:
                 self._inside_arithmetic()
             case _:
                 self._inside_command()
@@ -187,11 +191,11 @@ class _Scan:
         """Whether a substitution begins here, which has quotes of its own."""
         if self._sees("$(("):
             self._take(3)
-            self._push(_At.ARITHMETIC)
-            self._push(_At.ARITHMETIC)
+            self._push(_QuoteState.ARITHMETIC)
+            self._push(_QuoteState.ARITHMETIC)
         elif self._sees("$("):
             self._take(2)
-            self._push(_At.SUBSTITUTION)
+            self._push(_QuoteState.SUBSTITUTION)
         elif self._sees("`"):
             self._take()
             self._backtick()
@@ -200,9 +204,9 @@ class _Scan:
         return True
 
     def _backtick(self) -> None:
-        if _At.BACKTICKS not in self._stack:
-            return self._push(_At.BACKTICKS)
-        while self.at is not _At.BACKTICKS:
+        if _QuoteState.BACKTICKS not in self._stack:
+            return self._push(_QuoteState.BACKTICKS)
+        while self.at is not _QuoteState.BACKTICKS:
             self._pop()
         return self._pop()
 
@@ -210,12 +214,12 @@ class _Scan:
         if self._sees("\\"):
             self._escape()
         elif not self._expansion():
-            self._until('"') if self.at is _At.DOUBLE else self._take()
+            self._until('"') if self.at is _QuoteState.DOUBLE else self._take()
 
     def _inside_braces(self) -> None:
         if self._sees("\\"):
             self._escape()
-        elif self._sees('"') or (self._sees("'") and _At.DOUBLE not in self._stack):
+        elif self._sees('"') or (self._sees("'") and _QuoteState.DOUBLE not in self._stack):
             self._quotes()
         elif not self._expansion():
             self._until("}")
@@ -224,13 +228,13 @@ class _Scan:
         if self._expansion():
             return
         if self._sees("("):
-            self._push(_At.ARITHMETIC)
+            self._push(_QuoteState.ARITHMETIC)
         elif self._sees(")"):
             self._pop()
         self._take()
 
     def _quotes(self) -> None:
-        at = _At.DOUBLE if self._sees('"') else _At.SINGLE
+        at = _QuoteState.DOUBLE if self._sees('"') else _QuoteState.SINGLE
         self._take()
         self._push(at)
 
@@ -243,13 +247,13 @@ class _Scan:
             self._quotes()
         elif self._sees("$'"):
             self._take(2)
-            self._push(_At.ANSI)
+            self._push(_QuoteState.ANSI)
         elif self._expansion():
             pass
         elif character == "\n":
             self._line_break()
         elif character == "#" and self._word_begins:
-            self._push(_At.COMMENT)
+            self._push(_QuoteState.COMMENT)
             self._take()
         elif self._sees("<<") and not self._sees("<<<"):
             self._here_begins()
@@ -280,30 +284,30 @@ class _Scan:
     def _parenthesis(self) -> None:
         if self._sees("((") and self._command_begins:
             self._take(2)
-            self._push(_At.ARITHMETIC)
-            self._push(_At.ARITHMETIC)
+            self._push(_QuoteState.ARITHMETIC)
+            self._push(_QuoteState.ARITHMETIC)
         elif self._sees("("):
             self._take()
-            self._push(_At.PARENTHESES)
+            self._push(_QuoteState.PARENTHESES)
         else:
             self._take()
             if self._cases[-1]:  # the end of a pattern
                 self._word_begins = self._command_begins = True
-            elif self.at in (_At.SUBSTITUTION, _At.PARENTHESES):
+            elif self.at in (_QuoteState.SUBSTITUTION, _QuoteState.PARENTHESES):
                 self._pop()
 
     # here-documents
 
     def _here_begins(self) -> None:
         self._take(2)
-        found = _DELIMITER.match(self._text, self._position)
-        if found is None:
+        match = _DELIMITER.match(self._text, self._position)
+        if match is None:
             return
-        if REFERENCE.search(found[0]):
+        if REFERENCE.search(match[0]):
             raise UnsafeError("the end of a here-document is named by a parameter", "Write the word itself.")
-        self._take(len(found[0]))
-        bare = re.sub(r"""\\(.)|['"]""", r"\1", found[2])
-        self._heres.append(_Here(delimiter=bare, quoted=bare != found[2], tabs=bool(found[1])))
+        self._take(len(match[0]))
+        bare = re.sub(r"""\\(.)|['"]""", r"\1", match[2])
+        self._heres.append(_HereDocument(delimiter=bare, quoted=bare != match[2], tabs=bool(match[1])))
         self._word_begins = False
 
     def _line_break(self) -> None:
@@ -313,11 +317,11 @@ class _Scan:
         for here in heres:
             self._here(here)
 
-    def _here(self, here: _Here) -> None:
+    def _here(self, here: _HereDocument) -> None:
         lines = _LINE.findall(self._text[self._position :])
         count = next((n for n, line in enumerate(lines) if _ends(line, here)), len(lines))
         body = "".join(lines[:count])
-        inner = _Scan(body, self._lookup, _At.HERE)
+        inner = _ShellScanner(body, self._lookup, _QuoteState.HERE)
         filled = inner.literal() if here.quoted else inner.run()
         if any(_ends(line, here) for line in _LINE.findall(filled)):
             raise UnsafeError(
@@ -338,8 +342,8 @@ class _Scan:
         def value(match: re.Match[str]) -> str:
             if match[1] is None:
                 return "${"
-            found = self._lookup(match)
-            return match[0] if found is None else _one(found, match, "a here-document")
+            value = self._lookup(match)
+            return match[0] if value is None else _one(value, match, "a here-document")
 
         return REFERENCE.sub(value, self._text)
 
@@ -357,18 +361,18 @@ class _Scan:
         self._word_begins = self._command_begins = False
 
     def _written(self, value: Words, reference: re.Match[str]) -> str:
-        if self.at in _OPEN and self.at is not _At.BACKTICKS:
+        if self.at in _OPEN and self.at is not _QuoteState.BACKTICKS:
             return self._as_words(value, reference)
-        if self.at is _At.COMMENT:
+        if self.at is _QuoteState.COMMENT:
             return " ".join((value if isinstance(value, str) else " ".join(value)).split("\n"))
         one = _one(value, reference, str(self.at))
         self.quoted = self.quoted or not _PLAIN.fullmatch(one)
         match self.at:
-            case _At.SINGLE:
+            case _QuoteState.SINGLE:
                 return one.replace("'", "'\"'\"'")
-            case _At.DOUBLE | _At.HERE:
-                return self._beside_variable() + _escaped(one, _ESCAPED[self.at])
-            case _At.ARITHMETIC:
+            case _QuoteState.DOUBLE | _QuoteState.HERE:
+                return self._after_variable() + _escaped(one, _ESCAPED[self.at])
+            case _QuoteState.ARITHMETIC:
                 return _number(one, reference)
         return self._if_plain(one, reference)
 
@@ -398,11 +402,11 @@ class _Scan:
         """What is written before."""
         return "".join(self._out[-80:])
 
-    def _beside_variable(self) -> str:
+    def _after_variable(self) -> str:
         """A variable's name ends where a value begins."""
         if not _VARIABLE.search(self._tail()):
             return ""
-        if self.at is _At.HERE:
+        if self.at is _QuoteState.HERE:
             raise UnsafeError(
                 "a parameter stands right behind a variable of the shell", "Write $${NAME} for the variable."
             )
@@ -414,12 +418,12 @@ class _Scan:
         raise UnsafeError(
             f"`{reference[0]}` is {value!r}, which cannot be written safely in {self.at}",
             "Write $(...) in place of backticks."
-            if self.at is _At.BACKTICKS
+            if self.at is _QuoteState.BACKTICKS
             else _OUTSIDE % reference[1].partition(":")[0],
         )
 
 
-def _ends(line: str, here: _Here) -> bool:
+def _ends(line: str, here: _HereDocument) -> bool:
     bare = line.removesuffix("\n")
     return (bare.lstrip("\t") if here.tabs else bare) == here.delimiter
 

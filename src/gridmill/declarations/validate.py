@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gridmill.declarations.problems import FieldPath, Problem, did_you_mean
-from gridmill.declarations.yaml import Document, Fields, Items, Value
+from gridmill.declarations.yaml import Value, YamlDocument, YamlList, YamlMapping
 from gridmill.domain.command import input_variable
 from gridmill.domain.due_times import check_spec
 from gridmill.domain.graph import NAMED_WHERE_READ, order
@@ -23,7 +23,7 @@ _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
 """The kind of job that a field must name, for fields that accept only one kind."""
 
 
-def check(document: Document, pipeline: Pipeline) -> list[Problem]:
+def check(document: YamlDocument, pipeline: Pipeline) -> list[Problem]:
     """Everything that does not hold between jobs and resources."""
     if not pipeline.jobs:
         return [document.problem(("jobs",), "a pipeline needs at least one job")]
@@ -34,13 +34,13 @@ def check(document: Document, pipeline: Pipeline) -> list[Problem]:
     return problems or list(_cycle(document, pipeline))
 
 
-def _schedules(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+def _schedules(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
     yield from _schedule_at(document, (), pipeline.schedule)
     for job in pipeline.jobs:
         yield from _schedule_at(document, ("jobs", job.name), job.schedule)
 
 
-def _schedule_at(document: Document, at: FieldPath, spec: ScheduleSpec | None) -> Iterator[Problem]:
+def _schedule_at(document: YamlDocument, at: FieldPath, spec: ScheduleSpec | None) -> Iterator[Problem]:
     try:
         check_spec(spec or ScheduleSpec())
     except InputError as error:
@@ -54,7 +54,7 @@ def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if name not in declared))
 
 
-def _references(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+def _references(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
     jobs = {job.name: job for job in pipeline.jobs}
     for job in pipeline.jobs:
         for number, name in enumerate(job.needs):
@@ -85,7 +85,7 @@ def _could_be(job: Job, path: FieldPath, jobs: Mapping[str, Job]) -> str:
     return f"; there are the {kind} {shown}" if names else f"; there are no other {kind}"
 
 
-def _overwritten_keys(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+def _overwritten_keys(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
     """Predictions in which the dataset's entity or time would have the name of a column of the result."""
     datasets = {job.name: job.dataset for job in pipeline.jobs}
     for job in pipeline.jobs:
@@ -99,7 +99,7 @@ def _overwritten_keys(document: Document, pipeline: Pipeline) -> Iterator[Proble
                 )
 
 
-def _same_variables(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+def _same_variables(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
     """Needs of one command whose folders would be in the same variable."""
     for job in pipeline.jobs:
         seen: dict[str, str] = {}
@@ -114,7 +114,7 @@ def _same_variables(document: Document, pipeline: Pipeline) -> Iterator[Problem]
                 )
 
 
-def _with_line(document: Document, name: str) -> str:
+def _with_line(document: YamlDocument, name: str) -> str:
     """A job with the line that it is declared in; the result of another pipeline has none here."""
     return f"`{name}`" if "/" in name else f"`{name}` ({document.file}:{document.locate(('jobs', name))[0]})"
 
@@ -123,7 +123,7 @@ _ELSEWHERE = "A job of another pipeline is written `pipeline/job`."
 _REFERENCE = re.compile(r"[^/@]+/[^/@]+(@[^/@]+)?")
 
 
-def _of_another(document: Document, job: Job, name: str, path: FieldPath) -> Iterator[Problem]:
+def _of_another(document: YamlDocument, job: Job, name: str, path: FieldPath) -> Iterator[Problem]:
     if job.command is None:
         yield document.problem(path, f"`{name}` is a result of another pipeline", NAMED_WHERE_READ)
     elif not _REFERENCE.fullmatch(name):
@@ -152,7 +152,7 @@ def _words(value: Value, start: FieldPath) -> Iterator[tuple[str, FieldPath]]:
 def _at(value: Value, path: FieldPath) -> Value:
     """None where nothing is written there."""
     for part in path:
-        value = value.get(part) if isinstance(value, Fields) and isinstance(part, str) else None
+        value = value.get(part) if isinstance(value, YamlMapping) and isinstance(part, str) else None
     return value
 
 
@@ -160,15 +160,15 @@ def _walk(value: Value, path: FieldPath) -> Iterator[tuple[str, FieldPath]]:
     match value:
         case str():
             yield value, path
-        case Fields():
+        case YamlMapping():
             for key, item in value.items():
                 yield from _walk(item, (*path, key))
-        case Items():
+        case YamlList():
             for number, item in enumerate(value):
                 yield from _walk(item, (*path, number))
 
 
-def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+def _resource_types(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
     types = {resource.name: resource.type for resource in pipeline.resources}
     for job in pipeline.jobs:
         for number, name in enumerate(job.named_resources):
@@ -185,9 +185,9 @@ def _resource_types(document: Document, pipeline: Pipeline) -> Iterator[Problem]
         yield from _several(document, job)
 
 
-def _several(document: Document, job: Job) -> Iterator[Problem]:
+def _several(document: YamlDocument, job: Job) -> Iterator[Problem]:
     path: FieldPath = ("jobs", job.name, "resources")
-    if not job.resources and isinstance(_at(document.value, path), Items):
+    if not job.resources and isinstance(_at(document.value, path), YamlList):
         message, hint = f"`{job.name}` names none to choose from", "Name some, or leave `resources` out."
         yield document.problem(path, message, hint)
     for number, name in enumerate(job.resources):
@@ -195,7 +195,7 @@ def _several(document: Document, job: Job) -> Iterator[Problem]:
             yield document.problem((*path, number), f"`{job.name}` names `{name}` twice")
 
 
-def _cycle(document: Document, pipeline: Pipeline) -> Iterator[Problem]:
+def _cycle(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
     try:
         order(pipeline)
     except PipelineError as error:

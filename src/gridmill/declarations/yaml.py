@@ -116,31 +116,31 @@ MAX_NODES = 100_000
 _LARGEST = 2**63
 
 
-class Whole(int):
+class YamlInteger(int):
     """A whole number that remembers how it was written."""
 
     text: str
 
-    def __new__(cls, number: int, text: str) -> "Whole":
+    def __new__(cls, number: int, text: str) -> "YamlInteger":
         """The number and its text."""
         whole = super().__new__(cls, number)
         whole.text = text
         return whole
 
 
-class Real(float):
+class YamlFloat(float):
     """A number with a point or exponent that remembers how it was written."""
 
     text: str
 
-    def __new__(cls, number: float, text: str) -> "Real":
+    def __new__(cls, number: float, text: str) -> "YamlFloat":
         """The number and its text."""
         real = super().__new__(cls, number)
         real.text = text
         return real
 
 
-class Fields(dict[str, "Value"]):
+class YamlMapping(dict[str, "Value"]):
     """A mapping; `lines` has the line of each key."""
 
     def __init__(self, line: int) -> None:
@@ -149,7 +149,7 @@ class Fields(dict[str, "Value"]):
         self.lines: dict[str | int, int] = {}
 
 
-class Items(list["Value"]):
+class YamlList(list["Value"]):
     """A list; `lines` has the line of each item."""
 
     def __init__(self, line: int) -> None:
@@ -158,11 +158,11 @@ class Items(list["Value"]):
         self.lines: dict[str | int, int] = {}
 
 
-Value: TypeAlias = Fields | Items | str | Whole | Real | bool | None
+Value: TypeAlias = YamlMapping | YamlList | str | YamlInteger | YamlFloat | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class YamlDocument:
     """One YAML document of a file, from `line` on."""
 
     file: str
@@ -172,20 +172,20 @@ class Document:
     def locate(self, path: FieldPath) -> tuple[int, FieldPath]:
         """The line of the deepest part of `path` that is written there, and the path to it."""
         value, line = self.value, self.line
-        known: FieldPath = ()
+        field_path: FieldPath = ()
         for part in path:
-            if isinstance(value, Fields | Items) and part in value.lines:
-                line, known = value.lines[part], (*known, part)
+            if isinstance(value, YamlMapping | YamlList) and part in value.lines:
+                line, field_path = value.lines[part], (*field_path, part)
                 value = value[part]  # type: ignore[index]
-        return line, known
+        return line, field_path
 
     def problem(self, path: FieldPath, message: str, hint: str = "") -> Problem:
         """A problem at `path`."""
-        line, known = self.locate(path)
-        return Problem(message=message, line=line, path=known, hint=hint)
+        line, known_path = self.locate(path)
+        return Problem(message=message, line=line, path=known_path, hint=hint)
 
 
-def parse_documents(text: str, file: str) -> tuple[Document, ...]:
+def parse_documents(text: str, file: str) -> tuple[YamlDocument, ...]:
     """The documents that are not empty. Raises PipelineError for broken, hostile or ambiguous YAML."""
     if lone := _SURROGATE.search(text):
         line = text.count("\n", 0, lone.start()) + 1
@@ -194,25 +194,26 @@ def parse_documents(text: str, file: str) -> tuple[Document, ...]:
         nodes = compose(text)
     except yaml.YAMLError as error:
         raise to_error(file, [syntax_problem(text, error)]) from error
-    reading = _Reading(file)
+    reading = _NodeReader(file)
     documents = tuple(
-        Document(file=file, line=node.start_mark.line + 1, value=reading.value(node, ())) for node in nodes
+        YamlDocument(file=file, line=node.start_mark.line + 1, value=reading.value(node, ()))
+        for node in nodes
     )
     if reading.problems:
         raise to_error(file, reading.problems)
     return tuple(document for document in documents if document.value is not None)
 
 
-def lines_of(document: Document) -> dict[str, int]:
+def lines_of(document: YamlDocument) -> dict[str, int]:
     """The line of each field below `jobs`, by its path, where it is not that of the field around it."""
-    jobs = document.value.get("jobs") if isinstance(document.value, Fields) else None
+    jobs = document.value.get("jobs") if isinstance(document.value, YamlMapping) else None
     return dict(_lines(jobs, ("jobs",), document.locate(("jobs",))[0]))
 
 
 def _lines(value: Value, path: FieldPath, around: int) -> Iterator[tuple[str, int]]:
-    if not isinstance(value, Fields | Items):
+    if not isinstance(value, YamlMapping | YamlList):
         return
-    inside = value.items() if isinstance(value, Fields) else enumerate(value)
+    inside = value.items() if isinstance(value, YamlMapping) else enumerate(value)
     for part, item in inside:
         line = value.lines.get(part, around)
         if line != around or len(path) == 1:
@@ -225,7 +226,7 @@ def scalar(word: str) -> Value:
     return _scalar(tag_of(word), word)
 
 
-class _Reading:
+class _NodeReader:
     """Turns nodes into values, counting them so that aliases cannot multiply without end."""
 
     def __init__(self, file: str) -> None:
@@ -262,7 +263,7 @@ class _Reading:
     def _items(self, node: SequenceNode, path: FieldPath) -> Value:
         if node.tag != CORE + "seq":
             return self._note(node, path, _bad_tag(node.tag))
-        items = Items(_line(node))
+        items = YamlList(_line(node))
         for number, child in enumerate(node.value):
             items.lines[number] = _line(child)
             items.append(self.value(child, (*path, number)))
@@ -271,7 +272,7 @@ class _Reading:
     def _fields(self, node: Node, path: FieldPath) -> Value:
         if node.tag != CORE + "map":
             return self._note(node, path, _bad_tag(node.tag))
-        fields = Fields(_line(node))
+        fields = YamlMapping(_line(node))
         merged: list[Value] = []
         for key, child in node.value:
             if key.tag == CORE + "merge":
@@ -282,7 +283,7 @@ class _Reading:
             _fill_in(fields, other)
         return fields
 
-    def _field(self, fields: Fields, key: Node, child: Node, path: FieldPath) -> Value:
+    def _field(self, fields: YamlMapping, key: Node, child: Node, path: FieldPath) -> Value:
         if not isinstance(key, ScalarNode):
             return self._note(key, path, "a field's name must be text, not a list or mapping")
         name = key.value
@@ -298,8 +299,8 @@ class _Reading:
     def _merged(self, node: Node, path: FieldPath) -> Iterator[Value]:
         """The mappings that `<<` merges in, the first wins."""
         value = self.value(node, path)
-        for other in value if isinstance(value, Items) else [value]:
-            if isinstance(other, Fields):
+        for other in value if isinstance(value, YamlList) else [value]:
+            if isinstance(other, YamlMapping):
                 yield other
             else:
                 self._note(node, path, "`<<` merges mappings only")
@@ -310,8 +311,8 @@ def _line(node: Node) -> int:
     return line
 
 
-def _fill_in(fields: Fields, other: Value) -> None:
-    if isinstance(other, Fields):
+def _fill_in(fields: YamlMapping, other: Value) -> None:
+    if isinstance(other, YamlMapping):
         for name, value in other.items():
             if name not in fields:
                 fields[name] = value
@@ -356,18 +357,18 @@ def _flag(word: str) -> bool:
     return word.lower() == "true"
 
 
-def _whole(word: str) -> Whole:
+def _whole(word: str) -> YamlInteger:
     base = {"0o": 8, "0x": 16}.get(word[:2], 10)
     if len(word) > 30:
         raise ValueError(f"the number {word[:20]}... is too large")
     number = int(word[2:] if base != 10 else word, base)
     if not -_LARGEST <= number < _LARGEST:
         raise ValueError(f"the number {word} is too large")
-    return Whole(number, word)
+    return YamlInteger(number, word)
 
 
-def _real(word: str) -> Real:
+def _real(word: str) -> YamlFloat:
     number = float(word.lower().replace(".inf", "inf").replace(".nan", "nan"))
     if not math.isfinite(number):
         raise ValueError(f"{word} is not a finite number")
-    return Real(number, word)
+    return YamlFloat(number, word)

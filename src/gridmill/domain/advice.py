@@ -6,7 +6,7 @@ from enum import StrEnum
 from gridmill.domain.frozen import dataclass
 
 
-class Bound(StrEnum):
+class Bottleneck(StrEnum):
     """What a job's workers spend most of their time on."""
 
     CPU = "cpu"
@@ -14,7 +14,7 @@ class Bound(StrEnum):
     WAITING = "waiting"  # for the network, a lock, another process, a model that answers elsewhere
 
 
-class LawKind(StrEnum):
+class ScalingLawKind(StrEnum):
     """The law that the measured times follow."""
 
     AMDAHL = "amdahl"
@@ -22,7 +22,7 @@ class LawKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
+class ScalingLaw:
     """What was fitted, as shares of the time with one worker.
 
     `serial` is the part that no number of workers makes shorter (Amdahl's serial share, the USL's
@@ -30,14 +30,14 @@ class Law:
     `noise` is how far single attempts lie from it (standard deviation, as a share).
     """
 
-    kind: LawKind
+    kind: ScalingLawKind
     serial: float
     coherence: float
     noise: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ScalingMeasurement:
     """An attempt that was learned from. `seconds` are for all of the data: those of one that had a `share` of
     it, as a `probe` may, are scaled. `speedup` is against one worker by the law."""
 
@@ -50,7 +50,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class WorkerForecast:
     """What so many workers would come to: wall seconds, speed-up over one worker with its 90 % prediction
     interval, and worker-seconds against those of one worker (`cost`)."""
 
@@ -84,9 +84,9 @@ class Advice:
 
     job: str
     work: str
-    bound: Bound
+    bound: Bottleneck
     shares: Mapping[str, float]
-    law: Law
+    law: ScalingLaw
     summary: str
     worth: int
     rule: str
@@ -95,12 +95,12 @@ class Advice:
     serial_seconds: float
     opening_seconds: float
     work_seconds: float
-    forecasts: tuple[Forecast, ...]
-    measured: tuple[Measured, ...]
+    forecasts: tuple[WorkerForecast, ...]
+    measured: tuple[ScalingMeasurement, ...]
     why: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     probes: tuple[Probe, ...] = ()
 
-    def forecast(self, workers: int) -> Forecast | None:
+    def forecast(self, workers: int) -> WorkerForecast | None:
         """The line of that number of workers, where there is one."""
         return next((line for line in self.forecasts if line.workers == workers), None)

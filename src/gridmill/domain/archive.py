@@ -10,7 +10,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class ArchiveContents:
     """Declarations that are kept, versions with the runs that made them, aliases. `uris` are the folders of
     the versions that are there, below the storage root; `bundles` are the hashes of the runs' code; `latest`
     says which version of each name is the latest one, `provenances` what the versions were made from, `code`
@@ -31,10 +31,10 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """What a backup wrote or a restore made: versions by id; `there_already` were the same in this grid."""
+class ArchiveResult:
+    """The result of a backup or a restore: versions by id; `already_present` were the same in this grid."""
 
     path: str
     versions: tuple[str, ...]
     size_bytes: int
-    there_already: int = 0
+    already_present: int = 0

@@ -133,21 +133,21 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
     Versions that predict something else than the newest are not among them. None where no version has a
     value.
     """
-    known = [one for one in versions if not one.removed]
-    known = [one for one in known if predicts(one) == predicts(known[0])]
-    wanted = metric or (own_metric(known[0]) if known else "")
+    existing = [one for one in versions if not one.removed]
+    existing = [one for one in existing if predicts(one) == predicts(existing[0])]
+    wanted = metric or (own_metric(existing[0]) if existing else "")
     if not wanted:
         return None
     name, higher = read_metric(wanted)
-    measured = [one for one in known if isfinite(one.output.metrics.get(name, float("nan")))]
+    measured = [one for one in existing if isfinite(one.output.metrics.get(name, float("nan")))]
     pick = max if higher else min
     return pick(measured, key=lambda one: one.output.metrics[name], default=None)
 
 
 def predicts(version: Artifact) -> tuple[str, ...]:
     """What a model predicts, in words, and its classes; empty for other versions and old records."""
-    told = version.output.details
-    return (str(told.get("predicts") or ""), *sorted(map(str, told.get("classes") or ())))
+    details = version.output.details
+    return (str(details.get("predicts") or ""), *sorted(map(str, details.get("classes") or ())))
 
 
 def own_metric(version: Artifact) -> str:

@@ -11,7 +11,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnLine:
+class ColumnStatistics:
     """`shares` are the heights of a histogram from 0 to 1; `values` the 5 %, 50 % and 95 % quantiles, or the
     most frequent texts. `with_label` is the correlation with the label, where both are numbers. `problem`
     says why statistics are missing that could not be computed."""
@@ -29,20 +29,22 @@ class ColumnLine:
         return "".join(_BARS[min(7, int(share * 8))] for share in self.shares)
 
 
-def column_lines(artifact: Artifact) -> list[ColumnLine]:
+def column_lines(artifact: Artifact) -> list[ColumnStatistics]:
     """The first columns of a dataset version; none for what has no statistics."""
-    found = artifact.output.details.get("statistics")
-    if not isinstance(found, Mapping):
+    statistics = artifact.output.details.get("statistics")
+    if not isinstance(statistics, Mapping):
         return []
-    label = _with_label(found.get("correlation") or {}, artifact.output.details.get("label"))
-    columns: Mapping[str, Mapping[str, Any]] = found["columns"]
+    label = _with_label(statistics.get("correlation") or {}, artifact.output.details.get("label"))
+    columns: Mapping[str, Mapping[str, Any]] = statistics["columns"]
     return [_line(name, facts, label.get(name)) for name, facts in list(columns.items())[:LISTED]]
 
 
 def columns_left_out(artifact: Artifact) -> int:
     """Return how many columns of a dataset version `column_lines` does not show."""
-    found = artifact.output.details.get("statistics")
-    columns = int(found.get("of") or len(found["columns"])) if isinstance(found, Mapping) else 0
+    statistics = artifact.output.details.get("statistics")
+    columns = (
+        int(statistics.get("of") or len(statistics["columns"])) if isinstance(statistics, Mapping) else 0
+    )
     return max(0, columns - len(column_lines(artifact)))
 
 
@@ -55,12 +57,12 @@ def _with_label(correlation: Mapping[str, Any], label: object) -> Mapping[str, f
     return {name: value for name, value in pairs if value is not None and name != label}
 
 
-def _line(name: str, facts: Mapping[str, Any], with_label: float | None) -> ColumnLine:
+def _line(name: str, facts: Mapping[str, Any], with_label: float | None) -> ColumnStatistics:
     counts = facts.get("histogram", {}).get("counts", ())
     highest = max(counts, default=0) or 1
     quantiles = facts.get("quantiles", {})
     texts = tuple(f"{value} {share:.0%}" for value, share in facts.get("top", ())[:3])
-    return ColumnLine(
+    return ColumnStatistics(
         name=name,
         missing=facts["missing"],
         shares=tuple(count / highest for count in counts),

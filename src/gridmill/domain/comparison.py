@@ -68,7 +68,7 @@ class ModelComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ArtifactQuery:
     """A question about `artifact` below the storage root `root`: its first `rows` (of a sink's `rejects`),
     or with `other` how many rows differ, told apart by `key`, or the `files` that it consists of."""
 
@@ -101,7 +101,7 @@ class RowChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ArtifactAnswer:
     """The answer to a Look: one of them; `files` are paths below the artifact's, of a table those of its data
     before those of its log. `error` is as `errors.to_body` writes it."""
 
@@ -153,25 +153,36 @@ def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
 
 def key_of_rows(version: Artifact) -> tuple[str, ...]:
     """The columns that tell its rows apart, as far as its record says."""
-    told = version.output.details
+    details = version.output.details
     if version.kind == ArtifactKind.PREDICTION:
         names = [column.name for column in version.output.columns]
         return tuple(names[: names.index("row")]) if "row" in names else ()
-    time = told.get("time")
-    return (*map(str, told.get("entity") or ()), *((str(time),) if time else ()))
+    time = details.get("time")
+    return (*map(str, details.get("entity") or ()), *((str(time),) if time else ()))
 
 
 def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
     """A text that is the same for models measured on the same rows with the same labels: only these can be
     ranked by the metric, of the test split if it is called so."""
-    told = model.output.details
-    known = _mapping(told.get("measured_on")).get("test" if metric.startswith("test_") else "validation")
-    return str([told.get("predicts"), known or told.get("dataset"), told.get("labels"), told.get("classes")])
+    details = model.output.details
+    rows_by_split = _mapping(details.get("measured_on")).get(
+        "test" if metric.startswith("test_") else "validation"
+    )
+    return str(
+        [
+            details.get("predicts"),
+            rows_by_split or details.get("dataset"),
+            details.get("labels"),
+            details.get("classes"),
+        ]
+    )
 
 
 def shared_metric(models: Sequence[Artifact]) -> str:
     """The validation metric by which all of them can be ranked: their own, else the first; empty for none."""
-    shared = [name for name in models[0].output.metrics if all(name in one.output.metrics for one in models)]
+    shared = [
+        name for name in models[0].output.metrics if all(name in model.output.metrics for model in models)
+    ]
     named = f"validation_{models[0].output.details.get('best_by')}"
     return next((name for name in (named, *shared) if name in shared and name.startswith("validation_")), "")
 
@@ -192,8 +203,11 @@ def best_models(artifacts: Iterable[Artifact]) -> Iterator[tuple[Artifact, str, 
 
 
 def _dataset_and_label(model: Artifact) -> str:
-    told = model.output.details
-    return f"{told.get('predicts') or told.get('label') or 'a label'} on {told.get('dataset') or 'a dataset'}"
+    details = model.output.details
+    return (
+        f"{details.get('predicts') or details.get('label') or 'a label'} on"
+        f" {details.get('dataset') or 'a dataset'}"
+    )
 
 
 def _facts(version: Artifact) -> Mapping[str, Any]:
@@ -212,10 +226,10 @@ def _columns(version: Artifact) -> Mapping[str, Any]:
 
 
 def _statistics(version: Artifact) -> Mapping[str, Any]:
-    known = _mapping(version.output.details.get("columns"))
+    columns = _mapping(version.output.details.get("columns"))
     return {
         f"{column}.{fact}": value
-        for column, facts in known.items()
+        for column, facts in columns.items()
         for fact, value in _mapping(facts).items()
         if value is None or isinstance(value, str | int | float)
     }
@@ -228,21 +242,21 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
 """By model kind, former names of options that now have the names of the pipeline file."""
 
 
-def options_of(told: Mapping[str, Any]) -> Mapping[str, Any]:
+def options_of(details: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options in the details of a model, by the names of the pipeline file, and what came of them."""
-    former = _FORMER.get(str(told.get("model")), {})
-    return {former.get(name, name): value for name, value in _mapping(told.get("options")).items()}
+    former = _FORMER.get(str(details.get("model")), {})
+    return {former.get(name, name): value for name, value in _mapping(details.get("options")).items()}
 
 
 def settings_of(version: Artifact) -> Mapping[str, Any]:
     """What it was declared with, and the packages it was made with, by name."""
-    told = version.output.details
-    found = {name: told[name] for name in _SETTINGS if told.get(name) is not None}
-    found |= {"options": options_of(told)} if "options" in found else {}
+    details = version.output.details
+    settings = {name: details[name] for name in _SETTINGS if details.get(name) is not None}
+    settings |= {"options": options_of(details)} if "options" in settings else {}
     return {
-        **{name: value for name, value in found.items() if not isinstance(value, Mapping)},
-        **{name: value for part in found.values() for name, value in _mapping(part).items()},
-        **{f"package {name}": value for name, value in _mapping(told.get("packages")).items()},
+        **{name: value for name, value in settings.items() if not isinstance(value, Mapping)},
+        **{name: value for part in settings.values() for name, value in _mapping(part).items()},
+        **{f"package {name}": value for name, value in _mapping(details.get("packages")).items()},
     }
 
 
@@ -269,20 +283,20 @@ def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
     `name` itself is one of them where it says a version, or where no V is a version of it.
     """
     base = name.partition("@")[0]
-    full = tuple(one if "/" in one else f"{base}@{one.removeprefix('@')}" for one in versions)
-    itself = "@" in name or all("/" in one for one in versions)
+    full = tuple(version if "/" in version else f"{base}@{version.removeprefix('@')}" for version in versions)
+    itself = "@" in name or all("/" in version for version in versions)
     return (name, *full) if itself else full
 
 
 def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...]:
     """The different ones, as they were named. Raises InputError for what is no model, and for only one."""
-    for one in versions:
-        if one.kind != ArtifactKind.MODEL:
+    for version in versions:
+        if version.kind != ArtifactKind.MODEL:
             raise InputError(
-                f"{one.id} is no model but a version of kind {one.kind}",
+                f"{version.id} is no model but a version of kind {version.kind}",
                 hint="`gridmill diff VERSION VERSION` says how any two versions differ.",
             )
-    different = tuple({one.id: one for one in versions}.values())
+    different = tuple({version.id: version for version in versions}.values())
     if len(different) < 2:
         only = different[0].id if different else name
         raise InputError(
@@ -333,10 +347,10 @@ def _dataset(model: Artifact) -> str:
 
 
 def _metrics(versions: Sequence[Artifact], best_by: str) -> Iterator[ComparedMetric]:
-    told, told_higher = read_metric(best_by) if best_by else ("", False)
+    best_by_name, told_higher = read_metric(best_by) if best_by else ("", False)
     for name in dict.fromkeys(name for one in versions for name in one.output.metrics):
         values = tuple(one.output.metrics.get(name) for one in versions)
-        higher = told_higher if name == told else read_metric(name)[1]
+        higher = told_higher if name == best_by_name else read_metric(name)[1]
         same = len({rows_measured_on(one, name) for one in versions}) == 1
         best = _best(values, higher=higher) if same and is_ranked(name) else None
         ids = tuple(one.id for one, value in zip(versions, values, strict=True) if value == best)
@@ -344,20 +358,23 @@ def _metrics(versions: Sequence[Artifact], best_by: str) -> Iterator[ComparedMet
 
 
 def _best(values: Sequence[float | None], *, higher: bool) -> float | None:
-    known = [value for value in values if value is not None and isfinite(value)]
-    if len(set(known)) < 2:
+    present_values = [value for value in values if value is not None and isfinite(value)]
+    if len(set(present_values)) < 2:
         return None
-    return max(known) if higher else min(known)
+    return max(present_values) if higher else min(present_values)
 
 
 def _warnings(versions: Sequence[Artifact]) -> Iterator[str]:
-    datasets = tuple(dict.fromkeys(_dataset(one) for one in versions))
+    datasets = tuple(dict.fromkeys(_dataset(version) for version in versions))
     if len(datasets) > 1:
-        same = len({rows_measured_on(one) for one in versions}) == 1
+        same = len({rows_measured_on(version) for version in versions}) == 1
         rows = (
             "their validation rows are the same" if same else "no best is marked: the rows are not the same"
         )
         yield f"they learned from {', '.join(datasets)}; {rows}"
-    labels = {str(one.output.details.get("predicts") or one.output.details.get("labels")) for one in versions}
+    labels = {
+        str(version.output.details.get("predicts") or version.output.details.get("labels"))
+        for version in versions
+    }
     if len(labels) > 1:
         yield f"they predict different labels: {'; '.join(sorted(labels))}"

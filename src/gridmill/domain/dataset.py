@@ -94,7 +94,7 @@ class Aggregate(StrEnum):
     DISTINCT = "distinct"
 
 
-class Outcome(StrEnum):
+class LabelRule(StrEnum):
     """What a label says of the rows that follow."""
 
     ANY = "any"
@@ -271,7 +271,7 @@ class Label:
     delay_seconds: float | None = None
     table: str | None = None
     on: tuple[str, ...] = ()
-    outcome: Outcome | None = None
+    outcome: LabelRule | None = None
     known_until: str | None = None
     name: str = "label"
 
@@ -328,7 +328,7 @@ class Label:
                 hint="Such as {table: exits, on: [user], known_at: time, horizon: 30d, outcome: any}.",
                 place="label.table",
             )
-        if (self.column is None) != (self.outcome in (Outcome.ANY, Outcome.COUNT)):
+        if (self.column is None) != (self.outcome in (LabelRule.ANY, LabelRule.COUNT)):
             needs = "no column" if self.column else "a column"
             raise InputError(f"`outcome: {self.outcome}` needs {needs}", place="label.column")
 

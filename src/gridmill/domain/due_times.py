@@ -28,7 +28,7 @@ GRACE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DueDecision:
     """`start` is the due time to start a run for. `done` is set where due times were dealt with without one.
 
     `look_at` is when time changes the verdict (infinite: only events do); `message` says what was done or
@@ -115,7 +115,7 @@ def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
     return tuple(times)
 
 
-def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = "") -> Verdict:
+def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = "") -> DueDecision:
     """What to do about the due times up to now.
 
     `awake_since` is when the control node came up: what was due before it was missed. `active` names an
@@ -123,22 +123,22 @@ def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = 
     """
     spec = schedule.spec
     if schedule.paused or spec.continuous is not None:
-        return Verdict()
+        return DueDecision()
     if _is_of_a_wrong_clock(schedule, now):
-        return Verdict(done=now, message="the clock was set back: due times count from then on")
+        return DueDecision(done=now, message="the clock was set back: due times count from then on")
     first = next_after(spec, schedule.since, _base(schedule, now))
     if first > now:
-        return Verdict(look_at=first)
+        return DueDecision(look_at=first)
     at = first if spec.catch_up is CatchUp.ALL else latest_until(spec, schedule.since, now)
     if spec.catch_up is CatchUp.NONE and at < awake_since - GRACE_SECONDS:
-        return Verdict(done=at, message="runs that were missed are not made up for")
+        return DueDecision(done=at, message="runs that were missed are not made up for")
     if active and spec.overlap is Overlap.SKIP:
-        return Verdict(done=at, message=f"skipped one: {active} was still active")
+        return DueDecision(done=at, message=f"skipped one: {active} was still active")
     if active and spec.overlap is Overlap.QUEUE:
-        return Verdict(
+        return DueDecision(
             look_at=next_after(spec, schedule.since, now), message=f"waits for the end of {active}"
         )
-    return Verdict(start=at, done=at)
+    return DueDecision(start=at, done=at)
 
 
 def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iterable[JobRun]) -> str:
@@ -201,7 +201,7 @@ def state_of(chunk: Chunk, run: Run | None) -> ChunkState:
     return ChunkState.LEFT if run is None else _STATES.get(run.state, ChunkState.RUNNING)
 
 
-def stays(chunk: Chunk, run: Run | None, *, force: bool) -> bool:
+def is_chunk_kept(chunk: Chunk, run: Run | None, *, force: bool) -> bool:
     """Whether a chunk is left as it is when its backfill is started again: under way, or done."""
     state = state_of(chunk, run)
     return state == ChunkState.RUNNING or (state == ChunkState.DONE and not force)

@@ -30,7 +30,7 @@ def state_of(view: JobView) -> str:
 def build_seconds(events: Iterable[Event]) -> Mapping[str, float]:
     """How long each job's environments were built, by the job's name."""
     begun: dict[str, float] = {}
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for event in events:
         if event.type != EventType.LOG or event.body.get("stream") != "pod":
             continue
@@ -39,5 +39,5 @@ def build_seconds(events: Iterable[Event]) -> Mapping[str, float]:
                 begun[event.attempt_id] = event.time
             elif line.startswith(ENDED) and event.attempt_id in begun:
                 took = max(0.0, event.time - begun.pop(event.attempt_id))
-                found[event.job] = found.get(event.job, 0.0) + took
-    return found
+                result[event.job] = result.get(event.job, 0.0) + took
+    return result

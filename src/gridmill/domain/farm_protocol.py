@@ -8,7 +8,7 @@ from typing import TypeAlias
 from gridmill.domain.amounts import pick
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodOrder
-from gridmill.domain.site import Node, NodeLook, Seat
+from gridmill.domain.site import GpuSlot, Node, NodeUtilization
 from gridmill.errors import InputError
 
 FARM_PROTOCOL = 2
@@ -28,7 +28,7 @@ class JoinRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinResponse:
     """`certificate` (PEM) and `token` are the source's; the token is told this once."""
 
     certificate: str
@@ -38,17 +38,17 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
-    """A deployment of the source that waits for room, and how many of all sources wait `before` it; about how
-    long it still does, where the farm can tell."""
+class QueuedDeployment:
+    """A deployment of the source that waits for room, and how many of all sources wait `position` it; about
+    how long it still does, where the farm can tell."""
 
     deployment: str
-    before: int
+    position: int
     seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class FutureCapacity:
     """In so many seconds there is room for one more deployment, behind all that wait: with so many GPUs."""
 
     seconds: float
@@ -56,53 +56,53 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What a further deployment at a farm would stand in: `before` it wait so many; about how long it would
+class QueuePosition:
+    """What a further deployment at a farm would stand in: `position` it wait so many; about how long it would
     wait, where the farm can tell."""
 
-    before: int
+    position: int
     seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FarmLook:
+class FarmStatus:
     """A farm as one source sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
     of all sources, that wait for room, `queue` those of the source among them; `staged_bytes` of
-    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it. `openings`, in
-    order, are when more room is expected, as far as it can be told."""
+    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it.
+    `future_capacity`, in order, are when more room is expected, as far as it can be told."""
 
     version: str
     protocol: int
     root: str
     nodes: tuple[Node, ...]
-    looks: Mapping[str, NodeLook] = field(default_factory=dict)
+    utilization: Mapping[str, NodeUtilization] = field(default_factory=dict)
     waiting: int = 0
-    queue: tuple[Queued, ...] = ()
-    openings: tuple[Opening, ...] = ()
+    queue: tuple[QueuedDeployment, ...] = ()
+    future_capacity: tuple[FutureCapacity, ...] = ()
     staged_bytes: int = 0
     quota_bytes: int = 0
     disk_free_bytes: int = 0
     warnings: tuple[str, ...] = ()
 
 
-def line_at(look: FarmLook, gpus: int) -> Line | None:
+def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
     """The line in which a further deployment with so many GPUs would stand; None: it gets room at once."""
-    seats = [one.seats for one in look.looks.values() if one.seats]
+    seats = [one.seats for one in look.utilization.values() if one.seats]
     has_room = any(_holds(some, gpus) for some in seats) or not seats
     if has_room and not look.waiting:
         return None
-    seconds = next((one.seconds for one in look.openings if one.gpus >= gpus), None)
-    return Line(before=look.waiting, seconds=seconds)
+    seconds = next((one.seconds for one in look.future_capacity if one.gpus >= gpus), None)
+    return QueuePosition(position=look.waiting, seconds=seconds)
 
 
-def _holds(seats: Sequence[Seat], gpus: int) -> bool:
+def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:
     """Whether so many GPUs of a node are free, or so many shares of one."""
     shares = max(Counter(seat.gpu for seat in seats).values())
     return pick((number for number, seat in enumerate(seats) if not seat.taken), gpus, shares) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deploy:
+class DeployRequest:
     """Pods of one deployment, all or none. The farm ends them by itself when nothing has been heard of the
     source for `lease_seconds`. `home` and `link` of the orders are the farm's to say."""
 
@@ -141,7 +141,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PlaceTree:
     """Make a tree of chunks that are there, at `uri` below the source's root, for an attempt; what it lacks
     is answered and nothing is made then. What is there already with the same content is used. `writable`: the
     files are copies of their own, not links to what others use too."""
@@ -153,21 +153,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lacking:
+class MissingChunks:
     """Chunks, by hash, that are not there; none: it is done."""
 
     chunks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hashes:
+class ChunkHashes:
     """Chunks that are asked for."""
 
     chunks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class ChunkSlice:
     """Where a chunk lies in an object of a bucket: `size_bytes` from byte `begin` on."""
 
     chunk: str
@@ -176,19 +176,19 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class BucketObject:
     """An object of a bucket that both sides reach, and chunks in it. `url` is signed: it opens that object
     alone, either to read or to write it, for a short while. It is a secret, and never written down."""
 
     url: str
-    slices: tuple[Slice, ...]
+    slices: tuple[ChunkSlice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcels:
+class BucketObjects:
     """What is to be taken from a bucket."""
 
-    parcels: tuple[Parcel, ...]
+    parcels: tuple[BucketObject, ...]
 
 
 def check_versions(*, source: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:

@@ -126,8 +126,8 @@ def data_bytes(footprint: Footprint, size: JobSize) -> int:
         return footprint.unknown_bytes
     if cells is None:
         return int(min(footprint.most_bytes, (stored or 0) * INPUT_FACTOR))
-    found = max(cells * footprint.cell_bytes, (stored or 0) * STORED_FACTOR)
-    return int(min(footprint.most_bytes, found))
+    estimate = max(cells * footprint.cell_bytes, (stored or 0) * STORED_FACTOR)
+    return int(min(footprint.most_bytes, estimate))
 
 
 def swarm_bytes(size: JobSize, workers: int) -> int:

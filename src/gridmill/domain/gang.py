@@ -23,7 +23,7 @@ single job that saw them would wait for ranks that never come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class GangMember:
     """One rank and where it runs. Ranks with the same `host` count as one host's: local ranks 0, 1, ...
 
     `address` is how other hosts reach it, `port` a TCP port there that is free for this attempt alone. `gpus`
@@ -45,16 +45,16 @@ class Gang:
 
     id: str
     rank: int
-    members: tuple[Member, ...]
+    members: tuple[GangMember, ...]
     restarts: int = 0
 
     @property
-    def me(self) -> Member:
+    def me(self) -> GangMember:
         """The member that this rank is."""
         return self.members[self.rank]
 
     @property
-    def beside(self) -> tuple[Member, ...]:
+    def local_members(self) -> tuple[GangMember, ...]:
         """The members on this rank's host, this one among them: by local rank."""
         return tuple(member for member in self.members if member.host == self.me.host)
 

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.run import Critical, JobRun
+from gridmill.domain.run import CriticalPath, JobRun
 from gridmill.domain.states import FINISHED_JOBS
 from gridmill.errors import PipelineError
 
@@ -21,7 +21,7 @@ def order(pipeline: Pipeline) -> tuple[str, ...]:
     Raises PipelineError for a need that is no job and for a cycle, naming it (`a -> b -> a`).
     """
     places = {job.name: place for place, job in enumerate(pipeline.jobs)}
-    needs = {job.name: _known_needs(job, pipeline, places) for job in pipeline.jobs}
+    needs = {job.name: _checked_needs(job, pipeline, places) for job in pipeline.jobs}
     users: dict[str, list[str]] = {name: [] for name in needs}
     for name, needed in needs.items():
         for need in needed:
@@ -42,7 +42,7 @@ def order(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(ordered)
 
 
-def _known_needs(job: Job, pipeline: Pipeline, names: Mapping[str, int]) -> tuple[str, ...]:
+def _checked_needs(job: Job, pipeline: Pipeline, names: Mapping[str, int]) -> tuple[str, ...]:
     needs = job.all_needs
     if job.misplaced_need:
         raise PipelineError(
@@ -76,12 +76,12 @@ def _cycle_error(
     )
 
 
-def critical_path(job_runs: Sequence[JobRun], now: float) -> Critical:
+def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
     """Of the jobs of one run. Times are the jobs' own: waiting for room is not in them."""
     by_id = {job_run.id: job_run for job_run in job_runs}
     needs = {key: [need for need in job.needs if need in by_id] for key, job in by_id.items()}
     seconds = {key: _seconds(job, now) for key, job in by_id.items()}
-    taken = {key: known or 0.0 for key, known in seconds.items()}
+    taken = {key: duration or 0.0 for key, duration in seconds.items()}
     ordered = _in_order(needs)
     ends: dict[str, float] = {}
     for key in ordered:
@@ -91,7 +91,7 @@ def critical_path(job_runs: Sequence[JobRun], now: float) -> Critical:
     for key in reversed(ordered):
         for need in needs[key]:
             latest[need] = min(latest[need], latest[key] - taken[key])
-    return Critical(
+    return CriticalPath(
         path=_path(ends, needs, total),
         seconds=taken,
         slack={key: max(0.0, latest[key] - ends[key]) for key in ordered},

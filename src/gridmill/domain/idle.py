@@ -2,7 +2,7 @@
 
 from gridmill.domain.amounts import MIB, show_seconds
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.site import NodeLook
+from gridmill.domain.site import NodeUtilization
 
 BUSY_CPUS = 0.5
 """CPUs used by the owner's own processes from which on the owner is at work; an idle desktop uses less."""
@@ -20,7 +20,7 @@ class IdleRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Presence:
+class OwnerPresence:
     """Monotonic times: when the owner was last seen; `why` is how."""
 
     seen: float
@@ -28,8 +28,8 @@ class Presence:
 
 
 def note(
-    presence: Presence, look: NodeLook, *, memory_bytes: int, input_seconds: float, now: float
-) -> Presence:
+    presence: OwnerPresence, look: NodeUtilization, *, memory_bytes: int, input_seconds: float, now: float
+) -> OwnerPresence:
     """What is known of the owner after one more look. `input_seconds` is the time since a key was last
     pressed, `memory_bytes` what the machine has."""
     if look.owner_cpus > BUSY_CPUS:
@@ -47,7 +47,9 @@ def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
     return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - used_bytes))
 
 
-def is_idle(presence: Presence, rules: IdleRules, *, given: bool, now: float, hour: int) -> tuple[bool, str]:
+def is_idle(
+    presence: OwnerPresence, rules: IdleRules, *, given: bool, now: float, hour: int
+) -> tuple[bool, str]:
     """Whether the machine is to be given, and why not. One that is `given` already is taken back at the first
     sign of its owner."""
     if rules.hours is not None and not within(rules.hours, hour):

@@ -239,8 +239,8 @@ class Job:
         return tuple([name for name in named if "/" in name]) if (named := self._names_read()) else ()
 
     def _names_read(self) -> Collection[str]:
-        found = (*self.needs, *self.spec.references())
-        return dict.fromkeys(found) if found else ()
+        references = (*self.needs, *self.spec.references())
+        return dict.fromkeys(references) if references else ()
 
     @property
     def misplaced_need(self) -> str:

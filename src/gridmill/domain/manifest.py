@@ -34,7 +34,7 @@ class StoredLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class VersionContents:
     """All files of a version, by path. Of a sink: the data files that exactly this version has, and as much
     of the table's log as tells of it; `rejects` are those of the table of its rejected rows, by their paths
     there. `links` is None where nobody listed them."""
@@ -52,7 +52,7 @@ class VersionManifest:
     format: int
     gridmill: str
     version: Artifact
-    contents: Contents | None = None
+    contents: VersionContents | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def lies_alone(uri: str) -> bool:
     return uri.startswith(f"{_VERSIONS}/")
 
 
-class Trouble(StrEnum):
+class FileProblemKind(StrEnum):
     """What is wrong with a stored file."""
 
     MISSING = "missing"
@@ -107,32 +107,32 @@ class Trouble(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileTrouble:
+class FileProblem:
     """A file of a version that is not as its manifest says; `path` as there."""
 
     path: str
-    trouble: Trouble
+    kind: FileProblemKind
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """`rows.parquet was changed`."""
-        match self.trouble:
-            case Trouble.MISSING:
+        match self.kind:
+            case FileProblemKind.MISSING:
                 return f"{self.path} is missing"
-            case Trouble.CHANGED:
+            case FileProblemKind.CHANGED:
                 return f"{self.path} was changed"
         return f"{self.path} was added"
 
 
-def told(found: Sequence[FileTrouble]) -> str:
+def problem_text(problems: Sequence[FileProblem]) -> str:
     """The first of them in words."""
-    more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
-    return ", ".join(one.told for one in found[:_MOST_TOLD]) + more
+    more = f" and {len(problems) - _MOST_TOLD} more" if len(problems) > _MOST_TOLD else ""
+    return ", ".join(one.text for one in problems[:_MOST_TOLD]) + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """What was found when all content of a version was read: of `files` these `troubles`.
+class VerificationResult:
+    """What was found when all content of a version was read: of `files` these `file_problems`.
 
     `problem` says why nothing was compared, or what is wrong with the manifest. `known`: it has a list of its
     files; a version of before there were manifests has none, which is not wrong.
@@ -141,11 +141,11 @@ class Verified:
     version: str
     files: int = 0
     size_bytes: int = 0
-    troubles: tuple[FileTrouble, ...] = ()
+    file_problems: tuple[FileProblem, ...] = ()
     problem: str = ""
     known: bool = True
 
     @property
     def is_wrong(self) -> bool:
         """Whether it is not what it was when it was made, or nobody can tell although somebody should."""
-        return bool(self.troubles) or (self.known and bool(self.problem))
+        return bool(self.file_problems) or (self.known and bool(self.problem))

@@ -27,26 +27,26 @@ class Breakdown:
 
 def breakdown_of(version: Artifact) -> tuple[Breakdown, ...]:
     """The tables of a version: of the test split, else of the first that was measured."""
-    known: Mapping[str, Any] = version.output.details.get("breakdown") or {}
-    measured = {split: found for split, found in known.items() if found}
+    details: Mapping[str, Any] = version.output.details.get("breakdown") or {}
+    measured = {split: table for split, table in details.items() if table}
     split = "test" if "test" in measured else next(iter(measured), None)
     if split is None:
         return ()
-    found = measured[split]
-    return tuple(_of_classes(split, found) if isinstance(found, Mapping) else _of_labels(split, found))
+    table = measured[split]
+    return tuple(_of_classes(split, table) if isinstance(table, Mapping) else _of_labels(split, table))
 
 
-def _of_labels(split: str, found: Sequence[Mapping[str, Any]]) -> Iterator[Breakdown]:
-    rows = [(str(one["label"]), *_numbers(one, _OF_LABEL)) for one in found]
+def _of_labels(split: str, rows_by_label: Sequence[Mapping[str, Any]]) -> Iterator[Breakdown]:
+    rows = [(str(one["label"]), *_numbers(one, _OF_LABEL)) for one in rows_by_label]
     yield _table(f"each label ({split}, in its own unit)", ("label", *_OF_LABEL), rows)
 
 
-def _of_classes(split: str, found: Mapping[str, Any]) -> Iterator[Breakdown]:
-    rows = [(str(one["class"]), *_numbers(one, _OF_CLASS)) for one in found["classes"]]
-    if macro := found.get("macro"):
+def _of_classes(split: str, details: Mapping[str, Any]) -> Iterator[Breakdown]:
+    rows = [(str(one["class"]), *_numbers(one, _OF_CLASS)) for one in details["classes"]]
+    if macro := details.get("macro"):
         rows.append(("mean of the classes", *_numbers(macro, _OF_CLASS)))
     yield _table(f"each class ({split})", ("class", *_OF_CLASS), rows)
-    matrix = found["confusion"]
+    matrix = details["confusion"]
     if len(matrix["predicted"]) <= MATRIX:
         counts = zip(matrix["truth"], matrix["counts"], strict=True)
         cells = [(str(name), *(f"{count:,}" for count in line)) for name, line in counts]
@@ -54,8 +54,8 @@ def _of_classes(split: str, found: Mapping[str, Any]) -> Iterator[Breakdown]:
         yield _table(f"confusion matrix ({split}, rows)", head, cells)
 
 
-def _numbers(one: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple("" if one.get(name) is None else show_number(float(one[name])) for name in names)
+def _numbers(details: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple("" if details.get(name) is None else show_number(float(details[name])) for name in names)
 
 
 def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Breakdown:

@@ -35,7 +35,7 @@ def read_metric(text: str) -> tuple[str, bool]:
         if way not in ("max", "min") or not name:
             raise InputError(f"{text!r} is no metric", hint="Write NAME, max:NAME or min:NAME.")
         return name, way == "max"
-    return text, any(text == known or text.endswith(f"_{known}") for known in HIGHER_IS_BETTER)
+    return text, any(text == metric or text.endswith(f"_{metric}") for metric in HIGHER_IS_BETTER)
 
 
 def metrics(values: Mapping[str, float]) -> str:
@@ -92,9 +92,10 @@ def judge(curve: Sequence[Sequence[float]]) -> Calibration:
     proves nothing.
     """
     rows = sum(count for *_, count in curve)
-    off = sum(abs(said - came) * count for said, came, count in curve) / rows
+    off = sum(abs(predicted - came) * count for predicted, came, count in curve) / rows
     square = sum(
-        ((came - said) * count) ** 2 / max(count * said * (1 - said), 1.0) for said, came, count in curve
+        ((came - predicted) * count) ** 2 / max(count * predicted * (1 - predicted), 1.0)
+        for predicted, came, count in curve
     )
     return Calibration(off=off, by_chance=square <= _most_by_chance(len(curve)))
 

@@ -20,7 +20,7 @@ from gridmill.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class FieldLines:
     """`at` has the line (from 1) of a field by its path, such as `jobs.features.dataset.label`. A field that
     is not in it is written in the line of the field that it belongs to."""
 
@@ -38,7 +38,7 @@ class Lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.at.get(path)
 
-    def of_job(self, name: str) -> "Lines":
+    def of_job(self, name: str) -> "FieldLines":
         """Those of one job."""
         begin = f"jobs.{name}"
         own = {
@@ -46,10 +46,10 @@ class Lines:
             for path, line in self.at.items()
             if path.startswith(begin) and path[len(begin) : len(begin) + 1] in ("", ".")
         }
-        return Lines(file=self.file, at=own)
+        return FieldLines(file=self.file, at=own)
 
 
-def place_message(message: str, kind: str, job: str, lines: Lines | None) -> str:
+def place_message(message: str, kind: str, job: str, lines: FieldLines | None) -> str:
     """A job's message that begins with a field of its kind (`dataset.sql: ...`), with file and line."""
     path, sign, rest = message.partition(": ")
     if lines is None or not sign or path.partition(".")[0] != kind or " " in path:
@@ -58,7 +58,7 @@ def place_message(message: str, kind: str, job: str, lines: Lines | None) -> str
 
 
 @contextmanager
-def with_lines(lines: Lines | None, pipeline: str) -> Iterator[None]:
+def with_lines(lines: FieldLines | None, pipeline: str) -> Iterator[None]:
     """An error about a field of a job, raised within, also has the file and the line."""
     try:
         yield
@@ -70,7 +70,7 @@ def with_lines(lines: Lines | None, pipeline: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class PipelineSource:
     """What a pipeline was read from, so that it can be read again with other values for its parameters.
 
     `document` counts the YAML documents of `text` from 0, `file` is how messages call it, `values` are the
@@ -115,15 +115,15 @@ class Pipeline:
     host: str = ""
     bundle: str | None = None
     commit: str = ""
-    written: Written | None = None
+    written: PipelineSource | None = None
     awaits: tuple[str, ...] = ()
     applied: bool = True
     data: tuple[str, ...] | None = None
 
     @property
-    def lines(self) -> Lines | None:
+    def lines(self) -> FieldLines | None:
         """Where its fields are written; None where it was not read from a file."""
-        return None if self.written is None else Lines(file=self.written.file, at=self.written.lines)
+        return None if self.written is None else FieldLines(file=self.written.file, at=self.written.lines)
 
     @property
     def path(self) -> Path | None:
@@ -146,8 +146,8 @@ class Pipeline:
         """The paths and patterns of files that its sinks load, as they are written."""
         if self.data is not None:
             return self.data
-        found = (path for job in self.jobs if job.sink is not None for path in job.sink.source.project_paths)
-        return tuple(dict.fromkeys(found))
+        paths = (path for job in self.jobs if job.sink is not None for path in job.sink.source.project_paths)
+        return tuple(dict.fromkeys(paths))
 
     @property
     def schedules(self) -> Mapping[str, ScheduleSpec]:

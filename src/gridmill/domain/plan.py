@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.resource import Resource, Sizing
-from gridmill.domain.run import Interruption
+from gridmill.domain.run import Preemption
 
 
 class StartJob(NamedTuple):
@@ -53,7 +53,7 @@ class Interrupt:
     its checkpoint later."""
 
     attempt_ids: tuple[str, ...]
-    interruption: Interruption
+    interruption: Preemption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

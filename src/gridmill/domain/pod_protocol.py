@@ -7,8 +7,8 @@ starts an attempt id at most once, for ever. If a pod never received the attempt
 with an ENDED event (state stopped) and refuses a later Start of that id. A pod whose `secret` is wrong, whose
 deployment does not exist any more or whose protocol is unknown gets Goodbye and ends.
 
-`Event` is the stored form of what a pod reports about an attempt. `Part` is one part of a job that is done on
-several machines.
+`Event` is the stored form of what a pod reports about an attempt. `JobPart` is one part of a job that is done
+on several machines.
 """
 
 import re
@@ -22,10 +22,10 @@ from gridmill.domain.artifact import Input, Output
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.gang import Gang
 from gridmill.domain.job import Job, JobSize
-from gridmill.domain.resource import Use
-from gridmill.domain.route import Carriage, Staging
+from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.route import AttemptTransfers, Staging
 from gridmill.domain.states import AttemptState, Cause
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 from gridmill.errors import InputError
 
 
@@ -92,7 +92,7 @@ def sequence_of(id: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class JobPart:
     """Part `number` (from 0) of the `count` of the JobRun `of`. `node`: on that node and no other."""
 
     of: str
@@ -102,19 +102,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class PartReport:
     """What the attempt that did a part told of it: Unix times, and what it used."""
 
     began: float
     ended: float
-    use: Use
+    use: MeasuredUse
 
 
 PROTOCOL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class AttemptOrder:
     """Everything an attempt needs; `order.json` in the attempt's folder where its process has to read it.
 
     `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
@@ -151,7 +151,7 @@ class Order:
     workers: int = 1
     size: JobSize = field(default_factory=JobSize)
     share: float = 1.0
-    part: Part | None = None
+    part: JobPart | None = None
     parts: tuple[str, ...] = ()
     gang: Gang | None = None
     staging: Staging = Staging.DIRECT
@@ -160,13 +160,13 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AttemptOutcome:
     """How an attempt ended. `state` is succeeded, failed or stopped; lost if the machine ran out of memory,
-    and for a gang's rank whose port somebody took: it is tried again. `carriage` is what a site in another
+    and for a gang's rank whose port somebody took: it is tried again. `transfers` is what a site in another
     place had carried for it, which that site says."""
 
     state: AttemptState
-    use: Use = field(default_factory=Use)
+    use: MeasuredUse = field(default_factory=MeasuredUse)
     cause: Cause | None = None
     exit_code: int | None = None
     message: str = ""
@@ -174,8 +174,8 @@ class Outcome:
     outputs: tuple[Output, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     size: JobSize | None = None
-    parallel: Parallel | None = None
-    carriage: Carriage | None = None
+    parallel: ParallelTiming | None = None
+    transfers: AttemptTransfers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class Start:
     """Start an attempt, unless its id was ever seen. `environment` is that of the client whose run it is,
     kept in memory alone; None: the pod's own."""
 
-    order: Order
+    order: AttemptOrder
     environment: Mapping[str, str] | None = None
 
 

@@ -15,7 +15,7 @@ from gridmill.errors import InputError, explained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class PreflightRequest:
     """`jobs` of one pipeline, each after those that it needs; relative source paths start at `folder`.
 
     `versions` are tables and models that stand as they are, by the names that jobs give them, `earlier` those
@@ -34,7 +34,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PreflightFinding:
     """What is wrong with a job, at the field `path` of it (`dataset.sql`). `certain`: a run would fail with
     it; else it may, as only a part of the data was looked at."""
 
@@ -46,7 +46,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unchecked:
+class UncheckedJob:
     """A job that was not checked against data, and why."""
 
     job: str
@@ -54,12 +54,12 @@ class Unchecked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """The answer. `error` is as `errors.to_body` writes it. `inferred` are sentences on what a job reads
-    out of its data that nobody has declared, by job."""
+class PreflightResult:
+    """The result of the checks. `error` is as `errors.to_body` writes it. `inferred` are sentences on what a
+    job reads out of its data that nobody has declared, by job."""
 
-    findings: tuple[Finding, ...] = ()
-    unchecked: tuple[Unchecked, ...] = ()
+    findings: tuple[PreflightFinding, ...] = ()
+    unchecked: tuple[UncheckedJob, ...] = ()
     inferred: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
 
@@ -74,12 +74,12 @@ def preflight_question(
     versions: Mapping[str, Artifact] = _NONE,
     earlier: Mapping[str, Artifact] = _NONE,
     unchanged: Collection[str] = (),
-) -> Question | None:
+) -> PreflightRequest | None:
     """The question; None where there is no job to check. Raises PipelineError for a cycle."""
     jobs = tuple(pipeline.job(name) for name in order(pipeline))
     if all(job.kind == JobKind.COMMAND or job.name in unchanged for job in jobs):
         return None
-    return Question(
+    return PreflightRequest(
         folder=pipeline.folder,
         jobs=jobs,
         root=root,
@@ -102,11 +102,11 @@ def written_late(pipeline: Pipeline, unchanged: Collection[str] = ()) -> Mapping
     return {name: command for name, command in late.items() if pipeline.job(name).sink is not None}
 
 
-def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: Checked) -> PlannedJob:
+def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: PreflightResult) -> PlannedJob:
     """The job of a plan with what the preflight found."""
-    found = [one for one in checked.findings if one.job == planned.job]
-    certain = [show_finding(pipeline, one) for one in found if one.certain]
-    doubts = [show_finding(pipeline, one) for one in found if not one.certain]
+    findings = [one for one in checked.findings if one.job == planned.job]
+    certain = [show_finding(pipeline, one) for one in findings if one.certain]
+    doubts = [show_finding(pipeline, one) for one in findings if not one.certain]
     return replace(
         planned,
         inferred=checked.inferred.get(planned.job, ()),
@@ -115,7 +115,7 @@ def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: Checked) -> 
     )
 
 
-def show_finding(pipeline: Pipeline, finding: Finding) -> str:
+def show_finding(pipeline: Pipeline, finding: PreflightFinding) -> str:
     """The finding with its place in the file, and what to do."""
     path = f"jobs.{finding.job}.{finding.path}"
     place = pipeline.lines.place(path) if pipeline.lines is not None else path

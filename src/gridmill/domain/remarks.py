@@ -43,8 +43,10 @@ class Remark:
 
 def remarks_of(artifact: Artifact) -> tuple[Remark, ...]:
     """The remarks about a version, warnings first."""
-    found = [Remark(artifact=artifact.id, text=text, warning=warning) for text, warning in _remarks(artifact)]
-    return tuple(sorted(found, key=lambda one: not one.warning))
+    remarks = [
+        Remark(artifact=artifact.id, text=text, warning=warning) for text, warning in _remarks(artifact)
+    ]
+    return tuple(sorted(remarks, key=lambda one: not one.warning))
 
 
 _Said = Iterator[tuple[str, bool]]
@@ -53,8 +55,8 @@ _Said = Iterator[tuple[str, bool]]
 def _remarks(artifact: Artifact) -> _Said:
     yield from _rejected(artifact)
     yield from _OF_KIND.get(artifact.kind, _nothing)(artifact.output.details, artifact.output.rows or 0)
-    for said in artifact.output.details.get(REMARKS) or ():
-        text, warning = (said, False) if isinstance(said, str) else said
+    for remarks in artifact.output.details.get(REMARKS) or ():
+        text, warning = (remarks, False) if isinstance(remarks, str) else remarks
         yield str(text), bool(warning)
 
 
@@ -122,8 +124,8 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
     if unseen := details.get("unseen_classes"):
         yield f"rows of a class that no training row has: {_counts(unseen)}", True
     if not_finite := details.get("own_not_finite"):
-        told = [f"{name} {value}" for name, value in not_finite.items()]
-        yield f"the model's code reported metrics that are not finite: {_listed(told)}", True
+        texts = [f"{name} {value}" for name, value in not_finite.items()]
+        yield f"the model's code reported metrics that are not finite: {_listed(texts)}", True
     if seen := details.get("not_measured"):
         yield f"rows not measured because a member has learned from them: {_counts(seen)}", False
     if infinite := details.get("infinite"):
@@ -158,8 +160,10 @@ def _unfinished(options: Mapping[str, Any], curve: Sequence[Sequence[float]]) ->
 def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
     if unknown := details.get("unknown_rows"):
         share = unknown / max(rows, 1)
-        known = f"{unknown:,} of {rows:,} rows ({_percent(share)}) have a category that training did not have"
-        yield known, share > WARNING_SHARE
+        message = (
+            f"{unknown:,} of {rows:,} rows ({_percent(share)}) have a category that training did not have"
+        )
+        yield message, share > WARNING_SHARE
     if details.get("train_rows") == "seen":
         yield "the train rows are predicted by a model that learned from them", False
     if other := details.get("other_label"):
@@ -175,9 +179,9 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
 
 def _learned(details: Mapping[str, Any], rows: int) -> _Said:
     """Rows of the prediction that the model has learned from, and what it means for the metrics."""
-    known: Mapping[str, int] = details.get("learned_rows") or {}
+    counts: Mapping[str, int] = details.get("learned_rows") or {}
     split = details.get("split")
-    train, excluded, measured = (known.get(name, 0) for name in ("train", "excluded", "measured"))
+    train, excluded, measured = (counts.get(name, 0) for name in ("train", "excluded", "measured"))
     if train and split is not None and split != "train":
         yield (
             f"the model has learned from {train:,} of the {rows:,} rows ({_percent(train / max(rows, 1))})",
@@ -187,7 +191,7 @@ def _learned(details: Mapping[str, Any], rows: int) -> _Said:
         left = f"metrics are of the other {measured:,}" if measured else "there are no metrics"
         why = "the model has learned from them, or was chosen by them"
         yield f"{excluded:,} rows are not measured because {why}: {left}", split is not None
-    if rows and known.get("unknown") == rows:
+    if rows and counts.get("unknown") == rows:
         yield "it is unknown which of the rows the model has learned from", False
 
 

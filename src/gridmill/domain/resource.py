@@ -1,7 +1,7 @@
 """A resource: a named, typed claim; its size and the reason for it; and the alternatives of a job.
 
-A resource is sized from the job's size or by hand. `Alternative` and `Choice` record where a job could run
-and the expected time to run, to wait and to transfer its data at each place.
+A resource is sized from the job's size or by hand. `ResourceAlternative` and `ResourceChoice` record where a
+job could run and the expected time to run, to wait and to transfer its data at each place.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind, JobSize
 from gridmill.domain.route import Staging
 from gridmill.domain.site import LOCAL, SiteKind
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 
 DEFAULT_KEEP_SECONDS = 300.0
 """How long a deployment stays up after its last job, unless its resource or its kind of site has another
@@ -81,7 +81,7 @@ class Sizing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class MeasuredUse:
     """What an attempt really used. Memory is the peak over all its processes (cgroup or sampled PSS).
 
     `system_seconds` is the part of the CPU seconds that the kernel worked for it. `disk_seconds` counts each
@@ -111,42 +111,43 @@ class Measurement:
     job: str  # pipeline/job
     size: JobSize
     given: Amounts
-    use: Use
+    use: MeasuredUse
     ended: float
     memory_killed: bool = False
     waited_seconds: float = 0.0
-    parallel: Parallel | None = None
+    parallel: ParallelTiming | None = None
     resource: str = ""
     site: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Travel:
-    """What a job has carried to a site in another place, and back. Of what it reads `reused_bytes` are there
-    and `there_bytes` travel; `back_bytes` is what it makes. None is not known, and `unknown` says of what."""
+class TransferEstimate:
+    """The expected transfers of a job to a site with its own storage, and back. Of what it reads
+    `reused_bytes` are there and `upload_bytes` travel; `download_bytes` is what it makes. None is not known,
+    and `unknown` says of what."""
 
-    there_bytes: int | None = None
-    there_seconds: float | None = None
+    upload_bytes: int | None = None
+    upload_seconds: float | None = None
     reused_bytes: int = 0
-    back_bytes: int | None = None
-    back_seconds: float | None = None
-    there_bytes_per_second: float | None = None
-    back_bytes_per_second: float | None = None
+    download_bytes: int | None = None
+    download_seconds: float | None = None
+    upload_bytes_per_second: float | None = None
+    download_bytes_per_second: float | None = None
     unknown: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float | None:
         """Both ways. What it makes is left out where nobody knows how much that is."""
-        if self.there_seconds is None:
+        if self.upload_seconds is None:
             return None
-        return self.there_seconds + (self.back_seconds or 0.0)
+        return self.upload_seconds + (self.download_seconds or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
-    """A resource that a job may use. `travel`: None where nothing is carried. None seconds were not measured
-    yet. `before`: so many deployments wait for the room of its site. `problem` is why it cannot run there,
-    `away` why not now."""
+class ResourceAlternative:
+    """A resource that a job may use. `transfer`: None where nothing is carried. None seconds were not
+    measured yet. `before`: so many deployments wait for the room of its site. `problem` is why it cannot run
+    there, `unreachable` why not now."""
 
     resource: str
     site: str
@@ -154,14 +155,14 @@ class Alternative:
     run_seconds: float | None = None
     wait_seconds: float | None = 0.0
     before: int = 0
-    travel: Travel | None = None
+    transfer: TransferEstimate | None = None
     problem: str = ""
-    away: str = ""
+    unreachable: str = ""
 
     @property
     def quickest_seconds(self) -> float | None:
         """Until what it makes is here, if it did not have to wait."""
-        travel = 0.0 if self.travel is None else self.travel.seconds
+        travel = 0.0 if self.transfer is None else self.transfer.seconds
         return None if self.run_seconds is None or travel is None else self.run_seconds + travel
 
     @property
@@ -172,27 +173,27 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ResourceChoice:
     """The resource that was chosen among `alternatives`, and why, as a sentence."""
 
     resource: str
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[ResourceAlternative, ...]
     why: str
 
     @property
-    def chosen(self) -> Alternative:
+    def chosen(self) -> ResourceAlternative:
         """What is expected of it there."""
-        return next(one for one in self.alternatives if one.resource == self.resource)
+        return next(alternative for alternative in self.alternatives if alternative.resource == self.resource)
 
 
-def told(one: Alternative) -> str:
+def alternative_text(one: ResourceAlternative) -> str:
     """`gpu-farm 6 min + 3 min transfer`."""
-    if one.problem or one.away:
-        return f"{one.label} {'cannot run it' if one.problem else one.away}"
+    if one.problem or one.unreachable:
+        return f"{one.label} {'cannot run it' if one.problem else one.unreachable}"
     words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
-    if one.travel is not None:
-        known = one.travel.seconds
-        words.append("transfer not known yet" if known is None else f"{about(known)} transfer")
+    if one.transfer is not None:
+        seconds = one.transfer.seconds
+        words.append("transfer not known yet" if seconds is None else f"{about(seconds)} transfer")
     behind = f" behind {one.before}" if one.before else ""
     if one.wait_seconds is None:
         words.append(f"a wait{behind} that is not known")
@@ -201,23 +202,25 @@ def told(one: Alternative) -> str:
     return f"{one.label} {' + '.join(words)}"
 
 
-def travel_lines(travel: Travel, site: str) -> tuple[str, ...]:
-    """What is carried, how long it takes and at what rate, as sentences; and what is not known of it."""
+def transfer_lines(travel: TransferEstimate, site: str) -> tuple[str, ...]:
+    """The amount, time and rate of the transfers as sentences, and what is unknown."""
     lines: list[str] = []
-    if travel.there_bytes is not None:
-        there = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""
-        size = show_bytes(travel.there_bytes) if travel.there_bytes else "nothing"
-        lines.append(f"{size} to {site}{there}{_taking(travel, there=True) if travel.there_bytes else ''}")
-    if travel.back_bytes is not None:
-        back = f"about {show_bytes(travel.back_bytes)}" if travel.back_bytes else "nothing"
-        lines.append(f"{back} back{_taking(travel, there=False) if travel.back_bytes else ''}")
+    if travel.upload_bytes is not None:
+        message = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""
+        size = show_bytes(travel.upload_bytes) if travel.upload_bytes else "nothing"
+        lines.append(
+            f"{size} to {site}{message}{_taking(travel, is_upload=True) if travel.upload_bytes else ''}"
+        )
+    if travel.download_bytes is not None:
+        back = f"about {show_bytes(travel.download_bytes)}" if travel.download_bytes else "nothing"
+        lines.append(f"{back} back{_taking(travel, is_upload=False) if travel.download_bytes else ''}")
     carried = (f"carries {', '.join(lines)}",) if lines else ()
     return (*carried, *(f"not known: {one}" for one in travel.unknown))
 
 
-def _taking(travel: Travel, *, there: bool) -> str:
-    seconds = travel.there_seconds if there else travel.back_seconds
-    rate = travel.there_bytes_per_second if there else travel.back_bytes_per_second
+def _taking(travel: TransferEstimate, *, is_upload: bool) -> str:
+    seconds = travel.upload_seconds if is_upload else travel.download_seconds
+    rate = travel.upload_bytes_per_second if is_upload else travel.download_bytes_per_second
     if seconds is None:
         return ""
     return f" in {about(seconds)}" + (f" at {show_bytes(rate)}/s" if rate else "")

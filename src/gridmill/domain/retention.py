@@ -56,12 +56,12 @@ def beyond(
 def _old(versions: Sequence[Artifact], wanted: Mapping[str, Retention], now: float) -> list[Artifact]:
     places: dict[str, int] = {}
     old: list[Artifact] = []
-    for one in versions:
-        place = places[one.name] = places.get(one.name, -1) + 1
-        limits = wanted.get(one.name)
+    for version in versions:
+        place = places[version.name] = places.get(version.name, -1) + 1
+        limits = wanted.get(version.name)
         if limits is None or place == 0:
             continue
         few = limits.versions is None or place >= limits.versions
-        if few and (limits.days is None or now - one.created > limits.days * DAY_SECONDS):
-            old.append(one)
+        if few and (limits.days is None or now - version.created > limits.days * DAY_SECONDS):
+            old.append(version)
     return old

@@ -22,90 +22,90 @@ class Staging(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    """What was carried in one direction: `carried_bytes` travelled, in `seconds`, `reused_bytes` did not have
-    to, as they were there."""
+class Transfer:
+    """A transfer in one direction: `transferred_bytes` were sent in `seconds`; `reused_bytes` were not, as
+    the receiver had them."""
 
-    carried_bytes: int = 0
+    transferred_bytes: int = 0
     reused_bytes: int = 0
     seconds: float = 0.0
 
-    def __add__(self, other: "Crossing") -> "Crossing":
-        return Crossing(
-            carried_bytes=self.carried_bytes + other.carried_bytes,
+    def __add__(self, other: "Transfer") -> "Transfer":
+        return Transfer(
+            transferred_bytes=self.transferred_bytes + other.transferred_bytes,
             reused_bytes=self.reused_bytes + other.reused_bytes,
             seconds=self.seconds + other.seconds,
         )
 
     @property
     def bytes_per_second(self) -> float | None:
-        """None where nothing travelled."""
-        return self.carried_bytes / self.seconds if self.carried_bytes and self.seconds > 0 else None
+        """None if nothing was sent."""
+        return self.transferred_bytes / self.seconds if self.transferred_bytes and self.seconds > 0 else None
 
     @property
     def reused_share(self) -> float | None:
         """Of all bytes, from 0 to 1; None where there were none."""
-        whole = self.carried_bytes + self.reused_bytes
+        whole = self.transferred_bytes + self.reused_bytes
         return self.reused_bytes / whole if whole else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carriage:
-    """What was carried for an attempt, `there` and `back`, and how. `round_trip_seconds`: None where it is
-    not known."""
+class AttemptTransfers:
+    """The transfers of an attempt to the site (`upload`) and back (`download`), and the way of staging.
+    `round_trip_seconds`: None where it is not known."""
 
-    there: Crossing = Crossing()
-    back: Crossing = Crossing()
+    upload: Transfer = Transfer()
+    download: Transfer = Transfer()
     staging: Staging = Staging.DIRECT
     round_trip_seconds: float | None = None
 
-    def __add__(self, other: "Carriage") -> "Carriage":
+    def __add__(self, other: "AttemptTransfers") -> "AttemptTransfers":
         trips = [one.round_trip_seconds for one in (self, other) if one.round_trip_seconds is not None]
-        return Carriage(
-            there=self.there + other.there,
-            back=self.back + other.back,
+        return AttemptTransfers(
+            upload=self.upload + other.upload,
+            download=self.download + other.download,
             staging=self.staging,
             round_trip_seconds=min(trips, default=None),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How quick a direction is: `carried_bytes` took `seconds`, older ones counted less. `transfers` of
-    attempts taught it; 0: only the probe when the site was added did."""
+class TransferRate:
+    """The rate of one direction: `transferred_bytes` took `seconds`, older transfers counted less.
+    `transfers` of attempts taught it; 0: only the probe when the site was added did."""
 
-    carried_bytes: float
+    transferred_bytes: float
     seconds: float
     transfers: int = 0
 
     @property
     def bytes_per_second(self) -> float:
         """As it is expected of the next transfer."""
-        return self.carried_bytes / self.seconds
+        return self.transferred_bytes / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paces:
-    """Of both directions; None: not measured yet."""
+class TransferRates:
+    """The rates of both directions; None: not measured yet."""
 
-    there: Pace | None = None
-    back: Pace | None = None
+    upload: TransferRate | None = None
+    download: TransferRate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """What is known of the way to a site; None: not measured yet. `there` and `back` are of what goes through
-    the farm itself, `others` of other ways of staging. `staged` are ids of versions that were carried there
-    or made there, the newest last: what of them is evicted there is carried again."""
+class Route:
+    """The measured route to a site; None: not measured yet. `upload` and `download` are of what goes through
+    the farm itself, `others` of other ways of staging. `staged` are ids of versions that were sent to the
+    site or made there, the newest last; an evicted one is sent again."""
 
-    there: Pace | None = None
-    back: Pace | None = None
-    others: Mapping[str, Paces] = field(default_factory=dict)
+    upload: TransferRate | None = None
+    download: TransferRate | None = None
+    others: Mapping[str, TransferRates] = field(default_factory=dict)
     round_trip_seconds: float | None = None
     staged: tuple[str, ...] = ()
 
-    def paces(self, staging: Staging | None) -> Paces:
+    def rates(self, staging: Staging | None) -> TransferRates:
         """Of that way of staging."""
         if staging in (None, Staging.DIRECT):
-            return Paces(there=self.there, back=self.back)
-        return self.others.get(str(staging), Paces())
+            return TransferRates(upload=self.upload, download=self.download)
+        return self.others.get(str(staging), TransferRates())

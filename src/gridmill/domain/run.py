@@ -1,6 +1,6 @@
 """Runs, job runs and attempts; the preemption of an attempt; the critical path of a run.
 
-`Interruption` records why a running job is asked to make room for another. The critical path is the jobs that
+`Preemption` records why a running job is asked to make room for another. The critical path is the jobs that
 determine the length of the run.
 """
 
@@ -10,17 +10,17 @@ from dataclasses import field
 from gridmill.domain.amounts import Amounts, show_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobSize
-from gridmill.domain.pipeline import Lines
-from gridmill.domain.pod_protocol import Outcome, Part, Told
+from gridmill.domain.pipeline import FieldLines
+from gridmill.domain.pod_protocol import AttemptOutcome, JobPart, PartReport
 from gridmill.domain.project import DEFAULT
-from gridmill.domain.resource import Sizing, Use
-from gridmill.domain.route import Carriage
+from gridmill.domain.resource import MeasuredUse, Sizing
+from gridmill.domain.route import AttemptTransfers
 from gridmill.domain.sql_statement import Given
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
+class Preemption:
     """`job_run` is the id of the job that it makes room for, which is expected to need `shorter_seconds` less
     than what is left of it; 0 where it goes before it for its priority, or because it waited so long.
     `left_seconds` of the interrupted job are what decides its place in line from then on."""
@@ -42,7 +42,7 @@ class Interruption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RunRequest:
     """How a client asks for a run: `attended` if it waits for it, and what it knows it by (`request`) in case
     that the control node ends before it answers."""
 
@@ -109,11 +109,11 @@ class JobRun:
     reads, as its run has settled them; `size` is what was known of its size when it became ready. `force`: it
     runs although nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is
     kept; None: no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a
-    JobRun of its own with its `part`; then an attempt of the job makes one version of what they made. `told`
-    is what the attempt that did a part told of it. `checkpoints` is the folder, below the storage root, that
-    an attempt goes on from; empty for a job that leaves none. `lines` says where the job is written; None
-    where its pipeline was not read from a file. `reason` says why it executes, or why it does not: what
-    changed since the version before; empty until it is ready.
+    JobRun of its own with its `part`; then an attempt of the job makes one version of what they made.
+    `part_report` is what the attempt that did a part told of it. `checkpoints` is the folder, below the
+    storage root, that an attempt goes on from; empty for a job that leaves none. `lines` says where the job
+    is written; None where its pipeline was not read from a file. `reason` says why it executes, or why it
+    does not: what changed since the version before; empty until it is ready.
     """
 
     id: str
@@ -143,11 +143,11 @@ class JobRun:
     message: str = ""
     force: bool = False
     probe: float | None = None
-    part: Part | None = None
+    part: JobPart | None = None
     parts: int = 0
-    told: Told | None = None
+    part_report: PartReport | None = None
     checkpoints: str = ""
-    lines: Lines | None = None
+    lines: FieldLines | None = None
     reason: str = ""
     ready: float | None = None
     started: float | None = None
@@ -172,8 +172,8 @@ class Attempt:
     `ranks` (0: no gang); ids of the others end in their rank. `address` and `port` are where the rank is
     reached. A rank that has ended keeps its place and its `outcome` until all have; then rank 0's record
     tells of the gang: its state is how the gang ended, its use what all used together. One that is
-    `dismissed` only served the others, which have all succeeded: however it ends then, it has too. `carriage`
-    is what was carried for it, at a site in another place.
+    `dismissed` only served the others, which have all succeeded: however it ends then, it has too.
+    `transfers` is what was carried for it, at a site in another place.
     """
 
     id: str
@@ -192,25 +192,25 @@ class Attempt:
     project: str = DEFAULT
     asked_cpus: float = 1.0
     resumable: bool = False
-    interrupted: Interruption | None = None
+    interrupted: Preemption | None = None
     cause: Cause | None = None
     exit_code: int | None = None
     message: str = ""
     hint: str = ""
-    use: Use | None = None
+    use: MeasuredUse | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     gang: str = ""
     rank: int = 0
     ranks: int = 0
     address: str = ""
     port: int = 0
-    outcome: Outcome | None = None
-    carriage: Carriage | None = None
+    outcome: AttemptOutcome | None = None
+    transfers: AttemptTransfers | None = None
     dismissed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Critical:
+class CriticalPath:
     """`path` are JobRun ids from the first to the last; `seconds` how long each job takes or is expected to;
     `slack` how much longer it could take without making the run longer; `known` is false where a job's time
     is not known yet and counts as nothing."""

@@ -37,20 +37,20 @@ class Signature:
 
 def differences_between(one: Signature, other: Signature) -> tuple[str, ...]:
     """The names of what differs (`label`, `column`, `horizon`, `type`, `objective`, `classes`)."""
-    found = [] if one.labels == other.labels else ["label"]
+    differences = [] if one.labels == other.labels else ["label"]
     if one.source and other.source:
         names = dict.fromkeys((*one.source, *other.source))
-        found += [
+        differences += [
             name.removesuffix("_seconds")
             for name in names
             if _value(one.source.get(name)) != _value(other.source.get(name))
         ]
     for name in ("type", "objective"):
-        here, there = getattr(one, name), getattr(other, name)
-        found += [name] if here and there and here != there else []
+        here, other_value = getattr(one, name), getattr(other, name)
+        differences += [name] if here and other_value and here != other_value else []
     if one.classes and other.classes and set(one.classes) != set(other.classes):
-        found.append("classes")
-    return tuple(found)
+        differences.append("classes")
+    return tuple(differences)
 
 
 def _value(value: object) -> object:

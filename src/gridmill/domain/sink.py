@@ -243,7 +243,9 @@ class SinkSpec:
 
     def references(self) -> tuple[str, ...]:
         """The sinks that foreign keys refer to."""
-        return tuple(dict.fromkeys(one.references for one in self.constraints if one.references))
+        return tuple(
+            dict.fromkeys(constraint.references for constraint in self.constraints if constraint.references)
+        )
 
     def check(self) -> None:
         """Raise InputError for names given twice or empty, and amounts that make no sense."""

@@ -27,7 +27,7 @@ class SinkPart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class SinkChange:
     """One part added or removed. `key` tells it from others of its sort: a source's path, what a constraint's
     reasons say, a metric's name, an outage's beginning. What is added comes with it: `constraint`,
     `outage`, or `text` (a metric's SQL); it `hides` one of the file where it came after its removal."""
@@ -50,7 +50,7 @@ class Alterations:
     last one was."""
 
     name: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SinkChange, ...] = ()
     changed: float = 0.0
 
 
@@ -59,23 +59,23 @@ def key_of_constraint(constraint: Constraint) -> str:
     return "; ".join(dict.fromkeys(reason for _, reason in constraint.rules()))
 
 
-def with_change(spec: SinkSpec, changes: tuple[Change, ...], new: Change) -> tuple[Change, ...]:
+def with_change(spec: SinkSpec, changes: tuple[SinkChange, ...], new: SinkChange) -> tuple[SinkChange, ...]:
     """The changes after another one; what takes back an earlier one takes its place. `spec` is the sink as
     declared, with or without the changes.
 
     Raises InputError for removing what is not there, and for adding what is.
     """
     keys = _keys(altered(spec, changes), new.part)
-    there, add = new.key in keys, new.verb == AlterVerb.ADD
-    if there == add:
+    exists, add = new.key in keys, new.verb == AlterVerb.ADD
+    if exists == add:
         raise InputError(
-            f"the sink {'already has the' if there else 'has no'} {new.part} {new.key!r}",
+            f"the sink {'already has the' if exists else 'has no'} {new.part} {new.key!r}",
             hint=f"It has {', '.join(repr(key) for key in keys) or 'none'}.",
         )
     if new.part == SinkPart.SOURCE and keys == (new.key,):
         raise InputError(f"{new.key!r} is the only source of the sink", hint="Add another one first.")
-    before = next((one for one in changes if (one.part, one.key) == (new.part, new.key)), None)
-    rest = tuple(one for one in changes if one is not before)
+    before = next((change for change in changes if (change.part, change.key) == (new.part, new.key)), None)
+    rest = tuple(change for change in changes if change is not before)
     if before is not None and not add and not before.hides:
         return rest
     return (*rest, replace(new, hides=before is not None and add))
@@ -93,7 +93,7 @@ def _keys(spec: SinkSpec, part: SinkPart) -> tuple[str, ...]:
             return tuple(one.begins for one in spec.outages)
 
 
-def altered(spec: SinkSpec, changes: Iterable[Change]) -> SinkSpec:
+def altered(spec: SinkSpec, changes: Iterable[SinkChange]) -> SinkSpec:
     """The sink's declaration as it holds. What is removed may be gone from the file meanwhile."""
     for change in changes:
         add = change.verb == AlterVerb.ADD
@@ -111,7 +111,7 @@ def altered(spec: SinkSpec, changes: Iterable[Change]) -> SinkSpec:
     return spec
 
 
-def _without(spec: SinkSpec, change: Change) -> SinkSpec:
+def _without(spec: SinkSpec, change: SinkChange) -> SinkSpec:
     match change.part:
         case SinkPart.SOURCE:
             paths = tuple(path for path in spec.source.paths if path != change.key)
@@ -129,9 +129,11 @@ def _without(spec: SinkSpec, change: Change) -> SinkSpec:
             return replace(spec, outages=tuple(one for one in spec.outages if one.begins != change.key))
 
 
-def altered_pipeline(pipeline: Pipeline, found: Mapping[str, Alterations]) -> Pipeline:
-    """The pipeline with its sinks as altered; `found` is by sink."""
-    return replace(pipeline, jobs=tuple(_altered_job(job, pipeline.name, found) for job in pipeline.jobs))
+def altered_pipeline(pipeline: Pipeline, alterations: Mapping[str, Alterations]) -> Pipeline:
+    """The pipeline with its sinks as altered; `alterations` is by sink."""
+    return replace(
+        pipeline, jobs=tuple(_altered_job(job, pipeline.name, alterations) for job in pipeline.jobs)
+    )
 
 
 def _altered_job(job: Job, pipeline: str, found: Mapping[str, Alterations]) -> Job:

@@ -22,14 +22,14 @@ _REASONS = 3
 def rejects_of(artifact: Artifact) -> Mapping[str, Any]:
     """`rows` in all, `added` by the last load, `reasons` with counts, the `uri` and `table_version` of the
     Delta table that has them all, and a `sample`; empty when none was rejected."""
-    found: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
-    return found
+    details: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
+    return details
 
 
 def shifted_of(artifact: Artifact) -> Mapping[str, float]:
     """The columns that drifted by more than the sink allows, with their population stability index."""
-    found: Mapping[str, float] = (artifact.output.details.get("drift") or {}).get("shifted", {})
-    return found
+    result: Mapping[str, float] = (artifact.output.details.get("drift") or {}).get("shifted", {})
+    return result
 
 
 def source_of(artifact: Artifact) -> str:
@@ -41,9 +41,9 @@ def position_of(artifact: Artifact, *, files: bool = True) -> str:
     """How far its source is read: where each part of the source is to be read on, else how many `files` were
     seen; empty for a source that has none, and no rows yet."""
     positions = artifact.output.details.get("positions") or {}
-    said = [text for text in map(_said, positions.values()) if text]
-    if said:
-        return ", ".join(said)
+    texts = [text for text in map(_position_text, positions.values()) if text]
+    if texts:
+        return ", ".join(texts)
     if not files:
         return ""
     counted = (at.get("count") for at in positions.values() if isinstance(at, Mapping))
@@ -51,7 +51,7 @@ def position_of(artifact: Artifact, *, files: bool = True) -> str:
     return show_count(seen, "file")
 
 
-def _said(position: object) -> str:
+def _position_text(position: object) -> str:
     """A cursor's value or a stream's entry; what a reader knows besides says nothing to people."""
     if not isinstance(position, Mapping):
         return ""
@@ -84,10 +84,10 @@ def rejects_line(artifact: Artifact) -> str:
 
 def rejects_text(artifact: Artifact) -> str:
     """`12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
-    found = rejects_of(artifact)
-    if not found:
+    rejects = rejects_of(artifact)
+    if not rejects:
         return ""
-    rows, added, reasons = found["rows"], found["added"], found["reasons"]
+    rows, added, reasons = rejects["rows"], rejects["added"], rejects["reasons"]
     listed = ", ".join(f"{count:,} {reason}" for reason, count in list(reasons.items())[:_REASONS])
     more = f", and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
     counted = f"{rows:,} row{'s' * (rows != 1)} rejected, {added:,} by its last load"
@@ -100,7 +100,7 @@ class LoadTask:
 
     `rows` and `rejects` are those of the sink's newest version that came from this source, `rows_added` those
     of all its sources in the load that made it; `position` says how far the source is read. `state` is the
-    job's in its newest run, `looked` when that ended, `loaded` when rows came last. `lag_seconds` is how far
+    job's in its newest run, `checked` when that ended, `loaded` when rows came last. `lag_seconds` is how far
     a position that is a time is behind now. `following` is when the schedule looks again, `why` what it or
     the job waits for, or why the job failed. `drifted` are columns, `alterations` counts.
     """
@@ -115,7 +115,7 @@ class LoadTask:
     position: str = ""
     lag_seconds: float | None = None
     loaded: float | None = None
-    looked: float | None = None
+    checked: float | None = None
     schedule: str = ""
     following: float | None = None
     why: str = ""

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.route import Way
+from gridmill.domain.route import Route
 from gridmill.errors import InputError
 
 LOCAL = "local"
@@ -38,7 +38,7 @@ class Site:
     """`cpu_share` is how many CPUs may be claimed per real one: on one's own machine deployments share
     CPUs (an idle one burns none) while memory and GPUs are never promised twice. `address` is where the
     site is reached; what `settings` there are is the kind's own. `nodes` is as last seen; `past` are sizes
-    of nodes that it had and that may come back: the largest ones. `way` is what was measured of the way to
+    of nodes that it had and that may come back: the largest ones. `route` is what was measured of the way to
     one in another place."""
 
     name: str
@@ -48,7 +48,7 @@ class Site:
     address: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     past: tuple[Amounts, ...] = ()
-    way: Way | None = None
+    route: Route | None = None
 
     @property
     def largest(self) -> Amounts:
@@ -71,15 +71,15 @@ def _size(amounts: Amounts) -> tuple[int, float, int]:
     return amounts.memory_bytes, amounts.cpus, amounts.gpus
 
 
-def check_settings(site: Site, known: Mapping[str, str]) -> None:
-    """Raises InputError, at the setting, for one that `known` (name -> what it says) does not have."""
+def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
+    """Raises InputError, at the setting, for one that `allowed` (name -> what it says) does not have."""
     for name in site.settings:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
+        if name not in allowed:
+            near = get_close_matches(name, allowed, n=1)
             meant = f"Did you mean {near[0]!r}? " if near else ""
             raise InputError(
                 f"a {site.kind} site has no setting {name!r}",
-                hint=f"{meant}There are: {', '.join(sorted(known)) or 'none'}.",
+                hint=f"{meant}There are: {', '.join(sorted(allowed)) or 'none'}.",
                 place=f"site {site.name}: settings.{name}",
             )
 
@@ -95,7 +95,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class GpuSlot:
     """A GPU of a farm's node, by its number there, or a share of one: `taken` by a deployment, which is named
     where it is one's own."""
 
@@ -105,7 +105,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLook:
+class NodeUtilization:
     """A machine over a fraction of a second: `busy_cpus` are in use, of them `owner_cpus` by processes that
     are not Gridmill's; memory is what cannot be given out without swapping. `seats` says who has which of a
     farm's GPUs, where the farm gives them out."""
@@ -114,7 +114,7 @@ class NodeLook:
     owner_cpus: float
     used_bytes: int
     gpus: tuple[Gpu, ...] = ()
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[GpuSlot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,4 +126,4 @@ class NodeView:
     node: Node
     claimed: Amounts
     running: tuple[str, ...] = ()
-    look: NodeLook | None = None
+    utilization: NodeUtilization | None = None

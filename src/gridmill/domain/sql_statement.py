@@ -52,7 +52,7 @@ _TYPED = frozenset({"date", "time", "timestamp", "timestamptz", "datetime", "int
 _HARMLESS = re.compile(r"[0-9A-Za-z :.,+/_-]*")
 
 
-class Where(StrEnum):
+class ReferenceContext(StrEnum):
     """What a reference stands in."""
 
     VALUE = "value"
@@ -62,11 +62,11 @@ class Where(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hole:
+class Placeholder:
     """A place for values: one reference, or a text in quotes with some; `parts` are texts and references, by
     turns, beginning with a text. `quote` surrounds it; `enclosed`: parentheses stand around it."""
 
-    where: Where
+    where: ReferenceContext
     parts: tuple[str, ...]
     quote: str = ""
     enclosed: bool = False
@@ -77,17 +77,17 @@ class Hole:
         return self.parts[1::2]
 
 
-def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Hole]:
+def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Placeholder]:
     """The statement as texts and holes. With `backslashes` they escape within quotes, as in MySQL.
 
     Raises InputError where no value can be put.
     """
     before, position = "", 0
     while position < len(text):
-        found = _TOKENS[backslashes].match(text, position)
-        assert found is not None  # any character is `other`
-        position = found.end()
-        kind, token = found.lastgroup or "", found[0]
+        match = _TOKENS[backslashes].match(text, position)
+        assert match is not None  # any character is `other`
+        position = match.end()
+        kind, token = match.lastgroup or "", match[0]
         if kind == "escape":
             yield "${"
         elif kind == "comment":
@@ -101,10 +101,10 @@ def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Hole]:
 
 
 def _refers(token: str) -> bool:
-    return any(found[1] is not None for found in REFERENCE.finditer(token))
+    return any(match[1] is not None for match in REFERENCE.finditer(token))
 
 
-def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) -> Hole:
+def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) -> Placeholder:
     if kind in ("dollar", "escapes") or (backslashes and kind != "reference" and "\\" in token):
         raise _nowhere(token, "a text with escapes")
     word = re.search(r"(\w*)(\s*)\Z", before)
@@ -115,33 +115,37 @@ def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) 
         if re.match(r"\w", after):
             raise _nowhere(token, "a word")
         enclosed = before.rstrip().endswith("(") and after.lstrip().startswith(")")
-        return Hole(where=Where.VALUE, parts=_parts(token), enclosed=enclosed)
+        return Placeholder(where=ReferenceContext.VALUE, parts=_parts(token), enclosed=enclosed)
     quote = token[0]
     parts = tuple(
         part if number % 2 else part.replace(quote * 2, quote)
         for number, part in enumerate(_parts(token[1:-1]))
     )
     if kind == "name":
-        return Hole(where=Where.NAME, parts=parts, quote=quote)
-    return Hole(where=Where.TYPED if word[1].lower() in _TYPED else Where.TEXT, parts=parts, quote=quote)
+        return Placeholder(where=ReferenceContext.NAME, parts=parts, quote=quote)
+    return Placeholder(
+        where=ReferenceContext.TYPED if word[1].lower() in _TYPED else ReferenceContext.TEXT,
+        parts=parts,
+        quote=quote,
+    )
 
 
 def _parts(text: str) -> tuple[str, ...]:
     """Texts and the insides of references, by turns."""
     parts, begins = [""], 0
-    for found in REFERENCE.finditer(text):
-        parts[-1] += text[begins : found.start()]
-        begins = found.end()
-        if found[1] is None:
+    for match in REFERENCE.finditer(text):
+        parts[-1] += text[begins : match.start()]
+        begins = match.end()
+        if match[1] is None:
             parts[-1] += "${"
         else:
-            parts += [found[1], ""]
+            parts += [match[1], ""]
     parts[-1] += text[begins:]
     return tuple(parts)
 
 
 def _nowhere(token: str, where: str) -> InputError:
-    shown = next(found[0] for found in REFERENCE.finditer(token) if found[1] is not None)
+    shown = next(match[0] for match in REFERENCE.finditer(token) if match[1] is not None)
     name = shown[2:].rstrip("}").partition(":")[0]
     return InputError(
         f"`{shown}` stands within {where}, where no value can be bound",
@@ -158,16 +162,16 @@ def worded(value: Given) -> str:
     return str(value)
 
 
-def filled(hole: Hole, values: Mapping[str, Given]) -> str:
+def filled(hole: Placeholder, values: Mapping[str, Given]) -> str:
     """A hole in quotes as the text it stands for. Raises InputError for a list in it, and for a typed
     constant that nothing may be pasted into."""
     text = "".join(worded(values[part]) if n % 2 else part for n, part in enumerate(hole.parts))
-    if hole.where is Where.TYPED and not _HARMLESS.fullmatch(text):
+    if hole.where is ReferenceContext.TYPED and not _HARMLESS.fullmatch(text):
         raise InputError(
             f"{text!r} cannot be written safely as a typed constant",
             hint="Write CAST('${name}' AS TYPE) in place of TYPE '${name}'.",
         )
-    if hole.where is Where.NAME and ("\\" in text or "\0" in text):
+    if hole.where is ReferenceContext.NAME and ("\\" in text or "\0" in text):
         raise InputError(f"{text!r} cannot be a name", hint="Names in quotes hold no backslash.")
     return text
 
@@ -179,17 +183,17 @@ def named(text: str, quote: str) -> str:
 
 def references_of(text: str) -> tuple[str, ...]:
     """All references in it, each once, as they are written between the braces."""
-    found = (match[1] for match in REFERENCE.finditer(text))
-    return tuple(dict.fromkeys(body for body in found if body is not None))
+    references = (match[1] for match in REFERENCE.finditer(text))
+    return tuple(dict.fromkeys(body for body in references if body is not None))
 
 
 def pasted(text: str, values: Mapping[str, Given]) -> str:
     """The statement with all values in it as texts: never to be executed, only to be compared."""
 
-    def paste(found: re.Match[str]) -> str:
-        if found[1] is None:
+    def paste(match: re.Match[str]) -> str:
+        if match[1] is None:
             return "${"
-        value = values.get(found[1], found[0])
+        value = values.get(match[1], match[0])
         return ", ".join(map(worded, value)) if isinstance(value, tuple) else worded(value)
 
     return REFERENCE.sub(paste, text)
@@ -203,8 +207,8 @@ def literals(text: str, values: Mapping[str, Given]) -> str:
     return "".join(part if isinstance(part, str) else _as_literal(part, values) for part in holes_of(text))
 
 
-def _as_literal(hole: Hole, values: Mapping[str, Given]) -> str:
-    if hole.where is Where.VALUE:
+def _as_literal(hole: Placeholder, values: Mapping[str, Given]) -> str:
+    if hole.where is ReferenceContext.VALUE:
         name = hole.references[0]
         value = values[name]
         if name in DUE:
@@ -220,7 +224,7 @@ def _as_literal(hole: Hole, values: Mapping[str, Given]) -> str:
 def check_statement(text: str, values: Mapping[str, Given]) -> None:
     """Raise InputError where a value cannot be bound, in any database."""
     for part in holes_of(text):
-        if not isinstance(part, str) and part.where is not Where.VALUE:
+        if not isinstance(part, str) and part.where is not ReferenceContext.VALUE:
             filled(part, values)
         elif not isinstance(part, str):
             value = values[part.references[0]]
@@ -260,5 +264,5 @@ def moment_of(value: Given, name: str) -> datetime:
     """A time in UTC. Raises InputError."""
     if not isinstance(value, str):
         raise InputError(f"`{name}` is {value!r}, not a time", hint="For example 2013-01-01.")
-    found = read_moment(value, name)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    moment = read_moment(value, name)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -4,7 +4,7 @@ from gridmill.domain.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
+class ParallelTiming:
     """The part of an attempt that its workers did. Seconds are wall seconds where nothing else is said.
 
     `work` says what a shard is (the model that predicts): attempts that did something else are not compared.
@@ -49,7 +49,7 @@ HISTORY_DAYS = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class DiskUsage:
     """A folder or file and its bytes. `kind` is what it is (`models`, `sinks`, `pod`, `store`, ...), `job`
     whose (`pipeline/job`) and `version` which, where it is one's alone."""
 
@@ -61,9 +61,9 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waste:
-    """Something that can go: `kind` (`version`, `output`, `events`, `pod`, ...), `name`, why, and its bytes
-    (0 where nobody counts them)."""
+class ReclaimableItem:
+    """An item that can be deleted: `kind` (`version`, `output`, `events`, `pod`, ...), `name`, why, and its
+    bytes (0 where nobody counts them)."""
 
     kind: str
     name: str

@@ -5,12 +5,12 @@ from dataclasses import field
 from typing import Any
 
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import When
-from gridmill.domain.resource import Alternative, Sizing, Travel
-from gridmill.domain.route import Way
-from gridmill.domain.run import Attempt, Critical, JobRun, Run
+from gridmill.domain.resource import ResourceAlternative, Sizing, TransferEstimate
+from gridmill.domain.route import Route
+from gridmill.domain.run import Attempt, CriticalPath, JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.sql_statement import Given
 
@@ -53,7 +53,7 @@ class RunView:
 
     run: Run
     jobs: tuple[JobView, ...]
-    critical: Critical | None = None
+    critical: CriticalPath | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +73,21 @@ class VersionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class RemovalPreview:
     """What removing `versions` takes away, and what stands against it: `aliases` that stand for them,
-    versions that were made from them (`used_by`), active runs that may use them (`running`). `gone`: all were
-    removed before."""
+    versions that were made from them (`used_by`), active runs that may use them (`running`).
+    `already_removed`: all were removed before."""
 
     versions: tuple[str, ...]
     size_bytes: int = 0
     aliases: tuple[str, ...] = ()
     used_by: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
-    gone: bool = False
+    already_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRemoval:
+class RunRemovalPreview:
     """What removing a run deletes: the records of its jobs and attempts, its log lines and other events, and
     `size_bytes` of files (its report, what failed attempts left). `versions` are those that it made: they
     stay, without the parameters and the code version of the run."""
@@ -104,9 +104,9 @@ class PlannedJob:
     """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
     are expected seconds from the start of the run (None: no measurement to tell from). `advice` says
     in a line what other numbers of workers would buy; empty where nothing was measured. `problem` says why it
-    cannot run, `doubt` why it may fail. `travel` is what is carried to its site and back (None: nothing); of
-    a job that may go to several resources `alternatives` are what is expected there, and `choice` says why it
-    goes where it does. `when` is as the job declares it: the times are those of a run without failures.
+    cannot run, `doubt` why it may fail. `transfer` is what is carried to its site and back (None: nothing);
+    of a job that may go to several resources `alternatives` are what is expected there, and `choice` says why
+    it goes where it does. `when` is as the job declares it: the times are those of a run without failures.
     `waiting` says how many files of its source are not settled yet. `reason` says why it would execute, or
     that it would be restored and from which version. `most_cpus` is what an attempt gets that is alone
     in its pod; None: what it declares. `inferred` are sentences on what it reads out of its data that nobody
@@ -125,8 +125,8 @@ class PlannedJob:
     problem: str = ""
     doubt: str = ""
     advice: str = ""
-    travel: Travel | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    transfer: TransferEstimate | None = None
+    alternatives: tuple[ResourceAlternative, ...] = ()
     choice: str = ""
     when: When = When.SUCCESS
     waiting: str = ""
@@ -141,8 +141,8 @@ class FarmView:
     `problem` says why), and what was measured of the way there."""
 
     site: str
-    look: FarmLook | None = None
-    way: Way | None = None
+    status: FarmStatus | None = None
+    route: Route | None = None
     problem: str = ""
 
 
@@ -186,7 +186,7 @@ class ClientView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """The control node itself. `troubles` are those that last: what does not answer, what waits for room.
+    """The control node itself. `problems` are those that last: what does not answer, what waits for room.
     `embedded`: it ends with the last of its `clients`."""
 
     version: str
@@ -200,5 +200,5 @@ class ControlView:
     waiting_jobs: int
     running_jobs: int
     deployments: int
-    troubles: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     clients: tuple[ClientView, ...] = ()

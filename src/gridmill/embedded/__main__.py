@@ -28,16 +28,16 @@ def program() -> None:
             settings = read_settings()
             site = find("sites", "local")(settings)
             site.prepare()  # its process starts while this one imports the control node
-            from gridmill.embedded.process import Node  # and with it the control node
+            from gridmill.embedded.process import NodeProcess  # and with it the control node
 
-            node = Node(settings, starter, site)
+            node = NodeProcess(settings, starter, site)
         except GridmillError as error:
             send_frame(starter, [encode(to_body(error))])
             os._exit(1)
         gc.freeze()
         gc.enable()
         send_frame(starter, [b""])
-        node.stay(starter)
+        node.wait_for_clients(starter)
     os._exit(0)
 
 

@@ -23,7 +23,7 @@ _ARRIVAL_SECONDS = 30.0
 """How long the command that started this process has to become its client."""
 
 
-class Node:
+class NodeProcess:
     """A control node, the calls that it answers, and what ends it."""
 
     def __init__(self, settings: Settings, starter: socket.socket, site: SitePort) -> None:
@@ -53,7 +53,7 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
 
-    def stay(self, starter: socket.socket) -> None:
+    def wait_for_clients(self, starter: socket.socket) -> None:
         """Until the last client has gone."""
         attendance = self._attendance
         assert attendance is not None
@@ -80,7 +80,7 @@ class Node:
         """To the log, and to who is here."""
         logging.warning("%s", message)
         if self._attendance is not None:
-            self._attendance.tell(message)
+            self._attendance.warn_clients(message)
 
 
 def _wait_for(starter: socket.socket, release: Callable[[], None]) -> None:

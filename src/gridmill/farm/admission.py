@@ -10,19 +10,19 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from gridmill.domain.amounts import Amounts, devices_of, pick, show_bytes
-from gridmill.domain.farm_protocol import Opening, Queued
+from gridmill.domain.farm_protocol import FutureCapacity, QueuedDeployment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.ordering import remaining
 from gridmill.domain.pod_protocol import PodOrder
-from gridmill.domain.site import Node, Seat
+from gridmill.domain.site import GpuSlot, Node
 from gridmill.errors import CapacityError
-from gridmill.farm.deployment import HAS_ROOM, Berth, Lodging, LodgingState
+from gridmill.farm.deployment import HAS_ROOM, PodPlacement, TenantDeployment, TenantDeploymentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What a node has left: `amounts` without GPUs, and the numbers of its free GPUs, of which each of the
-    machine's has `shares`."""
+class FreeCapacity:
+    """The free capacity of a node: `amounts` without GPUs, and the numbers of its free GPUs, of which each of
+    the machine's has `shares`."""
 
     amounts: Amounts
     gpus: tuple[int, ...]
@@ -36,41 +36,44 @@ class Room:
         """The GPUs that a pod of that size would get."""
         return pick(self.gpus, wanted.gpus, self.shares)
 
-    def without(self, taken: Amounts, gpus: Iterable[int]) -> "Room":
+    def without(self, taken: Amounts, gpus: Iterable[int]) -> "FreeCapacity":
         """What a pod leaves."""
         left = tuple(index for index in self.gpus if index not in set(gpus))
         return replace(self, amounts=self.amounts - replace(taken, gpus=0), gpus=left)
 
 
 def admit(
-    lodgings: Sequence[Lodging], nodes: Sequence[Node], now: float, shares: int = 1
-) -> tuple[Lodging, ...]:
-    """Those that may be brought up now, with their berths. Who asked first goes first, and nobody overtakes:
-    a large deployment would wait for ever. Only what no node here could ever hold is passed over."""
+    lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
+) -> tuple[TenantDeployment, ...]:
+    """The deployments that may be brought up now, with the placement of their pods. Who asked first goes
+    first, and nobody overtakes: a large deployment would wait for ever. Only what no node here could ever
+    hold is passed over."""
     rooms = free(lodgings, nodes, shares)
     whole = free((), nodes, shares)
-    admitted: list[Lodging] = []
+    admitted: list[TenantDeployment] = []
     for waiting in queue(lodgings):
-        if _berths(waiting, whole) is None:
+        if _placements(waiting, whole) is None:
             continue
-        found = _berths(waiting, rooms)
-        if found is None:
+        placements = _placements(waiting, rooms)
+        if placements is None:
             break
-        berths, rooms = found
-        admitted.append(replace(waiting.to(LodgingState.STARTING, now), berths=berths))
+        berths, rooms = placements
+        admitted.append(replace(waiting.to(TenantDeploymentState.STARTING, now), placements=berths))
     return tuple(admitted)
 
 
-def queue(lodgings: Iterable[Lodging]) -> list[Lodging]:
+def queue(lodgings: Iterable[TenantDeployment]) -> list[TenantDeployment]:
     """Those that wait, in their order."""
-    waiting = (one for one in lodgings if one.state == LodgingState.WAITING)
+    waiting = (deployment for deployment in lodgings if deployment.state == TenantDeploymentState.WAITING)
     return sorted(waiting, key=lambda one: one.number)
 
 
-def free(lodgings: Iterable[Lodging], nodes: Iterable[Node], shares: int = 1) -> dict[str, Room]:
+def free(
+    lodgings: Iterable[TenantDeployment], nodes: Iterable[Node], shares: int = 1
+) -> dict[str, FreeCapacity]:
     """What each node has left beside those that have room."""
     rooms = {
-        node.name: Room(
+        node.name: FreeCapacity(
             amounts=replace(node.capacity, gpus=0), gpus=tuple(range(node.capacity.gpus)), shares=shares
         )
         for node in nodes
@@ -78,27 +81,27 @@ def free(lodgings: Iterable[Lodging], nodes: Iterable[Node], shares: int = 1) ->
     for lodging in lodgings:
         if lodging.state not in HAS_ROOM:
             continue
-        sizes = {order.pod_id: order.capacity for order in lodging.deploy.orders}
-        for berth in lodging.berths:
+        sizes = {order.pod_id: order.capacity for order in lodging.request.orders}
+        for berth in lodging.placements:
             if berth.node in rooms and berth.pod_id in sizes:
                 rooms[berth.node] = rooms[berth.node].without(sizes[berth.pod_id], _numbers(berth, shares))
     return rooms
 
 
-def seats(
-    lodgings: Sequence[Lodging], nodes: Iterable[Node], source: str, shares: int = 1
-) -> dict[str, tuple[Seat, ...]]:
+def gpu_slots(
+    lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], source: str, shares: int = 1
+) -> dict[str, tuple[GpuSlot, ...]]:
     """Who has which GPU, or share of one, by node, as a source may know it: of others, that it is taken."""
     taken = {
-        (berth.node, index): one.id if one.source == source else ""
-        for one in lodgings
-        if one.state in HAS_ROOM
-        for berth in one.berths
+        (berth.node, index): deployment.id if deployment.tenant == source else ""
+        for deployment in lodgings
+        if deployment.state in HAS_ROOM
+        for berth in deployment.placements
         for index in berth.gpus
     }
     return {
         node.name: tuple(
-            Seat(
+            GpuSlot(
                 gpu=index // shares,
                 taken=(node.name, index) in taken,
                 deployment=taken.get((node.name, index), ""),
@@ -109,17 +112,19 @@ def seats(
     }
 
 
-def queued(lodgings: Iterable[Lodging], source: str, starts: Mapping[int, float]) -> tuple[Queued, ...]:
+def queued(
+    lodgings: Iterable[TenantDeployment], source: str, starts: Mapping[int, float]
+) -> tuple[QueuedDeployment, ...]:
     """Those of a source that wait, and their places in the line of all; `starts`: in how many seconds each is
     expected to get room, by its number."""
     return tuple(
-        Queued(deployment=one.id, before=place, seconds=starts.get(one.number))
+        QueuedDeployment(deployment=one.id, position=place, seconds=starts.get(one.number))
         for place, one in enumerate(queue(lodgings))
-        if one.source == source
+        if one.tenant == source
     )
 
 
-def _numbers(berth: Berth, shares: int) -> Sequence[int]:
+def _numbers(berth: PodPlacement, shares: int) -> Sequence[int]:
     """Its GPUs, as they are numbered now: of those that were numbered otherwise when it came all is its."""
     if berth.shares == shares:
         return berth.gpus
@@ -127,10 +132,10 @@ def _numbers(berth: Berth, shares: int) -> Sequence[int]:
     return [device * shares + part for device in whole for part in range(shares)]
 
 
-def check_size(lodging: Lodging, nodes: Sequence[Node], shares: int = 1) -> None:
+def check_size(lodging: TenantDeployment, nodes: Sequence[Node], shares: int = 1) -> None:
     """Raises CapacityError for what would not fit if nothing else were here."""
-    if _berths(lodging, free((), nodes, shares)) is None:
-        largest = max((order.capacity for order in lodging.deploy.orders), key=lambda one: one.memory_bytes)
+    if _placements(lodging, free((), nodes, shares)) is None:
+        largest = max((order.capacity for order in lodging.request.orders), key=lambda one: one.memory_bytes)
         raise CapacityError(
             f"the farm has no room for {len(lodging.pods)} x {largest.cpus:g} CPUs, "
             f"{show_bytes(largest.memory_bytes)}, {largest.gpus} GPUs, even when it is empty",
@@ -138,23 +143,23 @@ def check_size(lodging: Lodging, nodes: Sequence[Node], shares: int = 1) -> None
         )
 
 
-_Found = tuple[tuple[Berth, ...], dict[str, Room]]
+_Found = tuple[tuple[PodPlacement, ...], dict[str, FreeCapacity]]
 
 
-def _berths(lodging: Lodging, rooms: dict[str, Room]) -> _Found | None:
-    """A berth for each pod and what is left then; None where one of them has none."""
+def _placements(lodging: TenantDeployment, rooms: dict[str, FreeCapacity]) -> _Found | None:
+    """A placement for each pod, and the remaining capacity; None where one of them has none."""
     left, berths = dict(rooms), []
-    for order in lodging.deploy.orders:
-        name = next((name for name in _wished(order, left) if left[name].holds(order.capacity)), None)
+    for order in lodging.request.orders:
+        name = next((name for name in _nodes_in_order(order, left) if left[name].holds(order.capacity)), None)
         if name is None:
             return None
         gpus = left[name].pick(order.capacity) or ()
         left[name] = left[name].without(order.capacity, gpus)
-        berths.append(Berth(pod_id=order.pod_id, node=name, gpus=gpus, shares=left[name].shares))
+        berths.append(PodPlacement(pod_id=order.pod_id, node=name, gpus=gpus, shares=left[name].shares))
     return tuple(berths), left
 
 
-def _wished(order: PodOrder, rooms: dict[str, Room]) -> list[str]:
+def _nodes_in_order(order: PodOrder, rooms: dict[str, FreeCapacity]) -> list[str]:
     """The nodes in the order in which they are tried; the one that was asked for first."""
     first = [name for name in rooms if name == order.node]
     return first if order.pinned and order.node else [*first, *(name for name in rooms if name != order.node)]
@@ -168,49 +173,53 @@ _LIKELY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class QueueForecast:
     """In seconds from now: `starts`, when each that waits (by its number) gets room; `openings`, when there
     is room for more behind them all. Who is not there waits for nobody knows how long."""
 
     starts: Mapping[int, float]
-    openings: tuple[Opening, ...]
+    openings: tuple[FutureCapacity, ...]
 
 
-def forecast(lodgings: Sequence[Lodging], nodes: Sequence[Node], now: float, shares: int = 1) -> Forecast:
+def forecast(
+    lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
+) -> QueueForecast:
     """All stay as long as half of those before did, of their own source where enough of it have left."""
     live = {one.number: one for one in lodgings if one.state in HAS_ROOM}
     live |= {one.number: one for one in queue(lodgings)}
     if len(live) > MOST_WAITING:
-        return Forecast(starts={}, openings=())
-    stays = _Stays(lodgings)
-    ends = [(now + stays.left(one, now), one.number) for one in live.values() if one.state in HAS_ROOM]
+        return QueueForecast(starts={}, openings=())
+    stays = _PastDurations(lodgings)
+    ends = [
+        (now + stays.median_remaining(one, now), one.number) for one in live.values() if one.state in HAS_ROOM
+    ]
     heapify(ends)
     starts: dict[int, float] = {}
-    openings: list[Opening] = []
+    openings: list[FutureCapacity] = []
     at = now
     while True:
         for one in admit(list(live.values()), nodes, at, shares):
             starts[one.number], live[one.number] = at - now, one
-            heappush(ends, (at + stays.left(one, at), one.number))
+            heappush(ends, (at + stays.median_remaining(one, at), one.number))
         if not any(True for one in queue(live.values()) if _fits(one, nodes, shares)):
             _open(openings, at - now, _gpus(live.values(), nodes, shares))
         if not ends or ends[0][0] == inf:
-            return Forecast(starts=starts, openings=tuple(openings))
+            return QueueForecast(starts=starts, openings=tuple(openings))
         at, number = heappop(ends)
         del live[number]
 
 
-def _fits(waiting: Lodging, nodes: Sequence[Node], shares: int) -> bool:
+def _fits(waiting: TenantDeployment, nodes: Sequence[Node], shares: int) -> bool:
     """Whether it would get room if nobody else were here."""
     return bool(admit((waiting,), nodes, 0.0, shares))
 
 
-def _open(openings: list[Opening], seconds: float, gpus: int | None) -> None:
+def _open(openings: list[FutureCapacity], seconds: float, gpus: int | None) -> None:
     if gpus is not None and (not openings or gpus > openings[-1].gpus):
-        openings.append(Opening(seconds=seconds, gpus=gpus))
+        openings.append(FutureCapacity(seconds=seconds, gpus=gpus))
 
 
-def _gpus(lodgings: Iterable[Lodging], nodes: Sequence[Node], shares: int) -> int | None:
+def _gpus(lodgings: Iterable[TenantDeployment], nodes: Sequence[Node], shares: int) -> int | None:
     """The most that one pod would get, on nodes that have a CPU and memory left; None: there is none."""
     rooms = free(lodgings, nodes, shares).values()
     roomy = (one for one in rooms if one.amounts.cpus >= 1.0 and one.amounts.memory_bytes > 0)
@@ -221,20 +230,24 @@ def _most(numbers: Sequence[int], shares: int) -> int:
     return next(count for count in range(len(numbers), -1, -1) if pick(numbers, count, shares) is not None)
 
 
-class _Stays:
+class _PastDurations:
     """How long those that have left had stayed, ascending: of each source, and of all."""
 
-    def __init__(self, lodgings: Iterable[Lodging]) -> None:
-        known = sorted((one.stayed_seconds, one.source) for one in lodgings if one.stayed_seconds is not None)
-        self._all = [seconds for seconds, _ in known]
+    def __init__(self, lodgings: Iterable[TenantDeployment]) -> None:
+        durations = sorted(
+            (deployment.stayed_seconds, deployment.tenant)
+            for deployment in lodgings
+            if deployment.stayed_seconds is not None
+        )
+        self._all = [seconds for seconds, _ in durations]
         self._of: dict[str, list[float]] = {}
-        for seconds, source in known:
+        for seconds, source in durations:
             self._of.setdefault(source, []).append(seconds)
 
-    def left(self, lodging: Lodging, now: float) -> float:
+    def median_remaining(self, lodging: TenantDeployment, now: float) -> float:
         """Seconds until it leaves; infinite where nobody knows."""
-        own = self._of.get(lodging.source, [])
-        known = own if len(own) >= LEAST_STAYS else self._all
-        if len(known) < LEAST_STAYS:
+        own = self._of.get(lodging.tenant, [])
+        durations = own if len(own) >= LEAST_STAYS else self._all
+        if len(durations) < LEAST_STAYS:
             return inf
-        return remaining(known, max(0.0, now - lodging.began), _LIKELY)
+        return remaining(durations, max(0.0, now - lodging.started), _LIKELY)

@@ -8,21 +8,21 @@ from fastapi import FastAPI, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from gridmill.domain.farm_protocol import Deploy, FarmLook, Joined, JoinRequest, PodNames
+from gridmill.domain.farm_protocol import DeployRequest, FarmStatus, JoinRequest, JoinResponse, PodNames
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
-from gridmill.farm.auth import Asking, Guard, TheFarm, done, reply
+from gridmill.farm.auth import Asking, TenantMiddleware, TheFarm, done, reply
 from gridmill.farm.deployments import deploy, end, look, observe
 from gridmill.farm.farm import Farm
-from gridmill.farm.join import Tries, WrongSecretError, join
+from gridmill.farm.join import JoinRateLimiter, WrongSecretError, join
 from gridmill.farm.transfer import router as staging
 from gridmill.http.errors import answer_errors, failure
-from gridmill.ports.site import Sights
+from gridmill.ports.site import PodReports
 from gridmill.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class SessionName:
     """The name of a relay session."""
 
     session: str
@@ -36,20 +36,20 @@ PROBE_BYTES = 4 * 2**20
 def make_app(farm: Farm) -> FastAPI:
     """The application, with its guard."""
     app = FastAPI(title="Gridmill farm", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.farm, app.state.tries = farm, Tries()
+    app.state.farm, app.state.tries = farm, JoinRateLimiter()
     app.add_api_route("/healthz", _health, methods=["GET"])
-    app.post("/v1/join", response_model=Joined)(_join)
-    app.get("/v1/farm", response_model=FarmLook)(_look)
+    app.post("/v1/join", response_model=JoinResponse)(_join)
+    app.get("/v1/farm", response_model=FarmStatus)(_look)
     app.post("/v1/probe", response_class=Response)(_probe)
     app.put("/v1/deployments/{deployment_id}", status_code=204, response_class=Response)(_deploy)
-    app.post("/v1/pods/observe", response_model=Sights)(_observe)
+    app.post("/v1/pods/observe", response_model=PodReports)(_observe)
     app.post("/v1/pods/end", status_code=204, response_class=Response)(_end)
-    app.post("/v1/relay", response_model=Opened)(_open)
+    app.post("/v1/relay", response_model=SessionName)(_open)
     app.get("/v1/relay/{session}", response_class=StreamingResponse)(_read)
-    app.post("/v1/relay/{session}", status_code=204, response_class=Response)(_say)
+    app.post("/v1/relay/{session}", status_code=204, response_class=Response)(_forward_lines)
     app.include_router(staging)
     answer_errors(app)
-    app.add_middleware(Guard, farm=farm)
+    app.add_middleware(TenantMiddleware, farm=farm)
     return app
 
 
@@ -59,7 +59,7 @@ def _health() -> dict[str, str]:
 
 def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
     """Become a source, by a one-time secret."""
-    tries: Tries = request.app.state.tries
+    tries: JoinRateLimiter = request.app.state.tries
     caller = request.client.host if request.client else ""
     if not tries.allows(caller, farm.now()):
         hint = "Try again in a minute."
@@ -86,7 +86,7 @@ async def _probe(
     return Response(os.urandom(back), media_type="application/octet-stream")
 
 
-def _deploy(farm: TheFarm, source: Asking, deployment_id: Name, wanted: Deploy) -> Response:
+def _deploy(farm: TheFarm, source: Asking, deployment_id: Name, wanted: DeployRequest) -> Response:
     """Bring up pods when there is room; may be repeated."""
     deploy(farm, source, deployment_id, wanted)
     return done()
@@ -105,19 +105,19 @@ def _end(farm: TheFarm, source: Asking, wanted: PodNames) -> Response:
 
 def _open(farm: TheFarm, source: Asking) -> Response:
     """A new session of messages; the one before it ends."""
-    return reply(Opened(session=farm.quarters_of(source).relay.open()))
+    return reply(SessionName(session=farm.sandbox_of(source).relay.open()))
 
 
 async def _read(request: Request, farm: TheFarm, source: Asking, session: Name) -> Response:
     """What the pods say, as lines, until the session ends."""
-    relay = (await run_in_threadpool(farm.quarters_of, source)).relay
+    relay = (await run_in_threadpool(farm.sandbox_of, source)).relay
     begun = relay.begin(session)
     stopping: Callable[[], bool] = request.scope.get("gridmill.stopping", lambda: False)
     lines: AsyncIterator[bytes] = relay.lines(begun, stopping)
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-async def _say(
+async def _forward_lines(
     request: Request,
     farm: TheFarm,
     source: Asking,
@@ -126,6 +126,6 @@ async def _say(
 ) -> Response:
     """Lines for pods. A `Sequence` that is not higher than one before was passed on already."""
     body = await request.body()
-    relay = (await run_in_threadpool(farm.quarters_of, source)).relay
-    await run_in_threadpool(relay.say, session, sequence, body)
+    relay = (await run_in_threadpool(farm.sandbox_of, source)).relay
+    await run_in_threadpool(relay.forward, session, sequence, body)
     return done()

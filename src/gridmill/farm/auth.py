@@ -18,7 +18,7 @@ from gridmill.codec import encode
 from gridmill.domain.farm_protocol import check_versions
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.farm.farm import Farm
-from gridmill.farm.tenant import Source, stranger
+from gridmill.farm.tenant import Tenant, unknown_tenant
 from gridmill.http.connections import CERTIFICATE
 from gridmill.http.errors import bounded, declared_bytes, failure, pass_on, too_large
 
@@ -35,7 +35,7 @@ LANE = 16
 _log = logging.getLogger("gridmill.farm")
 
 
-class Guard:
+class TenantMiddleware:
     """ASGI middleware. Whoever passes is a source (the scope's `gridmill.source`), but for joining."""
 
     def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
@@ -75,15 +75,15 @@ class Guard:
         limit = _limit(scope["path"])
         if scope["path"] not in _OPEN:
             scheme, _, token = headers.get("authorization", "").partition(" ")
-            known = self._farm.authorise(scope.get(CERTIFICATE, ""), token.strip())
-            if known is None or scheme.lower() != "bearer":
-                return failure(stranger(), 401)
-            scope[SOURCE] = known
+            tenant = self._farm.authorise(scope.get(CERTIFICATE, ""), token.strip())
+            if tenant is None or scheme.lower() != "bearer":
+                return failure(unknown_tenant(), 401)
+            scope[SOURCE] = tenant
         if declared_bytes(headers.get("content-length", "0")) > limit:
             return failure(too_large(limit), 413)
         refusal = _version_refusal(headers.get("gridmill-version", ""), self._farm.version)
         if refusal is None and SOURCE in scope:
-            self._farm.hear(scope[SOURCE])
+            self._farm.record_contact(scope[SOURCE])
         return refusal
 
 
@@ -109,13 +109,13 @@ def _farm(request: Request) -> Farm:
     return farm
 
 
-def _source(request: Request) -> Source:
-    source: Source = request.scope[SOURCE]
+def _source(request: Request) -> Tenant:
+    source: Tenant = request.scope[SOURCE]
     return source
 
 
 TheFarm = Annotated[Farm, Depends(_farm)]
-Asking = Annotated[Source, Depends(_source)]
+Asking = Annotated[Tenant, Depends(_source)]
 
 
 def reply(noun: object) -> Response:

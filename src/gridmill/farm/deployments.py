@@ -5,57 +5,57 @@ from dataclasses import replace
 from shutil import disk_usage
 
 from gridmill.domain.amounts import roughly, show_count
-from gridmill.domain.farm_protocol import FARM_PROTOCOL, Deploy, FarmLook
+from gridmill.domain.farm_protocol import FARM_PROTOCOL, DeployRequest, FarmStatus
 from gridmill.domain.pod_protocol import PodEvent
 from gridmill.domain.site import Node
 from gridmill.errors import GridmillError
-from gridmill.farm.admission import Forecast, check_size, forecast, queue, queued, seats
-from gridmill.farm.deployment import HAS_ROOM, Lodging, LodgingState, check_deploy, check_id
+from gridmill.farm.admission import QueueForecast, check_size, forecast, gpu_slots, queue, queued
+from gridmill.farm.deployment import HAS_ROOM, TenantDeployment, TenantDeploymentState, check_deploy, check_id
 from gridmill.farm.farm import Farm
-from gridmill.farm.store import Loss
-from gridmill.farm.tenant import Source
-from gridmill.farm.tenant_sandbox import Quarters
+from gridmill.farm.store import LostResults
+from gridmill.farm.tenant import Tenant
+from gridmill.farm.tenant_sandbox import TenantSandbox
 from gridmill.farm.unix_users import PATIENCE_SECONDS, end_processes
-from gridmill.ports.site import PodSight, Sight, Sights
+from gridmill.ports.site import PodReport, PodReports, PodStatus
 
 
-def look(farm: Farm, source: Source) -> FarmLook:
+def look(farm: Farm, source: Tenant) -> FarmStatus:
     """The farm as that source sees it; takes a moment."""
-    quarters = farm.quarters_of(source)
-    lost = [one for one in farm.records.all(Loss) if one.source == source.name]
-    everybody, nodes = farm.records.all(Lodging), quarters.site.nodes()
+    quarters = farm.sandbox_of(source)
+    lost = [one for one in farm.records.all(LostResults) if one.tenant == source.name]
+    everybody, nodes = farm.records.all(TenantDeployment), quarters.site.nodes()
     shares = farm.settings.gpu_shares
-    given = seats(everybody, nodes, source.name, shares) if farm.shares_nodes else {}
+    given = gpu_slots(everybody, nodes, source.name, shares) if farm.shares_nodes else {}
     expected = _expected(farm, everybody, nodes)
-    looks = quarters.site.looks()
-    return FarmLook(
+    looks = quarters.site.utilization()
+    return FarmStatus(
         version=farm.version,
         protocol=FARM_PROTOCOL,
         root=str(quarters.root),
         nodes=nodes,
-        looks={name: replace(look, seats=given.get(name, ())) for name, look in looks.items()},
+        utilization={name: replace(look, seats=given.get(name, ())) for name, look in looks.items()},
         waiting=len(queue(everybody)),
         queue=queued(everybody, source.name, expected.starts),
-        openings=expected.openings,
-        staged_bytes=quarters.carried.store.size_bytes,
+        future_capacity=expected.openings,
+        staged_bytes=quarters.files.store.size_bytes,
         quota_bytes=farm.quota_bytes,
         disk_free_bytes=disk_usage(quarters.root).free,
         warnings=tuple(one.message for one in lost),
     )
 
 
-def deploy(farm: Farm, source: Source, deployment_id: str, wanted: Deploy) -> None:
+def deploy(farm: Farm, source: Tenant, deployment_id: str, wanted: DeployRequest) -> None:
     """Bring up its pods as soon as there is room. May be repeated, also after they have ended: no pod
     comes up twice. Raises InputError, ConflictError, CapacityError."""
-    nodes = farm.quarters_of(source).site.nodes() if farm.shares_nodes else ()
+    nodes = farm.sandbox_of(source).site.nodes() if farm.shares_nodes else ()
     with farm.records.change():
         farm.check(source)
-        everybody = farm.records.all(Lodging)
+        everybody = farm.records.all(TenantDeployment)
         number = max((one.number for one in everybody), default=0) + 1
-        lodging = Lodging(
-            id=deployment_id, source=source.name, number=number, deploy=wanted, since=farm.now()
+        lodging = TenantDeployment(
+            id=deployment_id, tenant=source.name, number=number, request=wanted, since=farm.now()
         )
-        mine = [one for one in everybody if one.source == source.name]
+        mine = [one for one in everybody if one.tenant == source.name]
         check_deploy(lodging, [one for one in mine if one.id != deployment_id])
         if any(one.id == deployment_id for one in mine):
             return
@@ -65,27 +65,27 @@ def deploy(farm: Farm, source: Source, deployment_id: str, wanted: Deploy) -> No
     farm.wake()
 
 
-def observe(farm: Farm, source: Source, pods: Sequence[str]) -> Sights:
+def observe(farm: Farm, source: Tenant, pods: Sequence[str]) -> PodReports:
     """How they look; of those that are gone what they said last. Raises InputError."""
     for pod in pods:
         check_id(pod)
-    quarters, everybody = farm.quarters_of(source), farm.records.all(Lodging)
-    lodging_of = {pod: one for one in everybody if one.source == source.name for pod in one.pods}
+    quarters, everybody = farm.sandbox_of(source), farm.records.all(TenantDeployment)
+    lodging_of = {pod: one for one in everybody if one.tenant == source.name for pod in one.pods}
     waits = _waits(farm, everybody)
     sights = dict(_before(lodging_of, waits, pods))
     sights |= _seen(quarters, lodging_of, [pod for pod in pods if pod not in sights])
-    gone = [pod for pod, sight in sights.items() if sight.sight == Sight.GONE]
-    return Sights(sights=sights, words=_words(quarters, gone))
+    gone = [pod for pod, sight in sights.items() if sight.status == PodStatus.GONE]
+    return PodReports(reports=sights, undelivered=_words(quarters, gone))
 
 
-def _expected(farm: Farm, everybody: Sequence[Lodging], nodes: Sequence[Node]) -> Forecast:
+def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence[Node]) -> QueueForecast:
     """Nothing of a cluster, whose own queue decides."""
     if not farm.shares_nodes:
-        return Forecast(starts={}, openings=())
+        return QueueForecast(starts={}, openings=())
     return forecast(everybody, nodes, farm.now(), farm.settings.gpu_shares)
 
 
-def _waits(farm: Farm, everybody: Sequence[Lodging]) -> Mapping[int, str]:
+def _waits(farm: Farm, everybody: Sequence[TenantDeployment]) -> Mapping[int, str]:
     """What is told of each that waits, by its number: home shows it, and keeps each change."""
     line = queue(everybody)
     starts = _expected(farm, everybody, farm.nodes()).starts if line else {}
@@ -93,54 +93,58 @@ def _waits(farm: Farm, everybody: Sequence[Lodging]) -> Mapping[int, str]:
 
 
 def _place(ahead: int, seconds: float | None) -> str:
-    told = f"{show_count(ahead, 'deployment')} before it" if ahead else "it is the next"
-    return told if seconds is None else f"{told}, {roughly(seconds)}"
+    message = f"{show_count(ahead, 'deployment')} before it" if ahead else "it is the next"
+    return message if seconds is None else f"{message}, {roughly(seconds)}"
 
 
 def _before(
-    lodging_of: Mapping[str, Lodging], waits: Mapping[int, str], pods: Iterable[str]
-) -> Iterable[tuple[str, PodSight]]:
+    lodging_of: Mapping[str, TenantDeployment], waits: Mapping[int, str], pods: Iterable[str]
+) -> Iterable[tuple[str, PodReport]]:
     """Of pods whose turn has not come, and of those that the farm never brought up."""
     for pod in pods:
         lodging = lodging_of.get(pod)
         if lodging is None:
-            yield pod, PodSight(sight=Sight.GONE, message="it was never started")
-        elif lodging.state == LodgingState.WAITING:
-            told = waits.get(lodging.number, "it is the next")
-            yield pod, PodSight(sight=Sight.QUEUED, message=f"waits for room on the farm; {told}")
-        elif lodging.state == LodgingState.STARTING:
-            yield pod, PodSight(sight=Sight.QUEUED, message="is being brought up")
+            yield pod, PodReport(status=PodStatus.GONE, message="it was never started")
+        elif lodging.state == TenantDeploymentState.WAITING:
+            position_text = waits.get(lodging.number, "it is the next")
+            yield (
+                pod,
+                PodReport(status=PodStatus.QUEUED, message=f"waits for room on the farm; {position_text}"),
+            )
+        elif lodging.state == TenantDeploymentState.STARTING:
+            yield pod, PodReport(status=PodStatus.QUEUED, message="is being brought up")
 
 
 def _seen(
-    quarters: Quarters, lodging_of: Mapping[str, Lodging], pods: Sequence[str]
-) -> Mapping[str, PodSight]:
+    quarters: TenantSandbox, lodging_of: Mapping[str, TenantDeployment], pods: Sequence[str]
+) -> Mapping[str, PodReport]:
     """What the site says, and what we know of those that we ended."""
     seen = dict(quarters.observe(pods)) if pods else {}
     for pod in pods:
         why = lodging_of[pod].message
-        if why and seen[pod].sight == Sight.GONE:
-            seen[pod] = PodSight(sight=Sight.GONE, message=why, use=seen[pod].use)
+        if why and seen[pod].status == PodStatus.GONE:
+            seen[pod] = PodReport(status=PodStatus.GONE, message=why, use=seen[pod].use)
     return seen
 
 
-def _words(quarters: Quarters, pods: Iterable[str]) -> Mapping[str, tuple[PodEvent, ...]]:
-    found = ((pod, quarters.last_words(pod)) for pod in pods)
-    return {pod: words for pod, words in found if words}
+def _words(quarters: TenantSandbox, pods: Iterable[str]) -> Mapping[str, tuple[PodEvent, ...]]:
+    events_of_pods = ((pod, quarters.last_words(pod)) for pod in pods)
+    return {pod: words for pod, words in events_of_pods if words}
 
 
-def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
+def end(farm: Farm, source: Tenant, pods: Sequence[str]) -> None:
     """They are gone when this returns, and do not come later. May be repeated; others' pods are no business
     of this source."""
     wanted = {check_id(pod) for pod in pods}
     _withdraw(farm, source, wanted)
     brought = [
         one
-        for one in farm.lodgings(source)
-        if one.state not in (LodgingState.WAITING, LodgingState.ENDED) and wanted & set(one.pods)
+        for one in farm.deployments_of(source)
+        if one.state not in (TenantDeploymentState.WAITING, TenantDeploymentState.ENDED)
+        and wanted & set(one.pods)
     ]
-    quarters = farm.quarters_of(source)
-    turn_out(farm, source, sorted(wanted))
+    quarters = farm.sandbox_of(source)
+    end_pods(farm, source, sorted(wanted))
     left = [one for one in brought if not _is_gone(quarters, one)]
     if left and _are_its_last(farm, source, wanted):
         end_processes(source.user)  # its jobs can hold what tells that a pod lives
@@ -150,41 +154,48 @@ def end(farm: Farm, source: Source, pods: Sequence[str]) -> None:
     farm.wake()
 
 
-def turn_out(
-    farm: Farm, source: Source, pods: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
+def end_pods(
+    farm: Farm, source: Tenant, pods: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
     """These pods are gone when this returns; where its jobs have damaged what tells of them, all that runs
     for the source ends once nothing else of it has room. Raises UnavailableError, OSError."""
     try:
-        farm.quarters_of(source).tear_down(pods)
+        farm.sandbox_of(source).tear_down(pods)
     except (GridmillError, OSError):
         if source.user is None or not _are_its_last(farm, source, set(pods)):
             raise
         end_processes(source.user, patience_seconds)
 
 
-def _is_gone(quarters: Quarters, lodging: Lodging) -> bool:
-    return all(one.sight == Sight.GONE for one in quarters.observe(lodging.pods).values())
+def _is_gone(quarters: TenantSandbox, lodging: TenantDeployment) -> bool:
+    return all(one.status == PodStatus.GONE for one in quarters.observe(lodging.pods).values())
 
 
-def _are_its_last(farm: Farm, source: Source, pods: set[str]) -> bool:
-    return all(pods >= set(one.pods) for one in farm.lodgings(source) if one.state in HAS_ROOM)
+def _are_its_last(farm: Farm, source: Tenant, pods: set[str]) -> bool:
+    return all(pods >= set(one.pods) for one in farm.deployments_of(source) if one.state in HAS_ROOM)
 
 
-def _withdraw(farm: Farm, source: Source, wanted: set[str]) -> None:
+def _withdraw(farm: Farm, source: Tenant, wanted: set[str]) -> None:
     """Those that wait are no longer wanted."""
     with farm.records.change():
-        for lodging in farm.lodgings(source):
-            if lodging.state == LodgingState.WAITING and wanted & set(lodging.pods):
+        for lodging in farm.deployments_of(source):
+            if lodging.state == TenantDeploymentState.WAITING and wanted & set(lodging.pods):
                 left = lodging.without(wanted)
                 farm.records.put(left if left.pods else lodging.ended(farm.now()))
 
 
-def settle(farm: Farm, before: Lodging, after: Lodging) -> bool:
+def settle(farm: Farm, before: TenantDeployment, after: TenantDeployment) -> bool:
     """Keep `after`, unless something else has become of it meanwhile."""
     with farm.records.change():
-        found = next((one for one in farm.records.all(Lodging) if one.number == before.number), None)
-        if found is None or found.state != before.state:
+        current = next(
+            (
+                deployments
+                for deployments in farm.records.all(TenantDeployment)
+                if deployments.number == before.number
+            ),
+            None,
+        )
+        if current is None or current.state != before.state:
             return False
         farm.records.put(after)
         return True

@@ -10,11 +10,11 @@ from pathlib import Path
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.farm.certificates import Authority
-from gridmill.farm.deployment import Lodging
-from gridmill.farm.files import Carried
-from gridmill.farm.store import Records
-from gridmill.farm.tenant import Source, authorised, stranger
-from gridmill.farm.tenant_sandbox import Quarters, open_quarters
+from gridmill.farm.deployment import TenantDeployment
+from gridmill.farm.files import TenantFiles
+from gridmill.farm.store import RecordStore
+from gridmill.farm.tenant import Tenant, authorised, unknown_tenant
+from gridmill.farm.tenant_sandbox import TenantSandbox, open_sandbox
 from gridmill.settings import Settings
 from gridmill.version import __version__
 
@@ -22,11 +22,11 @@ from gridmill.version import __version__
 @dataclass(slots=True, kw_only=True)
 class Farm:
     """Safe to use from several threads. `place` is where pods are brought up; `one_user` why its
-    jobs have no Unix users of their own (empty: they have); `heard` when (Unix time) each
+    jobs have no Unix users of their own (empty: they have); `last_contacts` when (Unix time) each
     source was heard of last; `wake` makes the keeper look at once."""
 
     settings: Settings
-    records: Records
+    records: RecordStore
     authority: Authority
     place: Site
     quota_bytes: int = 0
@@ -34,46 +34,46 @@ class Farm:
     version: str = __version__
     now: Callable[[], float] = time.time
     wake: Callable[[], None] = lambda: None
-    heard: dict[str, float] = field(default_factory=dict)
-    quarters: dict[str, Quarters] = field(default_factory=dict)
+    last_contacts: dict[str, float] = field(default_factory=dict)
+    sandboxes: dict[str, TenantSandbox] = field(default_factory=dict)
     opening: threading.Lock = field(default_factory=threading.Lock)
 
-    def authorise(self, certificate: str, token: str) -> Source | None:
+    def authorise(self, certificate: str, token: str) -> Tenant | None:
         """Who that is."""
-        return authorised(self.records.all(Source), certificate, token)
+        return authorised(self.records.all(Tenant), certificate, token)
 
-    def hear(self, source: Source) -> None:
+    def record_contact(self, source: Tenant) -> None:
         """It has asked for something that it may ask for: its leases are renewed."""
-        self.heard[source.name] = self.now()
+        self.last_contacts[source.name] = self.now()
 
-    def quarters_of(self, source: Source) -> Quarters:
+    def sandbox_of(self, source: Tenant) -> TenantSandbox:
         """Opened when they are first asked for. Raises UnavailableError, StorageError, InputError where that
         is no source any more."""
         with self.opening:
             self.check(source)
             return self._opened(source)
 
-    def left_by(self, source: Source) -> Quarters:
+    def left_by(self, source: Tenant) -> TenantSandbox:
         """Of one that is revoked. Raises UnavailableError, StorageError, InputError."""
         with self.opening:
             return self._opened(source)
 
-    def check(self, source: Source) -> None:
+    def check(self, source: Tenant) -> None:
         """What was let in a while ago may not be let in any more: then it raises InputError."""
-        known = self.records.find(Source, source.name)
-        if known is None or known.revoked or known.certificate != source.certificate:
-            raise stranger()
+        tenant = self.records.find(Tenant, source.name)
+        if tenant is None or tenant.revoked or tenant.certificate != source.certificate:
+            raise unknown_tenant()
 
-    def _opened(self, source: Source) -> Quarters:
-        found = self.quarters.get(source.name)
-        if found is None:
-            carry = partial(self._carry, source)
-            found = open_quarters(self.settings, source.name, source.user, self.place, carry)
-            self.quarters[source.name] = found
-        return found
+    def _opened(self, source: Tenant) -> TenantSandbox:
+        quarter = self.sandboxes.get(source.name)
+        if quarter is None:
+            carry = partial(self._open_files, source)
+            quarter = open_sandbox(self.settings, source.name, source.user, self.place, carry)
+            self.sandboxes[source.name] = quarter
+        return quarter
 
-    def _carry(self, source: Source, root: Path, folder: Path) -> Carried:
-        return Carried(
+    def _open_files(self, source: Tenant, root: Path, folder: Path) -> TenantFiles:
+        return TenantFiles(
             source.name,
             root,
             folder,
@@ -86,11 +86,15 @@ class Farm:
 
     def nodes(self) -> tuple[Node, ...]:
         """What the farm has, as far as any source has been here."""
-        return next((one.site.nodes() for one in tuple(self.quarters.values())), ())
+        return next((one.site.nodes() for one in tuple(self.sandboxes.values())), ())
 
-    def lodgings(self, source: Source) -> Sequence[Lodging]:
+    def deployments_of(self, source: Tenant) -> Sequence[TenantDeployment]:
         """Those of one source."""
-        return [one for one in self.records.all(Lodging) if one.source == source.name]
+        return [
+            deployments
+            for deployments in self.records.all(TenantDeployment)
+            if deployments.tenant == source.name
+        ]
 
     @property
     def shares_nodes(self) -> bool:
@@ -99,6 +103,6 @@ class Farm:
 
     def close(self) -> None:
         """Pods go on."""
-        for quarters in tuple(self.quarters.values()):
+        for quarters in tuple(self.sandboxes.values()):
             quarters.close()
         self.records.close()

@@ -16,20 +16,20 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from gridmill.domain.farm_protocol import Manifest, Parcel, Place
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.farm_protocol import BucketObject, Manifest, PlaceTree
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError, UnsafePathError
-from gridmill.farm.deployment import Work, check_id
-from gridmill.farm.store import Records
+from gridmill.farm.deployment import AttemptRecord, check_id
+from gridmill.farm.store import RecordStore
 from gridmill.farm.unix_users import acting_as
-from gridmill.transfer.checkout import Placer
+from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
-from gridmill.transfer.engine import Tree
+from gridmill.transfer.engine import ScannedTree
 from gridmill.transfer.manifest import HashCache, scan
 from gridmill.transfer.paths import check_hash, check_path
 from gridmill.transfer.signed_urls import flows, write
-from gridmill.transfer.stream import Chunk, Flow, flow_of
+from gridmill.transfer.stream import Chunk, ChunkStream, flow_of
 
 PATIENCE_SECONDS = 60.0
 """A request is answered within this time, if only with "not known yet": tenants wait for a few minutes at
@@ -39,7 +39,7 @@ MOST_KEPT = 1000
 """Trees whose file hashes are cached; those read longest ago are evicted first."""
 
 
-class Scans:
+class TreeScans:
     """Of one source. What files hashed to is kept, so that a tree that was asked for is read once. Safe to
     use from several threads."""
 
@@ -55,7 +55,7 @@ class Scans:
     def scan(self, uri: str) -> Manifest:
         """Of a checked path. Raises UnavailableError while it is not known, to be asked again; as
         `manifest.scan`."""
-        running = self._begun(uri)
+        running = self._running_scan(uri)
         wait((running,), self._patience_seconds)
         if not running.done():
             raise UnavailableError(f"{uri} is still being read", hint="Ask again.")
@@ -64,12 +64,12 @@ class Scans:
                 del self._running[uri]
         return running.result()
 
-    def _begun(self, uri: str) -> Future[Manifest]:
+    def _running_scan(self, uri: str) -> Future[Manifest]:
         """The one that runs, or that nobody has heard the end of."""
         with self._lock:
-            known = self._running.get(uri)
-            if known is not None:
-                return known
+            result = self._running.get(uri)
+            if result is not None:
+                return result
             if len(self._running) >= MOST_WAITING:
                 self._running = {one: run for one, run in self._running.items() if not run.done()}
             if len(self._running) >= MOST_WAITING:
@@ -81,12 +81,12 @@ class Scans:
     def _run(self, uri: str, made: Future[Manifest]) -> None:
         try:
             with acting_as(self._user):
-                found = scan(below(self._root, uri), cache=self._cache(uri))
+                manifest = scan(below(self._root, uri), cache=self._cache(uri))
             self._tidy()
         except BaseException as error:  # noqa: BLE001  whoever asks hears of it
             made.set_exception(error)
         else:
-            made.set_result(found)
+            made.set_result(manifest)
 
     def _tidy(self) -> None:
         kept = sorted(self._folder.glob("*.json"), key=_age, reverse=True)
@@ -94,16 +94,16 @@ class Scans:
             old.unlink(missing_ok=True)
 
     def _cache(self, uri: str) -> HashCache:
-        return _Ours(self._path(uri), ours=None if self._user is None else 0)
+        return _OwnHashCache(self._path(uri), ours=None if self._user is None else 0)
 
     def _path(self, uri: str) -> Path:
         return self._folder / f"{sha256(uri.encode()).hexdigest()}.json"
 
-    def forget(self, uri: str) -> None:
+    def remove(self, uri: str) -> None:
         """It is gone, with all that is below it."""
         with self._lock:
-            for known in [one for one in self._running if f"{one}/".startswith(f"{uri}/")]:
-                del self._running[known]
+            for running_uri in [one for one in self._running if f"{one}/".startswith(f"{uri}/")]:
+                del self._running[running_uri]
         self._path(uri).unlink(missing_ok=True)
 
 
@@ -115,7 +115,7 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-class _Ours(HashCache):
+class _OwnHashCache(HashCache):
     """Kept by us, of files that are read as somebody else."""
 
     def __init__(self, path: Path, *, ours: int | None) -> None:
@@ -157,7 +157,7 @@ _KEPT_BYTES = 2**30
 """A larger result is not kept for later jobs: the copy would take as long as the transfer."""
 
 
-class Carried:
+class TenantFiles:
     """Chunks, trees made of them, and results. Nothing is shared with another source: even that a chunk is
     here would tell something. Safe to use from several threads."""
 
@@ -168,7 +168,7 @@ class Carried:
         folder: Path,
         quota_bytes: int,
         user: int | None,
-        records: Records,
+        records: RecordStore,
         now: Callable[[], float],
         patience_seconds: float = PATIENCE_SECONDS,
         bucket_hosts: Sequence[str] = (),
@@ -176,14 +176,14 @@ class Carried:
         self.store = ChunkStore(folder, quota_bytes)
         self.drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
         owner = None if user is None else (user, user)
-        self._placer = Placer(root, self.store, drafts=self.drafts, user=owner)
+        self._placer = TreeCheckout(root, self.store, drafts=self.drafts, user=owner)
         self._source, self._root, self._user = source, root, user
         self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
-        self._scans = Scans(root, folder / "hashes", user, patience_seconds)
+        self._scans = TreeScans(root, folder / "hashes", user, patience_seconds)
         self._lock = threading.Lock()
-        self._untidy = False
+        self._uncollected = False
         self._closed = threading.Event()
-        self._trees: OrderedDict[str, tuple[Tree, frozenset[str]]] = OrderedDict()
+        self._trees: OrderedDict[str, tuple[ScannedTree, frozenset[str]]] = OrderedDict()
 
     def close(self) -> None:
         """Nothing is kept from now on, whoever is still at it: what is here may be going."""
@@ -198,7 +198,7 @@ class Carried:
         if self._closed.is_set():
             raise UnavailableError("the farm is letting go of what it has for this source")
 
-    def place(self, wanted: Place) -> tuple[str, ...]:
+    def place(self, wanted: PlaceTree) -> tuple[str, ...]:
         """See Placer. Raises InputError, ConflictError, CapacityError, StorageError, UnavailableError."""
         self._check_open()
         self._note(check_id(wanted.attempt_id))
@@ -206,15 +206,15 @@ class Carried:
         self._drop(wanted.uri)
         return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)
 
-    def started(self, pod_id: str, order: Order) -> None:
+    def started(self, pod_id: str, order: AttemptOrder) -> None:
         """The attempt was sent to that pod."""
         self._placer.started(check_id(order.attempt_id))
         self._note(order.attempt_id, pod_id, _safe(order.output_uri), _safe(order.checkpoint_uri))
 
     def _note(self, attempt_id: str, pod_id: str = "", uri: str = "", checkpoints: str = "") -> None:
         with self._records.change():
-            known = self._records.find(Work, f"{self._source}/{attempt_id}")
-            work = known or Work(attempt_id=attempt_id, source=self._source, time=0.0)
+            record = self._records.find(AttemptRecord, f"{self._source}/{attempt_id}")
+            work = record or AttemptRecord(attempt_id=attempt_id, tenant=self._source, time=0.0)
             self._records.put(
                 replace(
                     work,
@@ -229,14 +229,14 @@ class Carried:
         """Of a result; its chunks can be fetched from then on. Raises NotFoundError, InputError,
         UnavailableError while it is being read."""
         check_path(uri)
-        found = self._scans.scan(uri)
-        names = frozenset(chunk for file in found.files for chunk in file.chunks)
+        result = self._scans.scan(uri)
+        names = frozenset(chunk for file in result.files for chunk in file.chunks)
         with self._lock:
-            self._trees[uri] = (Tree(below(self._root, uri), found), names)
+            self._trees[uri] = (ScannedTree(below(self._root, uri), result), names)
             self._trees.move_to_end(uri)
             while len(self._trees) > _TREES:
                 self._trees.popitem(last=False)
-        return found
+        return result
 
     def fetch(self, chunks: Sequence[str]) -> Iterator[Chunk]:
         """Their contents, in this order. Raises NotFoundError at once where one is not here."""
@@ -248,18 +248,18 @@ class Carried:
             raise NotFoundError("is not here", place=f"chunk {lacking[0]}")
         return (self._chunk(chunk, trees[chunk]) for chunk in chunks)
 
-    def _tree(self, chunk: str) -> Tree | None:
+    def _tree(self, chunk: str) -> ScannedTree | None:
         with self._lock:
             newest = reversed(self._trees.values())
             return next((tree for tree, names in newest if chunk in names), None)
 
-    def _chunk(self, chunk: str, tree: Tree | None) -> Chunk:
+    def _chunk(self, chunk: str, tree: ScannedTree | None) -> Chunk:
         if tree is None:
             return next(self.store.fetch((chunk,)))
         with acting_as(self._user):
             return next(tree.fetch((chunk,)))
 
-    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
+    def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
         """Chunks from a bucket; those that are not there either. Raises InputError, DataError,
         UnavailableError."""
         lost: list[str] = []
@@ -272,35 +272,35 @@ class Carried:
                 lost += self.store.missing(lacking)
         return tuple(lost)
 
-    def _receive(self, coming: Iterator[Flow]) -> None:
+    def _receive(self, coming: Iterator[ChunkStream]) -> None:
         self.store.receive(self._while_open(coming))
 
-    def _while_open(self, coming: Iterator[Flow]) -> Iterator[Flow]:
+    def _while_open(self, coming: Iterator[ChunkStream]) -> Iterator[ChunkStream]:
         for flow in coming:
             self._check_open()
             yield flow
         self._check_open()
 
-    def give(self, parcel: Parcel) -> None:
+    def give(self, parcel: BucketObject) -> None:
         """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
         write(parcel, self.fetch([one.chunk for one in parcel.slices]), self._bucket_hosts)
 
-    def over(self, attempt_id: str) -> None:
+    def delete_draft(self, attempt_id: str) -> None:
         """It will read nothing more here; what it made waits. May be repeated."""
         self._placer.release(check_id(attempt_id), but_writable=True)
-        self._untidy = True
+        self._uncollected = True
 
-    def forget(self, attempt_id: str, *, keep: bool = False) -> None:
+    def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
         """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
         that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be
         repeated."""
-        work = self._records.find(Work, f"{self._source}/{check_id(attempt_id)}")
+        work = self._records.find(AttemptRecord, f"{self._source}/{check_id(attempt_id)}")
         self._placer.release(attempt_id)
         if work is not None:
-            self._forget(work, keep=keep)
-        self._untidy = True
+            self._delete_files(work, keep=keep)
+        self._uncollected = True
 
-    def _forget(self, work: Work, *, keep: bool) -> None:
+    def _delete_files(self, work: AttemptRecord, *, keep: bool) -> None:
         mine = {work.uri, work.checkpoints} - self._of_others(work) - {""}
         if keep and work.uri in mine:
             self._keep(work.uri)
@@ -311,16 +311,16 @@ class Carried:
     def tidy(self) -> None:
         """Folders that are left empty go; to be asked for while nothing of the source runs. May be
         repeated."""
-        if not self._untidy:
+        if not self._uncollected:
             return
-        self._untidy = False
-        mine = [one for one in self._records.all(Work) if one.source == self._source]
+        self._uncollected = False
+        mine = [one for one in self._records.all(AttemptRecord) if one.tenant == self._source]
         kept = {uri for one in mine for uri in (one.uri, one.checkpoints)}
         try:
             with self._placer.at_rest() as placed, acting_as(self._user):
                 remove_empty(self._root, (kept | {one.uri for one in placed}) - {""})
         except BaseException:
-            self._untidy = True
+            self._uncollected = True
             raise
 
     def _keep(self, uri: str) -> None:
@@ -334,7 +334,7 @@ class Carried:
             self._receive(flow_of(self._chunk(chunk, tree)) for chunk in lacking)
 
     def _remove(self, uri: str) -> None:
-        self._scans.forget(uri)
+        self._scans.remove(uri)
         self._drop(uri)
         with acting_as(self._user):
             shutil.rmtree(below(self._root, uri), ignore_errors=True)
@@ -342,15 +342,15 @@ class Carried:
     def _drop(self, uri: str) -> None:
         """What was seen there, and below, is no more what is there."""
         with self._lock:
-            for known in [one for one in self._trees if f"{one}/".startswith(f"{uri}/")]:
-                del self._trees[known]
+            for tree_uri in [tree for tree in self._trees if f"{tree}/".startswith(f"{uri}/")]:
+                del self._trees[tree_uri]
 
-    def _of_others(self, work: Work) -> set[str]:
+    def _of_others(self, work: AttemptRecord) -> set[str]:
         """What other attempts of the source, as the ranks of a gang, have too."""
         others = (
             one
-            for one in self._records.all(Work)
-            if one.source == work.source and one.attempt_id != work.attempt_id
+            for one in self._records.all(AttemptRecord)
+            if one.tenant == work.tenant and one.attempt_id != work.attempt_id
         )
         return {uri for one in others for uri in (one.uri, one.checkpoints)}
 

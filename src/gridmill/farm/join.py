@@ -6,13 +6,13 @@ import secrets
 from collections import OrderedDict, deque
 from dataclasses import replace
 
-from gridmill.domain.farm_protocol import Joined, JoinRequest, check_versions
+from gridmill.domain.farm_protocol import JoinRequest, JoinResponse, check_versions
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.farm.certificates import fingerprint_of_key
 from gridmill.farm.farm import Farm
-from gridmill.farm.store import Records
-from gridmill.farm.tenant import JOIN_SECONDS, Invitation, Source, check_name, hash_of, invited
-from gridmill.farm.unix_users import Numbered, leaving, next_number, refuse_second
+from gridmill.farm.store import RecordStore
+from gridmill.farm.tenant import JOIN_SECONDS, Invitation, Tenant, check_name, hash_of, invited
+from gridmill.farm.unix_users import UserCounter, leaving, next_number, refuse_second
 
 _LOG = logging.getLogger(__name__)
 _SECRET_BYTES = 32
@@ -21,28 +21,28 @@ _TRY_SECONDS = 60.0
 _CALLERS = 10_000
 
 
-class Tries:
+class JoinRateLimiter:
     """At most ten wrong secrets a minute from one address; of so many addresses the newest are remembered."""
 
     def __init__(self) -> None:
-        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def allows(self, caller: str, now: float) -> bool:
         """Whether that address may try again."""
-        wrong = self._wrong.get(caller, deque())
+        wrong = self._failures.get(caller, deque())
         while wrong and wrong[0] + _TRY_SECONDS <= now:
             wrong.popleft()
         return len(wrong) < _TRIES
 
     def failed(self, caller: str, now: float) -> None:
         """It said a wrong secret."""
-        self._wrong.setdefault(caller, deque(maxlen=_TRIES)).append(now)
-        self._wrong.move_to_end(caller)
-        while len(self._wrong) > _CALLERS:
-            self._wrong.popitem(last=False)
+        self._failures.setdefault(caller, deque(maxlen=_TRIES)).append(now)
+        self._failures.move_to_end(caller)
+        while len(self._failures) > _CALLERS:
+            self._failures.popitem(last=False)
 
 
-def invite(records: Records, now: float, name: str = "") -> str:
+def invite(records: RecordStore, now: float, name: str = "") -> str:
     """The secret of a new invitation: for anybody, or for the source of that name, to change what it has.
     Raises NotFoundError, ConflictError."""
     if name:
@@ -50,31 +50,31 @@ def invite(records: Records, now: float, name: str = "") -> str:
         if source.revoked:
             raise ConflictError(f"source {name} is revoked", hint="`gridmill farm invite` lets it join anew.")
     secret = secrets.token_urlsafe(_SECRET_BYTES)
-    over = [one for one in records.all(Invitation) if one.expires <= now]
+    over = [invitations for invitations in records.all(Invitation) if invitations.expires <= now]
     records.remove(*over)
     records.put(Invitation(hash=hash_of(secret), expires=now + JOIN_SECONDS, name=name))
     return secret
 
 
-def find_source(records: Records, name: str) -> Source:
+def find_source(records: RecordStore, name: str) -> Tenant:
     """Raises NotFoundError."""
-    source = records.find(Source, name)
+    source = records.find(Tenant, name)
     if source is None:
-        known = ", ".join(one.name for one in records.all(Source)) or "none"
-        raise NotFoundError(f"there is no source {name!r}", hint=f"There are: {known}.")
+        names = ", ".join(tenants.name for tenants in records.all(Tenant)) or "none"
+        raise NotFoundError(f"there is no source {name!r}", hint=f"There are: {names}.")
     return source
 
 
-def revoke(records: Records, name: str) -> Source:
+def revoke(records: RecordStore, name: str) -> Tenant:
     """Nothing more is taken from it from now on; the controller ends its pods. Raises NotFoundError."""
     with records.change():
         source = replace(find_source(records, name), revoked=True)
         records.put(source)
-        records.remove(*(one for one in records.all(Invitation) if one.name == name))
+        records.remove(*(invitations for invitations in records.all(Invitation) if invitations.name == name))
     return source
 
 
-def join(farm: Farm, request: JoinRequest) -> Joined:
+def join(farm: Farm, request: JoinRequest) -> JoinResponse:
     """Use the secret. Raises InputError for a wrong one and for another version, ConflictError for a name
     that is taken."""
     now, name = farm.now(), check_name(request.source)
@@ -83,34 +83,38 @@ def join(farm: Farm, request: JoinRequest) -> Joined:
     token = secrets.token_urlsafe(_SECRET_BYTES)
     with farm.records.change():
         invitation = _invitation(farm.records, request.secret, key, now)
-        known = farm.records.find(Source, name)
-        _check_free(known, invitation, name)
+        tenant = farm.records.find(Tenant, name)
+        _check_free(tenant, invitation, name)
         certificate, fingerprint = farm.authority.sign(name, request.request, now)
-        user = known.user if known else _new_user(farm, name)
-        source = Source(
+        user = tenant.user if tenant else _new_user(farm, name)
+        source = Tenant(
             name=name,
             certificate=fingerprint,
             token_hash=hash_of(token),
             version=request.version,
-            added=known.added if known else now,
+            added=tenant.added if tenant else now,
             user=user,
         )
-        used = (one for one in farm.records.all(Invitation) if one.key and one.name == name)
+        used = (
+            invitations
+            for invitations in farm.records.all(Invitation)
+            if invitations.key and invitations.name == name
+        )
         farm.records.remove(*used)
         farm.records.put(source, replace(invitation, name=name, key=key))
-    farm.heard[name] = now
-    _LOG.info("source_joined source=%s version=%s", name, request.version)
-    return Joined(certificate=certificate, token=token, version=farm.version)
+    farm.last_contacts[name] = now
+    _LOG.info("tenant_joined tenant=%s version=%s", name, request.version)
+    return JoinResponse(certificate=certificate, token=token, version=farm.version)
 
 
 def _new_user(farm: Farm, name: str) -> int | None:
     """None: this process's. Raises InputError."""
-    records, sources = farm.records, farm.records.all(Source)
+    records, sources = farm.records, farm.records.all(Tenant)
     refuse_second(farm.one_user, sources, name)
     if farm.one_user:
         return None
-    given = next_number(next(iter(records.all(Numbered)), None), sources).next
-    records.put(Numbered(next=given + 1))
+    given = next_number(next(iter(records.all(UserCounter)), None), sources).next
+    records.put(UserCounter(next=given + 1))
     return given
 
 
@@ -118,23 +122,23 @@ class WrongSecretError(InputError):
     """The secret of a join line is wrong, was used, or has expired."""
 
 
-def _invitation(records: Records, secret: str, key: str, now: float) -> Invitation:
-    found = invited(records.all(Invitation), secret, now)
-    if found is None or (found.key and not hmac.compare_digest(found.key, key)):
+def _invitation(records: RecordStore, secret: str, key: str, now: float) -> Invitation:
+    result = invited(records.all(Invitation), secret, now)
+    if result is None or (result.key and not hmac.compare_digest(result.key, key)):
         raise WrongSecretError(
             "the secret of this join line is wrong, was used already, or has expired",
             hint="`gridmill farm invite` on the farm prints a new line.",
             place="secret",
         )
-    return found
+    return result
 
 
-def _check_free(known: Source | None, invitation: Invitation, name: str) -> None:
+def _check_free(tenant: Tenant | None, invitation: Invitation, name: str) -> None:
     if invitation.name and invitation.name != name:
         raise InputError(f"this join line is for the source {invitation.name}", place="source")
-    if known is not None and known.revoked:
+    if tenant is not None and tenant.revoked:
         raise leaving(name)
-    if known is not None and invitation.name != name:
+    if tenant is not None and invitation.name != name:
         raise ConflictError(
             f"another source is called {name}",
             hint=f"If it is you, `gridmill farm rotate {name}` on the farm prints a line that replaces what "

@@ -5,23 +5,23 @@ from pathlib import Path
 
 from gridmill.codec import decode, encode
 from gridmill.errors import NotFoundError
-from gridmill.ports.host import Listening
+from gridmill.ports.host import FarmAddress
 from gridmill.settings import Settings
 
 
-def note_address(settings: Settings, known: Listening) -> Listening:
+def note_address(settings: Settings, address: FarmAddress) -> FarmAddress:
     """Keep what later join lines contain."""
     path = _path(settings)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(encode(known))
+    draft.write_bytes(encode(address))
     draft.rename(path)
-    return known
+    return address
 
 
-def listening(settings: Settings) -> Listening:
+def listening(settings: Settings) -> FarmAddress:
     """What the home's farm announced last. Raises NotFoundError if there is no farm."""
     try:
-        return decode(_path(settings).read_bytes(), Listening)
+        return decode(_path(settings).read_bytes(), FarmAddress)
     except OSError as error:
         raise NotFoundError(
             f"there is no farm in {settings.home}",

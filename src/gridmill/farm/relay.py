@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from gridmill.codec import decode_passed, encode_passed
-from gridmill.domain.pod_protocol import Events, Hello, Order, Start, ToPod
+from gridmill.domain.pod_protocol import AttemptOrder, Events, Hello, Start, ToPod
 from gridmill.errors import ConflictError, InputError, NotFoundError
-from gridmill.ports.link import LinkServer, Received
+from gridmill.ports.link import LinkServer, ReceivedMessage
 
 HEARTBEAT_SECONDS = 2.0
 """A reader of a session that receives nothing for several of these regards it as dead."""
@@ -21,7 +21,7 @@ class Session:
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
-        self.over = False
+        self.closed = False
         self.read = False
         self.sequence = -1
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -50,7 +50,7 @@ class Relay:
     """Of one source. While no session is read, pods stay connected and nobody answers: what they have to say
     is in their journals. In a new session those of an earlier one dial, and greet, again."""
 
-    def __init__(self, links: LinkServer, started: Callable[[str, Order], None]) -> None:
+    def __init__(self, links: LinkServer, started: Callable[[str, AttemptOrder], None]) -> None:
         """`started` is told of each attempt before a pod is, with the pod's id."""
         self._links, self._started = links, started
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Relay:
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
-            session.over = True
+            session.closed = True
             session.wake()
 
     def begin(self, name: str) -> Session:
@@ -101,8 +101,8 @@ class Relay:
         """What the pods say, as it comes, whole lines; an empty one when nothing has come for a while.
         Nothing more is taken from the pods until it has been read."""
         try:
-            while not (session.over or stopping()):
-                pieces = _pieces(self._taken())
+            while not (session.closed or stopping()):
+                pieces = _pieces(self._received_lines())
                 for piece in pieces or (b"\n",):
                     yield piece
                 if not pieces:
@@ -110,11 +110,11 @@ class Relay:
         finally:
             self._over(session)
 
-    def _taken(self) -> list[bytes]:
+    def _received_lines(self) -> list[bytes]:
         with self._lock:
             return [line for received in self._links.receive() for line in self._line(received)]
 
-    def _line(self, received: Received) -> Sequence[bytes]:
+    def _line(self, received: ReceivedMessage) -> Sequence[bytes]:
         channel, message = received.channel, received.message
         if channel in self._dropped:
             if message is None:
@@ -127,25 +127,25 @@ class Relay:
         return (encode_passed(channel, message) + b"\n",)
 
     def _over(self, session: Session) -> None:
-        session.over = True
+        session.closed = True
         with self._lock:
             if self._session is session:
                 self._session = None
 
-    def say(self, name: str, sequence: int | None, body: bytes) -> None:
+    def forward(self, name: str, sequence: int | None, body: bytes) -> None:
         """Pass lines on to pods. What has a sequence number that is not higher than one before was passed on
         already. Raises InputError, and nothing is passed on then; NotFoundError."""
-        said = [_to_pod(line) for line in body.splitlines() if line.strip()]
+        messages = [_to_pod(line) for line in body.splitlines() if line.strip()]
         session = self._current(name)
         with self._lock:
             if sequence is not None and sequence <= session.sequence:
                 return
-            for channel, message in said:
+            for channel, message in messages:
                 if isinstance(message, Start) and channel in self._passed:
                     self._started(self._passed[channel], message.order)
             if sequence is not None:  # what is noted may be noted again, what is passed on may not
                 session.sequence = sequence
-            for channel, message in said:
+            for channel, message in messages:
                 self._pass_on(channel, message)
 
     def _pass_on(self, channel: int, message: ToPod | None) -> None:
@@ -155,7 +155,7 @@ class Relay:
 
     def _current(self, name: str) -> Session:
         session = self._session
-        if session is None or session.over or session.name != name:
+        if session is None or session.closed or session.name != name:
             raise NotFoundError("this session is over", hint="Open another one.")
         return session
 

@@ -10,20 +10,20 @@ from typing import TypeAlias, TypeVar
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
-from gridmill.farm.deployment import Lodging, Work
-from gridmill.farm.tenant import Heard, Invitation, Source
-from gridmill.farm.unix_users import Numbered
+from gridmill.farm.deployment import AttemptRecord, TenantDeployment
+from gridmill.farm.tenant import Invitation, LastContact, Tenant
+from gridmill.farm.unix_users import UserCounter
 from gridmill.settings import Settings
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """Results that nobody took home in time, and that are gone (`time`: since when, Unix)."""
+class LostResults:
+    """Results that were not downloaded in time and are deleted (`time`: since when, Unix)."""
 
-    lodging: str
-    source: str
+    deployment: str
+    tenant: str
     time: float
     message: str
 
@@ -31,18 +31,21 @@ class Loss:
 _TOLD_SECONDS, _TOLD_LOSSES = 30 * 86400.0, 100
 
 
-def old_news(losses: Sequence[Loss], now: float) -> tuple[Loss, ...]:
+def obsolete_losses(losses: Sequence[LostResults], now: float) -> tuple[LostResults, ...]:
     """Those that were told for a month, and all but the latest hundred."""
     latest = sorted(losses, key=lambda one: one.time)[-_TOLD_LOSSES:]
-    return tuple(one for one in losses if one not in latest or one.time + _TOLD_SECONDS <= now)
+    return tuple(loss for loss in losses if loss not in latest or loss.time + _TOLD_SECONDS <= now)
 
 
-Noun: TypeAlias = Source | Heard | Invitation | Lodging | Loss | Numbered | Work
+Noun: TypeAlias = (
+    Tenant | LastContact | Invitation | TenantDeployment | LostResults | UserCounter | AttemptRecord
+)
 _BUSY_SECONDS = 10.0
 
 
-class Records:
-    """Nouns by their keys. Safe to call from several threads and processes. Raises StorageError."""
+class RecordStore:
+    """The records of the farm by their keys. Safe to call from several threads and processes. Raises
+    StorageError."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
@@ -113,23 +116,23 @@ def _explained() -> Iterator[None]:
 def key_of(noun: Noun) -> str:
     """What tells a noun from others of its kind."""
     match noun:
-        case Source():
+        case Tenant():
             return noun.name
-        case Heard():
-            return noun.source
+        case LastContact():
+            return noun.tenant
         case Invitation():
             return noun.hash
-        case Lodging():
-            return f"{noun.source}/{noun.id}"
-        case Work():
-            return f"{noun.source}/{noun.attempt_id}"
-        case Numbered():
+        case TenantDeployment():
+            return f"{noun.tenant}/{noun.id}"
+        case AttemptRecord():
+            return f"{noun.tenant}/{noun.attempt_id}"
+        case UserCounter():
             return "users"
-        case Loss():
-            return f"{noun.source}/{noun.lodging}"
+        case LostResults():
+            return f"{noun.tenant}/{noun.deployment}"
 
 
-def open_records(settings: Settings) -> Records:
+def open_records(settings: Settings) -> RecordStore:
     """The farm's, in HOME/farm. Raises StorageError."""
     (settings.home / "farm").mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Records(settings.home / "farm" / "records.db")
+    return RecordStore(settings.home / "farm" / "records.db")

@@ -1,4 +1,4 @@
-"""A tenant (class `Source`): a Gridmill whose jobs run on this farm; and its invitation."""
+"""A tenant: a Gridmill whose jobs run on this farm; and its invitation."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,22}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Tenant:
     """`certificate` is the SHA-256 (hex) of its client certificate, `token_hash` that of its token. `user` is
     the Unix user of its jobs; None: the farm's own. `revoked`: nothing more is taken from it."""
 
@@ -28,10 +28,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """When a source was heard of last (Unix time)."""
+class LastContact:
+    """When a tenant sent its last request (Unix time)."""
 
-    source: str
+    tenant: str
     time: float
 
 
@@ -65,25 +65,27 @@ def hash_of(secret: str) -> str:
 
 def invited(invitations: Iterable[Invitation], secret: str, now: float) -> Invitation | None:
     """The invitation that has this secret and still holds; takes the same time whichever it is."""
-    told, found = hash_of(secret), None
+    secret_hash, invitation = hash_of(secret), None
     for one in invitations:
-        if hmac.compare_digest(one.hash, told) and now < one.expires:
-            found = one
-    return found
+        if hmac.compare_digest(one.hash, secret_hash) and now < one.expires:
+            invitation = one
+    return invitation
 
 
-def authorised(sources: Iterable[Source], certificate: str, token: str) -> Source | None:
+def authorised(sources: Iterable[Tenant], certificate: str, token: str) -> Tenant | None:
     """The source that has both this certificate and this token; never one that is revoked."""
-    told, found = hash_of(token), None
-    for one in sources:
-        same = hmac.compare_digest(one.token_hash, told) and hmac.compare_digest(one.certificate, certificate)
-        if same and certificate and not one.revoked:
-            found = one
-    return found
+    token_hash, tenant = hash_of(token), None
+    for source in sources:
+        same = hmac.compare_digest(source.token_hash, token_hash) and hmac.compare_digest(
+            source.certificate, certificate
+        )
+        if same and certificate and not source.revoked:
+            tenant = source
+    return tenant
 
 
-def stranger() -> InputError:
-    """Who is not let in."""
+def unknown_tenant() -> InputError:
+    """The error for a client that is no tenant."""
     return InputError(
         "this farm knows no source with that certificate and token",
         hint="Join it: `gridmill farm invite` on the farm prints the line to be pasted at home.",

@@ -10,26 +10,26 @@ from pathlib import Path
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.site import Site, SiteKind
-from gridmill.farm.files import Carried
+from gridmill.farm.files import TenantFiles
 from gridmill.farm.relay import Relay
 from gridmill.farm.unix_users import PASS, acting_as
 from gridmill.plugins import find
-from gridmill.ports.site import PodSight, SitePort
+from gridmill.ports.site import PodReport, SitePort
 from gridmill.settings import Settings
-from gridmill.transport.listeners import HomeDoors
-from gridmill.transport.server import Links
+from gridmill.transport.listeners import HomeListeners
+from gridmill.transport.server import PodLinkServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarters:
-    """Of one source. All that is done to files here is done as its user."""
+class TenantSandbox:
+    """The sandbox of one tenant. All work on its files is done as its Unix user."""
 
     user: int | None
     settings: Settings
     site: SitePort
-    links: Links
+    links: PodLinkServer
     relay: Relay
-    carried: Carried
+    files: TenantFiles
 
     @property
     def root(self) -> Path:
@@ -43,7 +43,7 @@ class Quarters:
             homes = ((order, self.site.pod_home(order.pod_id)) for order in orders)
             self.site.bring_up([replace(order, home=home, link=link) for order, home in homes])
 
-    def observe(self, pods: Sequence[str]) -> Mapping[str, PodSight]:
+    def observe(self, pods: Sequence[str]) -> Mapping[str, PodReport]:
         """See SitePort."""
         with acting_as(self.user):
             return self.site.observe(pods)
@@ -51,7 +51,7 @@ class Quarters:
     def last_words(self, pod: str) -> tuple[PodEvent, ...]:
         """See SitePort."""
         with acting_as(self.user):
-            return tuple(self.site.last_words(pod))
+            return tuple(self.site.undelivered_events(pod))
 
     def tear_down(self, pods: Sequence[str]) -> None:
         """See SitePort."""
@@ -65,23 +65,24 @@ class Quarters:
                 shutil.rmtree(self.settings.home / "pods" / pod, ignore_errors=True)
 
     def remove_code(self) -> None:
-        """What its jobs had unpacked; while none runs. It is unpacked again from what is carried."""
+        """Delete the code that its jobs unpacked; only while none runs. It is unpacked again from the
+        transferred bundles."""
         with acting_as(self.user):
             shutil.rmtree(self.settings.home / "cache" / "bundles", ignore_errors=True)
 
     def close(self) -> None:
         """Pods go on."""
-        self.carried.close()
+        self.files.close()
         self.relay.end()
         self.links.close()
         self.site.close()
 
 
-def open_quarters(
-    farm: Settings, name: str, user: int | None, place: Site, carry: Callable[[Path, Path], Carried]
-) -> Quarters:
-    """Of the source of that name, in HOME/farm/sources; on a cluster its root is in the farm's own, which all
-    nodes see. `carry` opens what was carried, of its root and of a
+def open_sandbox(
+    farm: Settings, name: str, user: int | None, place: Site, carry: Callable[[Path, Path], TenantFiles]
+) -> TenantSandbox:
+    """Open the sandbox of the tenant of that name, in HOME/farm/sources; on a cluster its root is in the
+    farm's own, which all nodes see. `carry` opens what was carried, of its root and of a
     folder for chunks. Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "sources" / name
     root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
@@ -94,7 +95,7 @@ def open_quarters(
         for relay in relays:
             relay.wake()
 
-    links = Links(ready)
+    links = PodLinkServer(ready)
     try:
         with acting_as(user):
             links.listen_unix(settings.home / "links.sock", user=user)
@@ -103,15 +104,15 @@ def open_quarters(
         links.close()
         raise
     relays.append(Relay(links, carried.started))
-    return Quarters(user=user, settings=settings, site=site, links=links, relay=relays[0], carried=carried)
+    return TenantSandbox(user=user, settings=settings, site=site, links=links, relay=relays[0], files=carried)
 
 
-def _open_site(settings: Settings, links: Links, place: Site, user: int | None) -> SitePort:
+def _open_site(settings: Settings, links: PodLinkServer, place: Site, user: int | None) -> SitePort:
     make = find("sites", place.kind.value)
     site: SitePort = (
         make(settings, user=user)
         if place.kind == SiteKind.LOCAL
-        else make(settings, place, HomeDoors(links, settings.home, time.time))
+        else make(settings, place, HomeListeners(links, settings.home, time.time))
     )
     return site
 

@@ -7,10 +7,17 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from gridmill.domain.farm_protocol import Hashes, Lacking, Manifest, Parcel, Parcels, Place
+from gridmill.domain.farm_protocol import (
+    BucketObject,
+    BucketObjects,
+    ChunkHashes,
+    Manifest,
+    MissingChunks,
+    PlaceTree,
+)
 from gridmill.domain.frozen import dataclass
 from gridmill.farm.auth import Asking, TheFarm, done, reply
-from gridmill.farm.files import Carried
+from gridmill.farm.files import TenantFiles
 from gridmill.transfer.chunk_store import HELD_BYTES
 from gridmill.transfer.stream import Chunk, Decoder, encode
 
@@ -24,20 +31,20 @@ class Uri:
     uri: str
 
 
-def _carried(farm: TheFarm, source: Asking) -> Carried:
-    return farm.quarters_of(source).carried
+def _files_of(farm: TheFarm, source: Asking) -> TenantFiles:
+    return farm.sandbox_of(source).files
 
 
-@router.post("/missing", response_model=Lacking)
-def missing(farm: TheFarm, source: Asking, wanted: Hashes) -> Response:
+@router.post("/missing", response_model=MissingChunks)
+def missing(farm: TheFarm, source: Asking, wanted: ChunkHashes) -> Response:
     """Which of these chunks are not here."""
-    return reply(Lacking(chunks=_carried(farm, source).store.missing(wanted.chunks)))
+    return reply(MissingChunks(chunks=_files_of(farm, source).store.missing(wanted.chunks)))
 
 
 @router.post("/chunks", status_code=204, response_class=Response)
 async def take(request: Request, farm: TheFarm, source: Asking) -> Response:
     """Chunks, framed; each is checked before it is kept."""
-    carried = await run_in_threadpool(_carried, farm, source)
+    carried = await run_in_threadpool(_files_of, farm, source)
     async for chunks in _batches(request):
         await run_in_threadpool(carried.send, chunks)
     return done()
@@ -59,44 +66,44 @@ async def _batches(request: Request) -> AsyncIterator[Sequence[Chunk]]:
 
 
 @router.post("/fetch", response_class=StreamingResponse)
-def fetch(farm: TheFarm, source: Asking, wanted: Hashes) -> Response:
+def fetch(farm: TheFarm, source: Asking, wanted: ChunkHashes) -> Response:
     """Chunks, framed."""
-    chunks = _carried(farm, source).fetch(wanted.chunks)
+    chunks = _files_of(farm, source).fetch(wanted.chunks)
     return StreamingResponse(encode(chunks), media_type="application/octet-stream")
 
 
-@router.post("/place", response_model=Lacking)
-def place(farm: TheFarm, source: Asking, wanted: Place) -> Response:
+@router.post("/place", response_model=MissingChunks)
+def place(farm: TheFarm, source: Asking, wanted: PlaceTree) -> Response:
     """Make a tree for an attempt; what is lacking, and then nothing is made."""
-    return reply(Lacking(chunks=_carried(farm, source).place(wanted)))
+    return reply(MissingChunks(chunks=_files_of(farm, source).place(wanted)))
 
 
 @router.post("/scan", response_model=Manifest)
 def look(farm: TheFarm, source: Asking, wanted: Uri) -> Response:
     """What a tree is made of; its chunks can be fetched then."""
-    return reply(_carried(farm, source).scan(wanted.uri))
+    return reply(_files_of(farm, source).scan(wanted.uri))
 
 
-@router.post("/take", response_model=Lacking)
-def take_from_bucket(farm: TheFarm, source: Asking, wanted: Parcels) -> Response:
+@router.post("/take", response_model=MissingChunks)
+def take_from_bucket(farm: TheFarm, source: Asking, wanted: BucketObjects) -> Response:
     """Take chunks from a bucket; which are not there either."""
-    return reply(Lacking(chunks=_carried(farm, source).take(wanted.parcels)))
+    return reply(MissingChunks(chunks=_files_of(farm, source).take(wanted.parcels)))
 
 
 @router.post("/give", status_code=204, response_class=Response)
-def give_to_bucket(farm: TheFarm, source: Asking, wanted: Parcel) -> Response:
+def give_to_bucket(farm: TheFarm, source: Asking, wanted: BucketObject) -> Response:
     """Put chunks into a bucket, as one object."""
-    _carried(farm, source).give(wanted)
+    _files_of(farm, source).give(wanted)
     return done()
 
 
 @router.delete("/attempts/{attempt_id}", status_code=204, response_class=Response)
-def forget(
+def delete_attempt(
     farm: TheFarm,
     source: Asking,
     attempt_id: Annotated[str, Path(min_length=1, max_length=200)],
     keep: Annotated[bool, Query()] = False,
 ) -> Response:
     """What was carried for the attempt may go; what it made goes, with `keep` but for its chunks."""
-    _carried(farm, source).forget(attempt_id, keep=keep)
+    _files_of(farm, source).delete_attempt(attempt_id, keep=keep)
     return done()

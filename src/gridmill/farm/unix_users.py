@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import ConflictError, InputError, UnavailableError
-from gridmill.farm.tenant import Source
+from gridmill.farm.tenant import Tenant
 
 FIRST_USER = 1_879_100_000
 """The first user id of tenants, in a range that nothing else assigns (systemd's UIDS-GIDS)."""
@@ -45,26 +45,26 @@ user starts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbered:
+class UserCounter:
     """`next`: the Unix user of the next source. It only grows: what a source that is gone has left somewhere,
     or still runs, is never another's."""
 
     next: int
 
 
-def first_number() -> Numbered:
+def first_number() -> UserCounter:
     """Where a new farm begins."""
-    return Numbered(next=FIRST_USER + secrets.randbelow(_FARMS) * _USERS)
+    return UserCounter(next=FIRST_USER + secrets.randbelow(_FARMS) * _USERS)
 
 
-def next_number(kept: Numbered | None, sources: Sequence[Source]) -> Numbered:
+def next_number(kept: UserCounter | None, sources: Sequence[Tenant]) -> UserCounter:
     """The user of another source; to be kept with that source as one that has been given."""
-    given = [one.user for one in sources if one.user is not None]
-    known = kept or (Numbered(next=FIRST_USER) if given else first_number())
-    return Numbered(next=max([known.next, *(user + 1 for user in given)]))
+    given = [source.user for source in sources if source.user is not None]
+    counter = kept or (UserCounter(next=FIRST_USER) if given else first_number())
+    return UserCounter(next=max([counter.next, *(user + 1 for user in given)]))
 
 
-def refuse_second(one_user: str, sources: Sequence[Source], name: str) -> None:
+def refuse_second(one_user: str, sources: Sequence[Tenant], name: str) -> None:
     """Raises InputError where a further source could not be kept apart from those that are here, and
     ConflictError where such a one is being removed; `one_user` says why sources have no Unix users of their
     own (empty: they have)."""
@@ -77,7 +77,7 @@ def refuse_second(one_user: str, sources: Sequence[Source], name: str) -> None:
     why = one_user or "it joined when jobs had no Unix user of their own here"
     raise InputError(
         f"this farm serves one source only, and that is {other.name}: {why}",
-        hint=_kept_apart(other.name) if one_user else _joins_anew(other.name),
+        hint=_separate_users_hint(other.name) if one_user else _joins_anew(other.name),
         place="source",
     )
 
@@ -89,7 +89,7 @@ def leaving(name: str) -> ConflictError:
     )
 
 
-def refuse_together(one_user: str, sources: Sequence[Source]) -> None:
+def refuse_together(one_user: str, sources: Sequence[Tenant]) -> None:
     """Raises InputError where those that have joined cannot be served any more as they were: what kept them
     apart has changed. `one_user` as above."""
     for source in sources:
@@ -106,7 +106,7 @@ def refuse_together(one_user: str, sources: Sequence[Source]) -> None:
             )
 
 
-def _kept_apart(name: str) -> str:
+def _separate_users_hint(name: str) -> str:
     return (
         "Jobs of several sources need a Unix user each: run the farm as root, with --site local, in folders "
         f"that others may pass; or `gridmill farm revoke {name}` there first."
@@ -176,10 +176,10 @@ def _processes() -> Iterator[int]:
 
 def _runs_as(pid: int, user: int) -> bool:
     try:
-        told = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        status_text = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
         return False
-    fields = dict(line.partition(":")[::2] for line in told.splitlines())
+    fields = dict(line.partition(":")[::2] for line in status_text.splitlines())
     dead = fields.get("State", "").split()[:1] in (["Z"], ["X"])
     return not dead and fields.get("Uid", "").split()[:1] == [str(user)]
 
@@ -225,8 +225,8 @@ def why_one_user(folder: Path) -> str:
     """Why jobs cannot have Unix users of their own here, with homes below `folder`; empty: they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "it is not run by root"
-    there = (path for path in (folder, *folder.parents) if path.exists())
-    closed = next((path for path in there if not path.stat().st_mode & 0o001), None)
+    existing = (path for path in (folder, *folder.parents) if path.exists())
+    closed = next((path for path in existing if not path.stat().st_mode & 0o001), None)
     if closed is not None:
         return f"others may not pass through {closed}"
     return _why_no_python(FIRST_USER)
@@ -248,5 +248,5 @@ def _why_no_python(user: int) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"others may not start this Python: {error}"
-    told = tried.stderr.strip().splitlines() or [f"it ends with {tried.returncode}"]
-    return f"others may not use this Gridmill: {told[-1]}" if tried.returncode else ""
+    error_lines = tried.stderr.strip().splitlines() or [f"it ends with {tried.returncode}"]
+    return f"others may not use this Gridmill: {error_lines[-1]}" if tried.returncode else ""

@@ -79,8 +79,8 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return failure(NotFoundError(f"there is nothing at {request.url.path}", hint="See /docs."), 404)
-    told, busy = str(error.detail), error.status_code == 503
-    why = UnavailableError(told, hint="Send it again.") if busy else InputError(told, hint="See /docs.")
+    detail, busy = str(error.detail), error.status_code == 503
+    why = UnavailableError(detail, hint="Send it again.") if busy else InputError(detail, hint="See /docs.")
     answer = failure(why, error.status_code)
     answer.headers.update(error.headers or {})
     return answer

@@ -31,7 +31,7 @@ from gridmill.jobs.features import (
 )
 from gridmill.jobs.intervals import quantile_columns, quantiles_of
 from gridmill.jobs.metrics import decide
-from gridmill.jobs.model_files import Card, Predictor, load_card, load_model, predict_rows
+from gridmill.jobs.model_files import ModelCard, Predictor, load_card, load_model, predict_rows
 from gridmill.jobs.subprocess_model import CodePredictor, check_trust
 
 Rows = Any
@@ -112,14 +112,14 @@ def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: 
     return predict_rows(predictor, inputs, runs(table, card.entity), kept, before=before)
 
 
-def predicted_table(table: pa.Table, rows: Integers, predicted: Floats, card: Card) -> pa.Table:
+def predicted_table(table: pa.Table, rows: Integers, predicted: Floats, card: ModelCard) -> pa.Table:
     """The result for the rows of `table`: their keys, their numbers `rows`, and what the model predicts.
 
     The columns are `row`, `prediction`, quantiles, `truth` where the table has the labels, and
     `probability_CLASS`.
     """
-    there = [name for name in card.keys if name in table.column_names]
-    columns: dict[str, Any] = {name: table[name] for name in there}
+    key_columns = [name for name in card.keys if name in table.column_names]
+    columns: dict[str, Any] = {name: table[name] for name in key_columns}
     columns["row"] = pa.array(rows, pa.int64())
     if card.objective == Objective.CLASSIFICATION:
         likeliest = pa.array(decide(predicted, card.threshold), mask=np.isnan(predicted).any(axis=1))
@@ -137,11 +137,11 @@ def predicted_table(table: pa.Table, rows: Integers, predicted: Floats, card: Ca
     return pa.table(columns)
 
 
-def _numbers(values: Floats, card: Card) -> pa.Array:
+def _numbers(values: Floats, card: ModelCard) -> pa.Array:
     return as_lists(values) if card.many else pa.array(values, from_pandas=True)
 
 
-def _truth(table: pa.Table, card: Card) -> pa.ChunkedArray | pa.Array:
+def _truth(table: pa.Table, card: ModelCard) -> pa.ChunkedArray | pa.Array:
     label = table[card.labels[0]]
     if card.objective == Objective.CLASSIFICATION:
         return card.classified.truth(label)
@@ -175,16 +175,16 @@ def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False
     return predicted_table(table, np.arange(table.num_rows), predicted[back], card)
 
 
-def _needed(table: pa.Table, card: Card, name: str) -> pa.Table:
+def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
     """The columns that the model reads, and those that the result repeats."""
-    there, features = table.column_names, [encoding.column for encoding in card.encodings]
-    missing = [column for column in features if column not in there]
+    column_names, features = table.column_names, [encoding.column for encoding in card.encodings]
+    missing = [column for column in features if column not in column_names]
     if missing:
-        near = {column: get_close_matches(column, there, n=1) for column in missing}
-        said = [f"{column!r}" + (f" (there is {n[0]!r})" if n else "") for column, n in near.items()]
+        near = {column: get_close_matches(column, column_names, n=1) for column in missing}
+        texts = [f"{column!r}" + (f" (there is {n[0]!r})" if n else "") for column, n in near.items()]
         hint = f"It reads {', '.join(features)}; the order of the columns and further ones do not matter."
-        raise InputError(f"model {name} needs the column {', '.join(said)}", hint=hint)
-    lost = [column for column in card.keys if column not in there] if card.sequence is not None else []
+        raise InputError(f"model {name} needs the column {', '.join(texts)}", hint=hint)
+    lost = [column for column in card.keys if column not in column_names] if card.sequence is not None else []
     if lost:
         raise InputError(
             f"model {name} looks at the last {card.sequence} rows up to each one, and needs"
@@ -192,10 +192,10 @@ def _needed(table: pa.Table, card: Card, name: str) -> pa.Table:
             hint="Give it the entity, the time, and rows from before those that you want predicted.",
         )
     wanted = dict.fromkeys([*card.keys, *features, *card.labels])
-    return table.select([column for column in wanted if column in there])
+    return table.select([column for column in wanted if column in column_names])
 
 
-def _with_types(table: pa.Table, card: Card) -> pa.Table:
+def _with_types(table: pa.Table, card: ModelCard) -> pa.Table:
     """The table with the types of files: polars has texts as views, pandas has categories, and a column of
     text without any value has no type of its own in lists and data frames."""
     texts = {encoding.column for encoding in card.encodings if encoding.categories is not None}
@@ -210,7 +210,7 @@ def _type(kind: pa.DataType, is_text: bool) -> pa.DataType:
     return pa.string() if is_empty or pa.types.is_string_view(kind) else kind
 
 
-def _order(table: pa.Table, card: Card, name: str) -> Integers:
+def _order(table: pa.Table, card: ModelCard, name: str) -> Integers:
     """The numbers of the rows by entity and time for a model of sequences; else as they are."""
     if card.sequence is None or not card.keys:
         return np.arange(table.num_rows)
@@ -239,40 +239,42 @@ def _times(column: pa.ChunkedArray, time: str, name: str) -> Integers:
     return np.asarray(moments.cast(pa.int64()).to_numpy(), np.int64)
 
 
-def _predicted(predictor: Predictor, table: pa.Table, card: Card) -> Floats:
+def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats:
     """Piece by piece, each after the rows that are its history."""
     if table.num_rows == 0:
         width = len(card.classes) or (len(card.labels) if card.many else 0)
         return np.zeros((0, width) if width else 0)
-    found = []
+    predictions = []
     for first in range(0, table.num_rows, PIECE_ROWS):
         lead = min(first, (card.sequence or 1) - 1)
         piece = table.slice(first - lead, lead + PIECE_ROWS)
         kept = np.arange(lead, piece.num_rows, dtype=np.int64)
-        found.append(predict_span(predictor, piece, kept, before=first - lead))
-    return np.concatenate(found)
+        predictions.append(predict_span(predictor, piece, kept, before=first - lead))
+    return np.concatenate(predictions)
 
 
-def _warn(table: pa.Table, card: Card, name: str) -> None:
+def _warn(table: pa.Table, card: ModelCard, name: str) -> None:
     """Warn of rows that are predicted with less than the model was trained with."""
     rows = np.arange(table.num_rows)
     unknown = count_unknown(table, card.encodings, rows) if table.num_rows else 0
     if unknown:
         columns = ", ".join(_unknown_columns(table, card.encodings))
-        _say(f"{unknown:,} of {len(rows):,} rows have a category in {columns} that {name} has not learned")
+        _warn_user(
+            f"{unknown:,} of {len(rows):,} rows have a category in {columns} that {name} has not learned"
+        )
     if card.sequence is not None and table.num_rows:
         short = int((rows - runs(table, card.entity) < card.sequence - 1).sum())
         if short:
-            _say(
+            _warn_user(
                 f"{short:,} of {len(rows):,} rows have fewer than {card.sequence - 1} rows before them, which"
                 f" {name} looks at: their first row is repeated"
             )
 
 
-def _say(text: str) -> None:
+def _warn_user(text: str) -> None:
     warnings.warn(text, stacklevel=5)
 
 
 def _unknown_columns(table: pa.Table, encodings: Sequence[Encoding]) -> list[str]:
     rows = np.arange(table.num_rows)
-    return [one.column for one in encodings if count_unknown(table, [one], rows)]
+    return [encoding.column for encoding in encodings if count_unknown(table, [encoding], rows)]

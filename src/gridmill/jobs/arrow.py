@@ -5,7 +5,7 @@ import sys
 import pyarrow as pa
 
 
-class _Hidden:
+class _PandasBlocker:
     """A finder that says there is no pandas."""
 
     @staticmethod
@@ -22,8 +22,8 @@ def keep_pandas_out() -> None:
     """
     if "pandas" in sys.modules:
         return
-    sys.meta_path.insert(0, _Hidden)
+    sys.meta_path.insert(0, _PandasBlocker)
     try:
         pa.scalar(0)
     finally:
-        sys.meta_path.remove(_Hidden)
+        sys.meta_path.remove(_PandasBlocker)

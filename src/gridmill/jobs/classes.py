@@ -40,9 +40,9 @@ class Classes:
             common = pa.float64() if is_number(label.type) and is_number(values.type) else pa.string()
             label, values = (pc.cast(one, common, safe=False) for one in (label, values))
         missing = np.asarray(pc.is_null(label).to_numpy(), bool)
-        found: Floats = pc.fill_null(pc.index_in(label, value_set=values), -1).to_numpy().astype(np.float64)
-        found[missing] = np.nan
-        return found
+        result: Floats = pc.fill_null(pc.index_in(label, value_set=values), -1).to_numpy().astype(np.float64)
+        result[missing] = np.nan
+        return result
 
     def truth(self, label: pa.ChunkedArray) -> pa.ChunkedArray:
         """The labels beside predictions: numbers and booleans as they are, text for classes that are text."""

@@ -29,26 +29,26 @@ def describe(context: JobContext, files: Files, columns: Sequence[str], schema: 
 
     Nested columns are left out. The rows are read once.
     """
-    count = _Count(columns=columns, schema=schema)
+    count = _ColumnCounter(columns=columns, schema=schema)
     if not count.plain:
         return {}
     with open_engine(context, {"described": count.passing(files)}) as engine:
         engine.execute(count.sql())
-        return _told(engine, [COUNTED], count.plain, count.moments)
+        return _facts(engine, [COUNTED], count.plain, count.moments)
 
 
 def note_facts(
     context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema, target: Path
 ) -> None:
     """Count the rows of a part, for `join_facts`, into a file. Raises OSError."""
-    count = _Count(columns=columns, schema=schema)
+    count = _ColumnCounter(columns=columns, schema=schema)
     with open_engine(context, {"described": count.passing(files)}, database=str(target)) as engine:
         engine.execute(count.sql())
         engine.execute(
             f"CREATE TABLE {MOMENTS} (file TEXT, name TEXT, count BIGINT, mean DOUBLE, squares DOUBLE)"
         )
-        for (file, name), found in count.moments.items():
-            values = [file, name, found.count, found.mean, found.squares]
+        for (file, name), moments in count.moments.items():
+            values = [file, name, moments.count, moments.mean, moments.squares]
             engine.execute(f"INSERT INTO {MOMENTS} VALUES (?, ?, ?, ?, ?)", values)
 
 
@@ -62,13 +62,13 @@ def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema)
         for number, note in enumerate(notes):
             engine.execute(f"ATTACH {literal(str(note))} AS part{number} (READ_ONLY)")
             for row in fetch_rows(engine, f"FROM part{number}.{MOMENTS}"):
-                found = Moments(row["count"], row["mean"], row["squares"])
-                moments[row["file"], row["name"]] = found
-        return _told(engine, [f"part{number}.{COUNTED}" for number in range(len(notes))], plain, moments)
+                readings = Moments(row["count"], row["mean"], row["squares"])
+                moments[row["file"], row["name"]] = readings
+        return _facts(engine, [f"part{number}.{COUNTED}" for number in range(len(notes))], plain, moments)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Count:
+class _ColumnCounter:
     """Counts rows that go by. Moments are those of each file, so that it does not matter who read it."""
 
     columns: Sequence[str]
@@ -117,45 +117,45 @@ def _key(number: int, fact: str) -> str:
     return quoted(f"{number} {fact}")
 
 
-def _told(
+def _facts(
     engine: duckdb.DuckDBPyConnection,
     tables: Sequence[str],
     plain: Sequence[str],
     moments: Mapping[tuple[str, str], Moments],
 ) -> Facts:
     """What tables of counts say together."""
-    told: dict[str, dict[str, Any]] = {name: {} for name in plain}
+    result: dict[str, dict[str, Any]] = {name: {} for name in plain}
     counted = engine.table(tables[0])
     types = dict(zip(counted.columns, map(str, counted.types), strict=True))
     for first in range(0, len(plain), TOLD_AT_ONCE):
         numbers = range(first, min(first + TOLD_AT_ONCE, len(plain)))
-        for key, value in _told_of(engine, tables, types, numbers).items():
+        for key, value in _column_facts(engine, tables, types, numbers).items():
             number, _, fact = key.partition(" ")
-            told[plain[int(number)]][fact] = json_value(value)
-    for name, found in _by_column(moments).items():
-        told[name] |= found.facts()
-    return told
+            result[plain[int(number)]][fact] = json_value(value)
+    for name, column_moments in _by_column(moments).items():
+        result[name] |= column_moments.facts()
+    return result
 
 
-def _told_of(
+def _column_facts(
     engine: duckdb.DuckDBPyConnection,
     tables: Sequence[str],
-    there: Mapping[str, str],
+    types: Mapping[str, str],
     numbers: Sequence[int],
 ) -> Mapping[str, Any]:
-    """The facts of some of the columns; `there` are the types of what was counted."""
+    """The facts of some of the columns; `types` are the types of what was counted."""
     wanted = [
-        f"{_told_in(_together(number, fact, len(tables)), there.get(f'{number} {fact}', ''))}"
+        f"{_python_safe(_together(number, fact, len(tables)), types.get(f'{number} {fact}', ''))}"
         f" AS {_key(number, fact)}"
         for number in numbers
         for fact in ("nulls", "distinct", "min", "max")
-        if fact not in ("min", "max") or f"{number} {fact}" in there
+        if fact not in ("min", "max") or f"{number} {fact}" in types
     ]
     sources = ", ".join(f"{table} AS t{number}" for number, table in enumerate(tables))
     return fetch_rows(engine, f"SELECT {', '.join(wanted)} FROM {sources}")[0]
 
 
-def _told_in(sql: str, kind: str) -> str:
+def _python_safe(sql: str, kind: str) -> str:
     """Return the SQL of a fact that Python can hold: a time outside the years 1 to 9999 is missing."""
     if kind != "DATE" and not kind.startswith("TIMESTAMP"):
         return sql
@@ -174,10 +174,10 @@ def _together(number: int, fact: str, count: int) -> str:
 
 
 def _by_column(moments: Mapping[tuple[str, str], Moments]) -> Mapping[str, Moments]:
-    found: dict[str, Moments] = {}
+    result: dict[str, Moments] = {}
     for (_, name), one in sorted(moments.items(), key=lambda item: item[0]):
-        found.setdefault(name, Moments()).add(one)
-    return found
+        result.setdefault(name, Moments()).add(one)
+    return result
 
 
 def json_value(value: object) -> Any:  # noqa: ANN401  JSON has no better type

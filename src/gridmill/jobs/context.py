@@ -12,9 +12,9 @@ from typing import Any
 from gridmill.domain.artifact import Artifact, Output
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobSize
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 from gridmill.errors import InputError, UnsafePathError
 
 
@@ -26,7 +26,7 @@ class JobResult:
     outputs: tuple[Output, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     size: JobSize | None = None
-    parallel: Parallel | None = None
+    parallel: ParallelTiming | None = None
 
 
 CODE = "code"
@@ -46,7 +46,7 @@ class JobContext:
     for the job, by the name of the input whose code needs it ("" is the job's own).
     """
 
-    order: Order
+    order: AttemptOrder
     work: Path
     events_fd: int | None = None
     pythons: Mapping[str, str] = field(default_factory=dict)

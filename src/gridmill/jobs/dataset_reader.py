@@ -12,7 +12,7 @@ from gridmill.errors import DataError, StorageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class RowGroup:
     """One row group: rows `start` to `stop` of the dataset."""
 
     file: Path
@@ -21,11 +21,11 @@ class Piece:
     stop: int
 
 
-Fetch: TypeAlias = "Callable[[Piece, tuple[str, ...]], pa.Table]"
+Fetch: TypeAlias = "Callable[[RowGroup, tuple[str, ...]], pa.Table]"
 """Returns all rows of these columns of a row group."""
 
 
-def fetch_piece(piece: Piece, columns: tuple[str, ...]) -> pa.Table:
+def fetch_piece(piece: RowGroup, columns: tuple[str, ...]) -> pa.Table:
     """See Fetch."""
     with pq.ParquetFile(piece.file) as file:
         return file.read_row_group(piece.group, columns=list(columns), use_threads=False).select(columns)
@@ -35,7 +35,7 @@ def fetch_piece(piece: Piece, columns: tuple[str, ...]) -> pa.Table:
 class Partitions:
     """The files of a folder in the order of their names; rows are numbered through all of them."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RowGroup, ...]
     schema: pa.Schema
 
     @property
@@ -78,16 +78,16 @@ def open_partitions(folder: Path) -> Partitions:
         raise DataError(f"not a readable Parquet file: {error}", place=str(folder)) from error
 
 
-def _pieces(files: Sequence[Path]) -> Iterator[Piece]:
+def _pieces(files: Sequence[Path]) -> Iterator[RowGroup]:
     start = 0
     for file in files:
         metadata = pq.read_metadata(file)
         for group in range(metadata.num_row_groups):
             stop = start + metadata.row_group(group).num_rows
-            yield Piece(file=file, group=group, start=start, stop=stop)
+            yield RowGroup(file=file, group=group, start=start, stop=stop)
             start = stop
 
 
-def _between(piece: Piece, table: pa.Table, start: int, stop: int) -> pa.Table:
+def _between(piece: RowGroup, table: pa.Table, start: int, stop: int) -> pa.Table:
     first, last = max(start, piece.start), min(stop, piece.stop)
     return table.slice(first - piece.start, last - first)

@@ -26,16 +26,16 @@ def open_engine(
     context: JobContext,
     tables: Mapping[str, Any] | None = None,
     *,
-    beside: int = 0,
+    reserved_bytes: int = 0,
     database: str = ":memory:",
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that sees nothing but `tables` (Arrow tables, datasets or readers, each a view).
 
-    It takes its part of the attempt's memory, of which `beside` bytes are needed beside it, and spills to its
-    work folder. Rows without ORDER BY keep the order they are read in. `database` is a file in which its own
-    tables are kept.
+    It takes its part of the attempt's memory, of which `reserved_bytes` bytes are needed beside it, and
+    spills to its work folder. Rows without ORDER BY keep the order they are read in. `database` is a file in
+    which its own tables are kept.
     """
-    with duckdb.connect(database, config=_config(context, beside)) as connection:
+    with duckdb.connect(database, config=_config(context, reserved_bytes)) as connection:
         for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
             connection.execute(statement)
         for name, table in (tables or {}).items():
@@ -44,18 +44,18 @@ def open_engine(
         yield connection
 
 
-def engine_bytes(context: JobContext, beside: int = 0) -> int:
+def engine_bytes(context: JobContext, reserved_bytes: int = 0) -> int:
     """Memory of an engine beside which so many bytes are needed."""
     whole = context.order.given.memory_bytes - BASE_BYTES
-    wanted = max(whole * SMALL_SHARE, whole - beside)
+    wanted = max(whole * SMALL_SHARE, whole - reserved_bytes)
     return max(LEAST_MEMORY_BYTES, int(min(whole * MEMORY_SHARE, wanted)))
 
 
-def _config(context: JobContext, beside: int) -> dict[str, str | bool | int | float | list[str]]:
+def _config(context: JobContext, reserved_bytes: int) -> dict[str, str | bool | int | float | list[str]]:
     spill = context.work / "spill"
     spill.mkdir(parents=True, exist_ok=True)
     return {
-        "memory_limit": f"{engine_bytes(context, beside)}B",
+        "memory_limit": f"{engine_bytes(context, reserved_bytes)}B",
         "threads": context.threads,
         "temp_directory": str(spill),
         "autoinstall_known_extensions": False,

@@ -18,14 +18,14 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, StorageError, to_body
 from gridmill.jobs.parquet import forms_of, storage_errors
-from gridmill.jobs.parquet_reader import Thrifty
+from gridmill.jobs.parquet_reader import RowGroupDataset
 from gridmill.jobs.tables import open_version
 
 FILE = "rows.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ExportRequest:
     """The version `output` below `root`, and the folder to write to."""
 
     root: str
@@ -33,7 +33,7 @@ class Wanted:
     folder: str
 
 
-def write_rows(wanted: Wanted) -> None:
+def write_rows(wanted: ExportRequest) -> None:
     """Write exactly the version's rows, without those in outages, with the table's columns; a file without
     rows where it has none. Raises StorageError."""
     folder = Path(wanted.folder)
@@ -47,17 +47,17 @@ def write_rows(wanted: Wanted) -> None:
             raise StorageError(f"{wanted.output.uri} cannot be read: {error}") from error
 
 
-def _rows(wanted: Wanted) -> pa.RecordBatchReader:
+def _rows(wanted: ExportRequest) -> pa.RecordBatchReader:
     """A row group at a time."""
     table = open_version(below(wanted.root, wanted.output.uri), wanted.output)
-    assert isinstance(table, Thrifty)
+    assert isinstance(table, RowGroupDataset)
     return table.turns().to_reader()
 
 
 def main() -> int:
     """Says what went wrong on standard output, as `errors.to_body` has it."""
     try:
-        write_rows(decode(sys.stdin.buffer.read(), Wanted))
+        write_rows(decode(sys.stdin.buffer.read(), ExportRequest))
     except GridmillError as error:
         sys.stdout.buffer.write(encode(to_body(error)))
         sys.stdout.buffer.flush()

@@ -28,7 +28,7 @@ _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class RowScope:
     """Which rows are computed: those `after` a moment (None: all).
 
     Rows from `history` on are enough to look back to (None: all are needed).
@@ -112,10 +112,10 @@ def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: i
 def _word_hint(engine: duckdb.DuckDBPyConnection, sql: str, at: int) -> str:
     """What to do if the word of SQL that stands where it stops making sense, or right before, is a column."""
     starts = [start for start, kind in duckdb.tokenize(sql) if kind == duckdb.token_type.keyword]
-    found = _WORD.match(sql, max((start for start in starts if start <= at), default=len(sql)))
-    if found is None or sql[found.end() : at].strip() or not fetch_rows(engine, _kept(found[0])):
+    match = _WORD.match(sql, max((start for start in starts if start <= at), default=len(sql)))
+    if match is None or sql[match.end() : at].strip() or not fetch_rows(engine, _kept(match[0])):
         return ""
-    return f"{found[0]!r} is a word of SQL: as the name of a column it is written {quoted(found[0])}."
+    return f"{match[0]!r} is a word of SQL: as the name of a column it is written {quoted(match[0])}."
 
 
 def _kept(word: str) -> str:
@@ -191,10 +191,10 @@ _KINDS: dict[str, list[tuple[str, str]]] = {}
 
 def _functions(engine: duckdb.DuckDBPyConnection, where: str) -> dict[str, list[tuple[str, str]]]:
     columns = "function_name, function_type, stability"
-    found: dict[str, list[tuple[str, str]]] = {}
+    result: dict[str, list[tuple[str, str]]] = {}
     for row in fetch_rows(engine, f"SELECT DISTINCT {columns} FROM duckdb_functions() {where}"):
-        found.setdefault(row["function_name"], []).append((row["function_type"], row["stability"]))
-    return found
+        result.setdefault(row["function_name"], []).append((row["function_type"], row["stability"]))
+    return result
 
 
 def _walk(node: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  a JSON tree
@@ -217,10 +217,10 @@ def expression_type(
 ) -> str:
     """The type of an expression over a table. Raises InputError."""
     try:
-        found = types_of(engine, f"SELECT ({sql_text(text)}\n) FROM {quoted(table)}")
+        types_found = types_of(engine, f"SELECT ({sql_text(text)}\n) FROM {quoted(table)}")
     except duckdb.Error as error:
         raise explain(error, types, place) from error
-    return next(iter(found.values()))
+    return next(iter(types_found.values()))
 
 
 def explain(error: duckdb.Error, types: Types, place: str, sql: str = "") -> InputError:
@@ -230,9 +230,9 @@ def explain(error: duckdb.Error, types: Types, place: str, sql: str = "") -> Inp
     named = re.search(r'"([^"]+)"', text)
     near = get_close_matches(named[1], types, n=1) if named else []
     meant = f" Did you mean {near[0]!r}?" if near else ""
-    there = f"There are {', '.join(types)}." if types else ""
+    available = f"There are {', '.join(types)}." if types else ""
     at = position or (_first(named[1], sql) if named else "")
-    return InputError(f"{text.splitlines()[0]}\n{at}".strip(), hint=f"{there}{meant}", place=place)
+    return InputError(f"{text.splitlines()[0]}\n{at}".strip(), hint=f"{available}{meant}", place=place)
 
 
 def _first(word: str, sql: str) -> str:

@@ -90,10 +90,10 @@ def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
         target[:, 0] = numbers(column)
     else:
         codes = pc.index_in(column.cast(pa.string()), value_set=pa.array(encoding.categories, pa.string()))
-        known = pc.fill_null(codes, -1).to_numpy()
+        filled = pc.fill_null(codes, -1).to_numpy()
         if encoding.others:
-            known = np.where((known < 0) & pc.is_valid(column).to_numpy(), len(encoding.categories), known)
-        target[:] = known[:, None] == np.arange(len(encoding.inputs))
+            filled = np.where((filled < 0) & pc.is_valid(column).to_numpy(), len(encoding.categories), filled)
+        target[:] = filled[:, None] == np.arange(len(encoding.inputs))
 
 
 def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers) -> int:
@@ -103,8 +103,8 @@ def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers
     for encoding in encodings:
         if encoding.categories and not encoding.others:
             column = table[encoding.column].take(rows).cast(pa.string())
-            known = pc.is_in(column, value_set=pa.array(encoding.categories, pa.string()))
-            unknown |= ~np.asarray(pc.or_(known, pc.is_null(column)).to_numpy(), bool)
+            is_known = pc.is_in(column, value_set=pa.array(encoding.categories, pa.string()))
+            unknown |= ~np.asarray(pc.or_(is_known, pc.is_null(column)).to_numpy(), bool)
     return int(unknown.sum())
 
 
@@ -120,24 +120,24 @@ def numbers(column: pa.ChunkedArray) -> Floats:
 def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
     """A column of lists as [rows, width]; NaN in all of a row that has none. Raises DataError for a list of
     another length."""
-    known = np.asarray(pc.is_valid(column).to_numpy(), bool)
+    is_valid = np.asarray(pc.is_valid(column).to_numpy(), bool)
     lists = column.filter(pc.is_valid(column)).combine_chunks()
     if len(lists) and pc.any(pc.not_equal(pc.list_value_length(lists), width)).as_py():
         raise DataError(f"there are lists that are not of {width} values")
-    found = np.full((len(column), width), np.nan)
-    found[known] = numbers(pa.chunked_array([pc.list_flatten(lists)])).reshape(-1, width)
-    return found
+    result = np.full((len(column), width), np.nan)
+    result[is_valid] = numbers(pa.chunked_array([pc.list_flatten(lists)])).reshape(-1, width)
+    return result
 
 
 def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """For each row whether it has a value, and of a list all of its values (none missing or NaN)."""
-    known = np.array(pc.is_valid(column).to_numpy(), bool)
+    result = np.array(pc.is_valid(column).to_numpy(), bool)
     if pa.types.is_list(column.type):
         lists = column.filter(pc.is_valid(column)).combine_chunks()
-        row = np.repeat(np.flatnonzero(known), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+        row = np.repeat(np.flatnonzero(result), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
         missing = pc.is_null(pc.list_flatten(lists), nan_is_null=True).to_numpy(zero_copy_only=False)
-        known[row[missing]] = False
-    return known
+        result[row[missing]] = False
+    return result
 
 
 def as_lists(values: Floats) -> pa.Array:
@@ -182,5 +182,5 @@ def windows(rows: Integers, starts: Integers, length: int) -> Integers:
     A run that has fewer before that row repeats its first one, so that every row has a window.
     """
     reach = rows[:, None] + np.arange(1 - length, 1)
-    found: Integers = np.maximum(reach, starts[rows][:, None])
-    return found
+    result: Integers = np.maximum(reach, starts[rows][:, None])
+    return result

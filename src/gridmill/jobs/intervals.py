@@ -44,7 +44,7 @@ def _rank(level: float, rows: int) -> int:
 
 def quantiles_of(predicted: Floats, offsets: Offsets) -> list[Floats]:
     """Per quantile the values, shaped as the prediction."""
-    return [predicted + (np.array(one) if predicted.ndim > 1 else one[0]) for one in offsets]
+    return [predicted + (np.array(offset) if predicted.ndim > 1 else offset[0]) for offset in offsets]
 
 
 def measure_quantiles(
@@ -53,11 +53,11 @@ def measure_quantiles(
     """`pinball`: the mean pinball loss over rows, labels and quantiles (of several labels in units of their
     `spread`); `coverage`, with two quantiles or more: the share of truths from the lowest to the highest."""
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
-    above = [(truth - one) / scale for one in quantiles]
+    above = [(truth - quantile) / scale for quantile in quantiles]
     losses = [
         np.maximum(level * error, (level - 1) * error) for level, error in zip(levels, above, strict=True)
     ]
-    found = {"pinball": float(np.mean(losses))}
+    result = {"pinball": float(np.mean(losses))}
     if len(levels) > 1:
-        found["coverage"] = float(np.mean((truth >= quantiles[0]) & (truth <= quantiles[-1])))
-    return found
+        result["coverage"] = float(np.mean((truth >= quantiles[0]) & (truth <= quantiles[-1])))
+    return result

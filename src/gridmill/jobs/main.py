@@ -21,8 +21,8 @@ from typing import NoReturn
 
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import ArtifactKind, Output
-from gridmill.domain.manifest import Contents, StoredFile
-from gridmill.domain.pod_protocol import Order, Outcome
+from gridmill.domain.manifest import StoredFile, VersionContents
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.errors import (
@@ -39,31 +39,31 @@ from gridmill.transfer.contents import NOTHING, list_contents, read_manifest, wr
 from gridmill.transfer.verify import check_order, seal
 
 
-def list_made(order: Order, outputs: Sequence[Output]) -> None:
+def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
     """Write the list of the version's files where the order says; nothing where it says nothing.
 
     What the version before has too (the data files of a sink's table) is not read again. Raises StorageError.
     """
-    root, made = Path(order.root), next((one for one in outputs if one.uri), None)
+    root, made = Path(order.root), next((output for output in outputs if output.uri), None)
     if not order.contents_uri or made is None or (order.gang is not None and order.gang.rank):
         return
     names = import_module("gridmill.jobs.peek").files_of(root, made) if _is_table(made) else None
-    known = _known(order)
-    contents = list_contents(below(root, made.uri), known=known, names=names)
+    previous = _previous_contents(order)
+    contents = list_contents(below(root, made.uri), contents=previous, names=names)
     seal(below(root, made.uri), contents)
     if _is_table(made):
-        contents = replace(contents, rejects=_rejects(root, made, known))
+        contents = replace(contents, rejects=_rejects(root, made, previous))
     write_contents(below(root, order.contents_uri), contents)
 
 
-def _rejects(root: Path, made: Output, known: Contents) -> tuple[StoredFile, ...]:
+def _rejects(root: Path, made: Output, previous: VersionContents) -> tuple[StoredFile, ...]:
     """The files of the rejected rows that the version has."""
     told = made.details.get("rejects") or {}
     if not told.get("uri") or told.get("table_version") is None:
         return ()
     table = replace(made, uri=told["uri"], table_version=told["table_version"])
     folder, names = below(root, table.uri), import_module("gridmill.jobs.peek").files_of(root, table)
-    contents = list_contents(folder, known=Contents(files=known.rejects), names=names)
+    contents = list_contents(folder, contents=VersionContents(files=previous.rejects), names=names)
     seal(folder, contents)
     return contents.files
 
@@ -72,7 +72,7 @@ def _is_table(output: Output) -> bool:
     return output.kind == ArtifactKind.SINK
 
 
-def _known(order: Order) -> Contents:
+def _previous_contents(order: AttemptOrder) -> VersionContents:
     for entry in order.earlier:
         try:
             return read_manifest(order.root, entry.artifact).contents or NOTHING
@@ -118,19 +118,19 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     raise StoppedError
 
 
-def stopped_outcome() -> Outcome:
+def stopped_outcome() -> AttemptOutcome:
     """The outcome of an attempt that was asked to end."""
-    return Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
+    return AttemptOutcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
 
 
-def _outcome(folder: Path) -> Outcome:
+def _outcome(folder: Path) -> AttemptOutcome:
     try:
         result = _result(folder)
     except Exception as error:  # noqa: BLE001  the outermost frame of a job: whatever it raised is its outcome
         return failed_outcome(error)
     outputs = tuple(replace(output, metrics=_finite(output.metrics)) for output in result.outputs)
     metrics = _finite(result.metrics)
-    return Outcome(
+    return AttemptOutcome(
         state=AttemptState.SUCCEEDED,
         outputs=outputs,
         metrics=metrics,
@@ -145,7 +145,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _result(folder: Path) -> JobResult:
-    order = decode((folder / "order.json").read_bytes(), Order)
+    order = decode((folder / "order.json").read_bytes(), AttemptOrder)
     descriptor = os.environ.get("GRIDMILL_EVENTS_FD")
     context = JobContext(
         order=order,
@@ -168,18 +168,18 @@ def keep_pandas_out() -> None:
     keep()
 
 
-def failed_outcome(error: Exception) -> Outcome:
+def failed_outcome(error: Exception) -> AttemptOutcome:
     """The outcome of an attempt that raised; what Gridmill cannot explain is written to the log in full."""
     cause = _cause(error)
     if isinstance(error, GridmillError):
-        return Outcome(state=AttemptState.FAILED, cause=cause, message=str(error), hint=error.hint)
+        return AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=str(error), hint=error.hint)
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
         message = f"the package {error.name!r} is not installed here"
         hint = f"pip install 'gridmill[{EXTRAS[error.name]}]'"
-        return Outcome(state=AttemptState.FAILED, cause=Cause.INPUT, message=message, hint=hint)
+        return AttemptOutcome(state=AttemptState.FAILED, cause=Cause.INPUT, message=message, hint=hint)
     traceback.print_exception(error)
     hint = "" if cause != Cause.INTERNAL else "The job's log has the traceback."
-    return Outcome(state=AttemptState.FAILED, cause=cause, message=_explain(error, cause), hint=hint)
+    return AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=_explain(error, cause), hint=hint)
 
 
 def _cause(error: Exception) -> Cause:
@@ -207,7 +207,7 @@ def _explain(error: Exception, cause: Cause) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def write_outcome(folder: Path, outcome: Outcome) -> None:
+def write_outcome(folder: Path, outcome: AttemptOutcome) -> None:
     """Write `outcome.json`: whole or not at all."""
     partial = folder / "outcome.json.partial"
     partial.write_bytes(encode(outcome))

@@ -30,8 +30,8 @@ def best_threshold(truth: Integers, probabilities: Floats) -> float:
     scores, place = np.unique(probabilities[:, 1], return_inverse=True)
     positive = truth == 1
     right = np.bincount(place, weights=positive, minlength=len(scores))[::-1].cumsum()
-    said = np.bincount(place, minlength=len(scores))[::-1].cumsum()
-    f1 = 2 * right / (said + np.count_nonzero(positive))
+    predicted_count = np.bincount(place, minlength=len(scores))[::-1].cumsum()
+    f1 = 2 * right / (predicted_count + np.count_nonzero(positive))
     best = len(scores) - 1 - int(f1.argmax())  # the first from the top
     below = scores[best - 1] if best else 0.0
     return float((scores[best] + below) / 2)
@@ -82,13 +82,13 @@ def regression(
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     error = _rmse(truth / scale, predicted / scale)
-    found = {"rmse": error, "mse": error * error, "mae": float(np.mean(np.abs(truth - predicted) / scale))}
+    result = {"rmse": error, "mse": error * error, "mae": float(np.mean(np.abs(truth - predicted) / scale))}
     variance = np.var(truth, axis=0)
     if (variance > 0).all():
-        found["r2"] = 1 - float(np.mean(np.mean((truth - predicted) ** 2, axis=0) / variance))
+        result["r2"] = 1 - float(np.mean(np.mean((truth - predicted) ** 2, axis=0) / variance))
     if naive is not None and (baseline := _rmse(truth / scale, naive / scale)) > 0:
-        found["skill"] = 1 - error / baseline
-    return found
+        result["skill"] = 1 - error / baseline
+    return result
 
 
 def _rmse(truth: Floats, predicted: Floats) -> float:
@@ -108,21 +108,23 @@ def classification(
     What is undefined, as only one class occurs, is left out. `threshold` is the probability from which on the
     second of two classes is predicted; else the likeliest is.
     """
-    known = truth >= 0
-    given = np.where(known, probabilities[np.arange(len(truth)), truth], 0.0)
+    is_labelled = truth >= 0
+    given = np.where(is_labelled, probabilities[np.arange(len(truth)), truth], 0.0)
     predicted = decide(probabilities, threshold)
-    found = {
+    scores = {
         "log_loss": float(np.mean(-np.log(np.clip(given, 1e-15, 1.0)))) + 0.0,  # never -0
         "accuracy": float(np.mean(predicted == truth)),
         "brier": _brier(truth, probabilities),
     }
     classes = range(1, 2) if probabilities.shape[1] == 2 else range(probabilities.shape[1])
-    there = [number for number in classes if 0 < np.count_nonzero(truth == number) < len(truth)]
+    present = [number for number in classes if 0 < np.count_nonzero(truth == number) < len(truth)]
     ranked = {"auc": area_under_curve, "average_precision": average_precision}
-    if there:
+    if present:
         for name, of in ranked.items():
-            found[name] = float(np.mean([of(truth == number, probabilities[:, number]) for number in there]))
-    return found | _decided(truth, predicted, probabilities.shape[1])
+            scores[name] = float(
+                np.mean([of(truth == number, probabilities[:, number]) for number in present])
+            )
+    return scores | _decided(truth, predicted, probabilities.shape[1])
 
 
 def _decided(truth: Integers, predicted: Integers, classes: int) -> dict[str, float]:
@@ -135,18 +137,20 @@ def _decided(truth: Integers, predicted: Integers, classes: int) -> dict[str, fl
 def mean_of_classes(truth: Integers, predicted: Integers) -> dict[str, float]:
     """The means of f1, precision and recall over the classes that occur in truth or prediction. Classes that
     the model does not know count as one, with 0 for all three."""
-    there = np.union1d(truth, predicted)
-    each = [of_class(truth == number, predicted == number) for number in there]
+    present = np.union1d(truth, predicted)
+    each = [of_class(truth == number, predicted == number) for number in present]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
 def of_class(truth: Mask, predicted: Mask) -> dict[str, float]:
     """f1, precision and recall of one class; what has nothing to count is 0."""
-    right, said, there = (int(np.count_nonzero(one)) for one in (truth & predicted, predicted, truth))
+    right, predicted_count, true_count = (
+        int(np.count_nonzero(one)) for one in (truth & predicted, predicted, truth)
+    )
     return {
-        "f1": 2 * right / (said + there) if said + there else 0.0,
-        "precision": right / said if said else 0.0,
-        "recall": right / there if there else 0.0,
+        "f1": 2 * right / (predicted_count + true_count) if predicted_count + true_count else 0.0,
+        "precision": right / predicted_count if predicted_count else 0.0,
+        "recall": right / true_count if true_count else 0.0,
     }
 
 
@@ -161,12 +165,12 @@ def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[
     """[[mean probability said, share that came true, rows], ...] in bins of equal width of the probability:
     of two classes the second's, of several that of the class that is predicted. Empty bins are left out."""
     if probabilities.shape[1] == 2:
-        said, came = probabilities[:, 1], truth == 1
+        predicted, came = probabilities[:, 1], truth == 1
     else:
-        said, came = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
-    place = np.minimum((said * bins).astype(int), bins - 1)
+        predicted, came = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
+    place = np.minimum((predicted * bins).astype(int), bins - 1)
     return [
-        [float(said[place == one].mean()), float(came[place == one].mean()), int((place == one).sum())]
+        [float(predicted[place == one].mean()), float(came[place == one].mean()), int((place == one).sum())]
         for one in np.unique(place)
     ]
 
@@ -175,9 +179,9 @@ def average_precision(positive: Mask, score: Floats) -> float:
     """The mean of the precision at each threshold, weighted by the recall that it adds (not interpolated)."""
     values, place = np.unique(score, return_inverse=True)
     right = np.bincount(place, weights=positive, minlength=len(values))[::-1].cumsum()
-    said = np.bincount(place, minlength=len(values))[::-1].cumsum()
+    predicted_count = np.bincount(place, minlength=len(values))[::-1].cumsum()
     gained = np.diff(right, prepend=0.0) / right[-1]
-    return float((gained * right / said).sum())
+    return float((gained * right / predicted_count).sum())
 
 
 def area_under_curve(positive: Mask, score: Floats) -> float:
@@ -215,23 +219,23 @@ def by_class(
     the model does not know. `confusion`: rows by truth (the last row: another class, if there is any) and
     prediction."""
     predicted = decide(probabilities, threshold)
-    found = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]
+    rows_by_class = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]
     macro = mean_of_classes(truth, predicted)
-    return {"classes": found, "macro": macro, "confusion": _confusion(classes, truth, predicted)}
+    return {"classes": rows_by_class, "macro": macro, "confusion": _confusion(classes, truth, predicted)}
 
 
 def _of_class(
     name: str, number: int, truth: Integers, predicted: Integers, probabilities: Floats
 ) -> dict[str, Any]:
-    mine, said = truth == number, predicted == number
+    mine, is_predicted = truth == number, predicted == number
     rows = int(np.count_nonzero(mine))
-    found = {"class": name, "rows": rows, "predicted": int(np.count_nonzero(said))}
-    found |= of_class(mine, said)
+    result = {"class": name, "rows": rows, "predicted": int(np.count_nonzero(is_predicted))}
+    result |= of_class(mine, is_predicted)
     if 0 < rows < len(truth):
         score = probabilities[:, number]
-        found["auc"] = area_under_curve(mine, score)
-        found["average_precision"] = average_precision(mine, score)
-    return found
+        result["auc"] = area_under_curve(mine, score)
+        result["average_precision"] = average_precision(mine, score)
+    return result
 
 
 def _confusion(classes: Sequence[str], truth: Integers, predicted: Integers) -> dict[str, Any]:

@@ -30,21 +30,21 @@ ROUNDING = 1e-6
 SHOWN = 6
 
 
-def check_probabilities(found: Floats, rows: Integers) -> None:
+def check_probabilities(values: Floats, rows: Integers) -> None:
     """Raise DataError for a row of [rows, classes] that holds no probabilities; `rows` are their numbers.
 
     A row that is NaN throughout has no answer, which is for the caller to count.
     """
     with np.errstate(invalid="ignore"):
-        total = found.sum(axis=1)
-    right = (found.min(axis=1, initial=0.0) >= -ROUNDING) & (np.abs(total - 1) <= SUM_TOLERANCE)
+        total = values.sum(axis=1)
+    right = (values.min(axis=1, initial=0.0) >= -ROUNDING) & (np.abs(total - 1) <= SUM_TOLERANCE)
     if right.all():
         return
-    wrong = np.flatnonzero(~right & ~np.isnan(found).all(axis=1))
+    wrong = np.flatnonzero(~right & ~np.isnan(values).all(axis=1))
     if len(wrong):
         raise DataError(
-            f"the model's probabilities of row {rows[wrong[0]]} are {_shown(found[wrong[0]])}:"
-            f" {_problem(found[wrong[0]])} ({len(wrong)} of {len(rows)} rows that were asked for together)",
+            f"the model's probabilities of row {rows[wrong[0]]} are {_shown(values[wrong[0]])}:"
+            f" {_problem(values[wrong[0]])} ({len(wrong)} of {len(rows)} rows that were asked for together)",
             hint="Each class needs a probability of at least 0, and those of a row add up to 1 (± 0.001)."
             " Scores become probabilities by a softmax (of two classes: a sigmoid).",
         )
@@ -71,7 +71,7 @@ CHUNK_NUMBERS = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedBy:
+class TrainingRowKeys:
     """How the rows that a model has learned from are known again: by `columns`. `train` and `validation` are
     the numbers of hashes that the model's folder keeps of them."""
 
@@ -81,7 +81,7 @@ class LearnedBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class ModelCard:
     """Everything about a model but its weights: what it takes, what it gives, what it was made from.
 
     It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
@@ -121,7 +121,7 @@ class Card:
     seed: int = 0
     dataset: str = ""
     content: str = ""
-    learned: LearnedBy | None = None
+    learned: TrainingRowKeys | None = None
     signature: Signature | None = None
     folds: int = 0
     entity: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class Predictor(Protocol):
     """A model ready to predict."""
 
     @property
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         """What it is."""
 
     def predict(self, inputs: Floats) -> Floats:
@@ -175,7 +175,7 @@ class Predictor(Protocol):
 class NaivePredictor:
     """Repeats an input, or says the same for every row."""
 
-    card: Card
+    card: ModelCard
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
@@ -196,7 +196,7 @@ def _or_else(values: Floats, usual: float) -> Floats:
 class GraphPredictor:
     """An ONNX graph in ONNX Runtime, made at its first use (so that it may be made before a fork)."""
 
-    card: Card
+    card: ModelCard
     graph: bytes
     threads: int = 1
 
@@ -213,13 +213,13 @@ class GraphPredictor:
         taken = self._session.get_inputs()[0]
         given = _single(inputs) if taken.type == "tensor(float)" else inputs
         try:
-            found: Floats = np.asarray(self._session.run([self._output], {taken.name: given})[0], np.float64)
+            values: Floats = np.asarray(self._session.run([self._output], {taken.name: given})[0], np.float64)
         except (InvalidArgument, TypeError, ValueError) as error:
             raise DataError(
                 f"{GRAPH} does not take {len(self.card.inputs)} inputs and give numbers: {error}",
                 hint="It takes floats or doubles [rows, inputs], and gives [rows] or [rows, classes].",
             ) from error
-        return shaped(found, self.card)
+        return shaped(values, self.card)
 
     @cached_property
     def _output(self) -> str:
@@ -229,40 +229,40 @@ class GraphPredictor:
 def _single(inputs: Floats) -> npt.NDArray[np.float32]:
     """As single floats; what is beyond their range becomes their largest value, not infinite."""
     with np.errstate(over="ignore"):
-        found = inputs.astype(np.float32)
-    beyond = np.isinf(found) & np.isfinite(inputs)
+        result = inputs.astype(np.float32)
+    beyond = np.isinf(result) & np.isfinite(inputs)
     if beyond.any():
-        found[beyond] = np.copysign(np.finfo(np.float32).max, found[beyond])
-    return found
+        result[beyond] = np.copysign(np.finfo(np.float32).max, result[beyond])
+    return result
 
 
 def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
     """The probabilities where there are several outputs (as converters give them), else the first."""
     outputs: list[onnxruntime.NodeArg] = session.get_outputs()
-    return next((one for one in outputs if "probabilit" in one.name), outputs[0])
+    return next((output for output in outputs if "probabilit" in output.name), outputs[0])
 
 
-def shaped(found: Floats, card: Card) -> Floats:
+def shaped(values: Floats, card: ModelCard) -> Floats:
     """A model's answer as Predictor gives it. Raises DataError for a shape that cannot be meant."""
-    rows = len(found)
-    if len(card.classes) == 2 and found.size == rows:
-        ones = found.reshape(-1)
+    rows = len(values)
+    if len(card.classes) == 2 and values.size == rows:
+        ones = values.reshape(-1)
         return np.stack([1 - ones, ones], axis=1)
-    if not card.classes and not card.many and found.size == rows:
-        return found.reshape(-1)
-    if found.ndim != 2 or found.shape[1] != len(card.classes or card.labels):
+    if not card.classes and not card.many and values.size == rows:
+        return values.reshape(-1)
+    if values.ndim != 2 or values.shape[1] != len(card.classes or card.labels):
         raise DataError(
-            f"the model gave an array of shape {found.shape} for {rows} rows",
+            f"the model gave an array of shape {values.shape} for {rows} rows",
             hint="One number per row and label is wanted, or one probability per row and class.",
         )
-    return found
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsemblePredictor:
     """Asks its members, each with its own inputs, and joins their answers."""
 
-    card: Card
+    card: ModelCard
     members: tuple[Predictor, ...]
 
     def predict(self, inputs: Floats) -> Floats:
@@ -270,8 +270,8 @@ class EnsemblePredictor:
         inputs = np.where(np.isinf(inputs), np.nan, inputs)  # of members stored before their graphs did so
         votes = _vote if self.card.vote else np.asarray
         answers = [votes(self.answer(member, inputs)) for member in self.members]
-        found: Floats = np.tensordot(np.array(self.card.weights), np.stack(answers), axes=1)
-        return found
+        values: Floats = np.tensordot(np.array(self.card.weights), np.stack(answers), axes=1)
+        return values
 
     def answer(self, member: Predictor, inputs: Floats) -> Floats:
         """What a member says of the ensemble's inputs."""
@@ -299,7 +299,7 @@ def member_folder(folder: Path, number: int) -> Path:
     return folder / f"member-{number}"
 
 
-def make_predictor(card: Card, graph: bytes | None, threads: int = 1) -> Predictor:
+def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Predictor:
     """A predictor of a card and its graph (None: naive)."""
     if graph is None:
         return NaivePredictor(card=card)
@@ -326,7 +326,7 @@ def predict_rows(
     return np.concatenate(parts)
 
 
-def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | None = None) -> None:
+def save_model(folder: Path, card: ModelCard, graph: bytes | None, weights: bytes | None = None) -> None:
     """Write a model's files. The folder must be the attempt's own."""
     save_card(folder, card)
     for name, content in {GRAPH: graph, WEIGHTS: weights}.items():
@@ -334,7 +334,7 @@ def save_model(folder: Path, card: Card, graph: bytes | None, weights: bytes | N
             (folder / name).write_bytes(content)
 
 
-def graph_facts(card: Card) -> dict[str, str]:
+def graph_facts(card: ModelCard) -> dict[str, str]:
     """What a program needs to use the graph by itself: JSON under keys of the graph's metadata.
 
     `inputs` are the names of the numbers, in order; `columns` are the columns that they come from, with the
@@ -349,12 +349,12 @@ def graph_facts(card: Card) -> dict[str, str]:
     }
 
 
-def save_card(folder: Path, card: Card) -> None:
+def save_card(folder: Path, card: ModelCard) -> None:
     """Write the card alone."""
     (folder / CARD).write_bytes(json.dumps(to_builtins(card), indent=1).encode())
 
 
-def load_card(folder: Path) -> Card:
+def load_card(folder: Path) -> ModelCard:
     """A model's card. Raises StorageError when it is gone, DataError when it is not one."""
     try:
         content = json.loads((folder / CARD).read_bytes())
@@ -367,7 +367,7 @@ def load_card(folder: Path) -> Card:
             f"{folder / CARD} has format {content['format']}; this Gridmill reads up to {FORMAT}",
             hint="A newer Gridmill made this model: use that one.",
         )
-    return from_builtins(content, Card)
+    return from_builtins(content, ModelCard)
 
 
 def load_graph(path: Path) -> bytes:
@@ -406,7 +406,7 @@ def load_model(folder: Path, threads: int = 1) -> Predictor:
     return load_graph_of(folder, card, threads)
 
 
-def load_graph_of(folder: Path, card: Card, threads: int = 1) -> GraphPredictor:
+def load_graph_of(folder: Path, card: ModelCard, threads: int = 1) -> GraphPredictor:
     """The model's graph alone. Raises StorageError when it is gone."""
     try:
         return GraphPredictor(card=card, graph=(folder / GRAPH).read_bytes(), threads=threads)

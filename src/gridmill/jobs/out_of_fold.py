@@ -17,7 +17,7 @@ FILE = "held-out.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class OutOfFoldModel:
     """`rows` are numbers of rows of the dataset, ascending: all that the model learned from. `folds` says in
     which fold each was, `predicted` is what Predictor.predict gives, NaN for rows that no model could
     predict."""
@@ -29,21 +29,21 @@ class HeldOut:
     def find(self, rows: Integers) -> tuple[npt.NDArray[np.bool_], Integers]:
         """For each of these rows of the dataset whether it is here; the places of those that are."""
         place = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
-        there = np.asarray(self.rows[place] == rows, bool)
-        return there, place[there].astype(np.int64)
+        is_found = np.asarray(self.rows[place] == rows, bool)
+        return is_found, place[is_found].astype(np.int64)
 
 
-def save_held_out(folder: Path, held_out: HeldOut) -> None:
+def save_held_out(folder: Path, held_out: OutOfFoldModel) -> None:
     """Write it into a model's folder."""
     np.savez(folder / FILE, rows=held_out.rows, folds=held_out.folds, predicted=held_out.predicted)
 
 
-def load_held_out(folder: Path) -> HeldOut:
+def load_held_out(folder: Path) -> OutOfFoldModel:
     """That of the model in `folder`. Raises StorageError when it is gone or cannot be read."""
     names: Iterable[str] = ("rows", "folds", "predicted")
     try:
         with np.load(folder / FILE, allow_pickle=False) as file:
-            return HeldOut(**{name: file[name] for name in names})
+            return OutOfFoldModel(**{name: file[name] for name in names})
     except (OSError, ValueError, KeyError) as error:
         raise StorageError(
             f"the model's predictions of its training rows cannot be read: {error}", place=str(folder / FILE)

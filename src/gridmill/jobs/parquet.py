@@ -41,7 +41,7 @@ def rows_at_once(columns: int, most: int, cells: int = MOST_CELLS) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ParquetPart:
     """A written Parquet file."""
 
     path: Path
@@ -58,7 +58,7 @@ class _PartWriter:
     schema: pa.Schema
     file_rows: int
     syncing: Executor
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ParquetPart] = field(default_factory=list)
     _synced: list[Future[None]] = field(default_factory=list)
     _waiting: list[pa.Table] = field(default_factory=list)
     _waiting_rows: int = 0
@@ -106,7 +106,7 @@ class _PartWriter:
         self._writer.close()
         path = self._path()
         self._synced.append(self.syncing.submit(_sync, path))  # while the next file is written
-        self.parts.append(Part(path=path, rows=self._rows, size_bytes=path.stat().st_size))
+        self.parts.append(ParquetPart(path=path, rows=self._rows, size_bytes=path.stat().st_size))
         self._writer, self._rows = None, 0
 
 
@@ -162,7 +162,7 @@ def _codec(kind: pa.DataType) -> str:
 
 def write_parquet(
     batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str, *, file_rows: int = FILE_ROWS
-) -> tuple[Part, ...]:
+) -> tuple[ParquetPart, ...]:
     """Write `STEM-00000.parquet`, ..., none for no rows; on any error nothing remains.
 
     Texts may come as numbers of a dictionary, in all batches alike.

@@ -74,19 +74,20 @@ _WIDE = 16
 """From this many columns on a row group is large and its columns are read in parallel: none is read ahead."""
 
 
-class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]
-    """The same rows in the same order, a row group at a time. DuckDB reads a dataset by its `scanner` too."""
+class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
+    """A dataset that reads the same rows in the same order, one row group at a time. DuckDB reads a dataset
+    by its `scanner` too."""
 
-    _unfiltered: "Thrifty | None" = None
+    _unfiltered: "RowGroupDataset | None" = None
 
-    def filter(self, expression: ds.Expression) -> "Thrifty":
+    def filter(self, expression: ds.Expression) -> "RowGroupDataset":
         """The rows for which it holds too."""
-        made: Thrifty = super().filter(expression)
+        made: RowGroupDataset = super().filter(expression)
         made._unfiltered = self.unfiltered
         return made
 
     @property
-    def unfiltered(self) -> "Thrifty":
+    def unfiltered(self) -> "RowGroupDataset":
         """All rows."""
         return self._unfiltered or self
 
@@ -95,18 +96,20 @@ class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]
         columns: Sequence[str] | None = None,
         filter: ds.Expression | None = None,
         **others: Any,  # noqa: ANN401
-    ) -> "Turns | ds.Scanner":
+    ) -> "RowGroupReader | ds.Scanner":
         """The rows for which the filter holds; with `others` by Arrow's own scanner: `to_table` and the like
         hold all that they read anyway."""
         if others:
             return super().scanner(columns=columns, filter=filter, **others)
         return self.turns(columns, filter)
 
-    def turns(self, columns: Sequence[str] | None = None, which: ds.Expression | None = None) -> "Turns":
+    def turns(
+        self, columns: Sequence[str] | None = None, which: ds.Expression | None = None
+    ) -> "RowGroupReader":
         """The rows for which it holds, to be read as they are used."""
         own = self._scan_options.get("filter")
         both = own if which is None else which if own is None else own & which
-        return Turns(
+        return RowGroupReader(
             table=self.unfiltered,
             columns=tuple(self.schema.names if columns is None else columns),
             which=both,
@@ -114,10 +117,10 @@ class Thrifty(ds.FileSystemDataset):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
+class RowGroupReader:
     """A dataset's rows as they are read: of few columns, the next row group while one is in use."""
 
-    table: Thrifty
+    table: RowGroupDataset
     columns: Sequence[str]
     which: ds.Expression | None
 
@@ -135,11 +138,11 @@ class Turns:
         schema, columns, which = self.table.schema, list(self.columns), self.which
         for fragment in self.table.get_fragments(filter=which):
             some = fragment if which is None else fragment.subset(which, schema=schema)
-            for number in [one.id for one in some.row_groups]:
+            for number in [row_group.id for row_group in some.row_groups]:
                 group = fragment.subset(row_group_ids=[number])
                 yield group.to_table(schema=schema, columns=columns, filter=which)
 
 
-def thrifty(table: ds.FileSystemDataset) -> Thrifty:
+def thrifty(table: ds.FileSystemDataset) -> RowGroupDataset:
     """The dataset's rows, read so."""
-    return Thrifty(list(table.get_fragments()), table.schema, table.format, table.filesystem)
+    return RowGroupDataset(list(table.get_fragments()), table.schema, table.format, table.filesystem)

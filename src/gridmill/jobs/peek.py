@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
-from gridmill.domain.comparison import Look, Preview, RowChanges, Seen
+from gridmill.domain.comparison import ArtifactAnswer, ArtifactQuery, Preview, RowChanges
 from gridmill.domain.sink_status import rejects_of
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, InputError, StorageError, to_body
@@ -34,14 +34,16 @@ _MEMORY = "1GB"
 _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
-def answer(question: Look) -> Seen:
+def answer(question: ArtifactQuery) -> ArtifactAnswer:
     """What was asked. Raises InputError, StorageError."""
     root = Path(question.root)
     if question.files:
-        return Seen(files=files_of(root, question.artifact.output))
+        return ArtifactAnswer(files=files_of(root, question.artifact.output))
     if question.other is None:
-        return Seen(preview=preview(root, question.artifact, question.rows, rejects=question.rejects))
-    return Seen(changes=compare_rows(root, question.artifact, question.other, question.key))
+        return ArtifactAnswer(
+            preview=preview(root, question.artifact, question.rows, rejects=question.rejects)
+        )
+    return ArtifactAnswer(changes=compare_rows(root, question.artifact, question.other, question.key))
 
 
 def preview(root: Path, artifact: Artifact, rows: int, *, rejects: bool = False) -> Preview:
@@ -53,10 +55,10 @@ def preview(root: Path, artifact: Artifact, rows: int, *, rejects: bool = False)
 
 
 def _rejects(artifact: Artifact) -> Output:
-    found = rejects_of(artifact)
-    if not found:
+    rejects = rejects_of(artifact)
+    if not rejects:
         raise InputError(f"{artifact.id}: no row is rejected")
-    return Output(kind=ArtifactKind.SINK, uri=found["uri"], table_version=found["table_version"])
+    return Output(kind=ArtifactKind.SINK, uri=rejects["uri"], table_version=rejects["table_version"])
 
 
 def _open(root: Path, output: Output) -> ds.Dataset:
@@ -93,10 +95,10 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
 
 
 def _files(root: Path, output: Output, rows: int) -> Preview:
-    found = files_of(root, output)
-    listed = tuple((name, (below(root, output.uri) / name).stat().st_size) for name in found[:rows])
+    paths = files_of(root, output)
+    listed = tuple((name, (below(root, output.uri) / name).stat().st_size) for name in paths[:rows])
     columns = (Column(name="file", type="string"), Column(name="size_bytes", type="int64"))
-    return Preview(columns=columns, rows=listed, total=len(found))
+    return Preview(columns=columns, rows=listed, total=len(paths))
 
 
 def files_of(root: Path, output: Output) -> tuple[str, ...]:
@@ -119,11 +121,11 @@ def log_files(folder: Path, version: int) -> tuple[str, ...]:
     """The newest checkpoint up to a version, and the commits from it on. Names as Delta's protocol has them:
     `%020d.json`, `%020d.checkpoint.parquet`, `%020d.checkpoint.%010d.%010d.parquet`."""
     names = sorted(entry.name for entry in folder.iterdir())
-    known = [name for name in names if name[:20].isdigit() and int(name[:20]) <= version]
-    marks = {int(name[:20]) for name in known if ".checkpoint." in name}
-    begin = max((mark for mark in marks if _is_whole(known, mark)), default=0)
-    wanted = [name for name in known if int(name[:20]) >= begin and name.endswith(".json")]
-    return (*(name for name in known if name.startswith(f"{begin:020}.checkpoint.")), *wanted)
+    log_names = [name for name in names if name[:20].isdigit() and int(name[:20]) <= version]
+    marks = {int(name[:20]) for name in log_names if ".checkpoint." in name}
+    begin = max((mark for mark in marks if _is_whole(log_names, mark)), default=0)
+    wanted = [name for name in log_names if int(name[:20]) >= begin and name.endswith(".json")]
+    return (*(name for name in log_names if name.startswith(f"{begin:020}.checkpoint.")), *wanted)
 
 
 def _is_whole(names: Sequence[str], mark: int) -> bool:
@@ -150,8 +152,8 @@ def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[st
         engine.register("new", new)
         for table in ("old", "new"):
             _check_key(engine, table, key)
-        found = engine.execute(_comparison(key, shared)).fetchone() or (0, 0, 0)
-    return RowChanges(key=tuple(key), added=found[0], removed=found[1], changed=found[2])
+        counts = engine.execute(_comparison(key, shared)).fetchone() or (0, 0, 0)
+    return RowChanges(key=tuple(key), added=counts[0], removed=counts[1], changed=counts[2])
 
 
 def _config(spill: str) -> dict[str, str | bool | int | float | list[str]]:
@@ -175,21 +177,21 @@ def _check_key(engine: duckdb.DuckDBPyConnection, table: str, key: Sequence[str]
 def _comparison(key: Sequence[str], shared: Sequence[str]) -> str:
     differs = " OR ".join(f"old.{quoted(name)} IS DISTINCT FROM new.{quoted(name)}" for name in shared)
     joined = " AND ".join(f"old.{quoted(name)} IS NOT DISTINCT FROM new.{quoted(name)}" for name in key)
-    there = "__there"
+    message = "__there"
     return (
-        f"SELECT count(*) FILTER (old.{there} IS NULL), count(*) FILTER (new.{there} IS NULL),"
-        f" count(*) FILTER (old.{there} AND new.{there} AND ({differs or 'false'}))"
-        f" FROM (SELECT *, true AS {there} FROM old) old"
-        f" FULL JOIN (SELECT *, true AS {there} FROM new) new ON {joined}"
+        f"SELECT count(*) FILTER (old.{message} IS NULL), count(*) FILTER (new.{message} IS NULL),"
+        f" count(*) FILTER (old.{message} AND new.{message} AND ({differs or 'false'}))"
+        f" FROM (SELECT *, true AS {message} FROM old) old"
+        f" FULL JOIN (SELECT *, true AS {message} FROM new) new ON {joined}"
     )
 
 
 def main() -> None:
     """Reads a question from standard input; writes the answer, or why there is none."""
     try:
-        seen = answer(decode(sys.stdin.buffer.read(), Look))
+        seen = answer(decode(sys.stdin.buffer.read(), ArtifactQuery))
     except GridmillError as error:
-        seen = Seen(error=to_body(error))
+        seen = ArtifactAnswer(error=to_body(error))
     sys.stdout.buffer.write(encode(seen))
     sys.stdout.buffer.flush()
 

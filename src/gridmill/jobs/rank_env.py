@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from gridmill.domain.gang import WORKER, Gang, Member
+from gridmill.domain.gang import WORKER, Gang, GangMember
 
 EVALUATOR = "evaluator"
 
@@ -15,7 +15,7 @@ def gang_environment(gang: Gang) -> dict[str, str]:
 
 def _torch(gang: Gang) -> dict[str, str]:
     """torchrun's. A host is what it calls a group; rank 0 serves the store at MASTER_ADDR:MASTER_PORT."""
-    me, beside = gang.me, gang.beside
+    me, local_members = gang.me, gang.local_members
     hosts = list(dict.fromkeys(member.host for member in gang.members))
     alike = _alike(gang.members, me)
     values = {
@@ -23,8 +23,8 @@ def _torch(gang: Gang) -> dict[str, str]:
         "MASTER_PORT": gang.members[0].port,
         "WORLD_SIZE": len(gang.members),
         "RANK": gang.rank,
-        "LOCAL_WORLD_SIZE": len(beside),
-        "LOCAL_RANK": beside.index(me),
+        "LOCAL_WORLD_SIZE": len(local_members),
+        "LOCAL_RANK": local_members.index(me),
         "GROUP_WORLD_SIZE": len(hosts),
         "GROUP_RANK": hosts.index(me.host),
         "ROLE_NAME": me.role,
@@ -51,7 +51,7 @@ def _jax(gang: Gang) -> dict[str, str]:
 
 def _jax_devices(gang: Gang) -> dict[str, str]:
     """Which of the GPUs that its host's ranks see are this one's."""
-    before = gang.beside[: gang.beside.index(gang.me)]
+    before = gang.local_members[: gang.local_members.index(gang.me)]
     first, count = sum(len(member.gpus) for member in before), len(gang.me.gpus)
     return {"JAX_LOCAL_DEVICE_IDS": ",".join(str(first + k) for k in range(count))} if count else {}
 
@@ -65,10 +65,10 @@ def tf_config(gang: Gang) -> str:
     return json.dumps({"cluster": cluster, "task": task})
 
 
-def _alike(members: Sequence[Member], me: Member) -> list[Member]:
+def _alike(members: Sequence[GangMember], me: GangMember) -> list[GangMember]:
     return [member for member in members if member.role == me.role]
 
 
-def _reached(member: Member) -> str:
+def _reached(member: GangMember) -> str:
     address = f"[{member.address}]" if ":" in member.address else member.address
     return f"{address}:{member.port}"

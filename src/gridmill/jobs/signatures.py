@@ -8,7 +8,7 @@ import pyarrow as pa
 from gridmill.domain.signature import Signature, differences_between
 from gridmill.errors import InputError
 from gridmill.jobs.features import is_number, is_text
-from gridmill.jobs.model_files import Card
+from gridmill.jobs.model_files import ModelCard
 
 
 def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signature | None:
@@ -31,19 +31,19 @@ def type_in_words(kind: pa.DataType) -> str:
     return "number" if is_number(kind) else "text" if is_text(kind) else str(kind)
 
 
-def model_signature(card: Card) -> Signature:
+def model_signature(card: ModelCard) -> Signature:
     """What the model predicts; of a model from before signatures were kept, as far as is known."""
-    known = card.signature or Signature(labels=card.labels)
+    signature = card.signature or Signature(labels=card.labels)
     return Signature(
         labels=card.labels,
-        source=known.source,
-        type=known.type,
+        source=signature.source,
+        type=signature.type,
         objective=card.objective.value,
         classes=_comparable(card),
     )
 
 
-def _comparable(card: Card) -> tuple[str, ...]:
+def _comparable(card: ModelCard) -> tuple[str, ...]:
     """The classes; as doubles where they are numbers, for a label may be of whole numbers in one version."""
     values = card.classified.values()
     if pa.types.is_boolean(values.type) or not is_number(values.type):

@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from gridmill.domain.artifact import Artifact
 from gridmill.errors import InputError, StorageError
-from gridmill.jobs.parquet_reader import Thrifty
+from gridmill.jobs.parquet_reader import RowGroupDataset
 from gridmill.jobs.tables import open_version
 
 BATCH_ROWS = 65_536
@@ -23,10 +23,10 @@ def read_rows(
     """The rows as one table. Raises InputError for columns and splits that are not there, StorageError."""
     table, names, which = _chosen(path, version, columns, split)
     try:
-        found: pa.Table = table.to_table(columns=names, filter=which)
+        result: pa.Table = table.to_table(columns=names, filter=which)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(version, error) from error
-    return found
+    return result
 
 
 def read_batches(
@@ -43,7 +43,7 @@ def read_batches(
 
 
 def _batches(
-    table: Thrifty, names: Sequence[str], which: ds.Expression | None, rows: int, version: Artifact
+    table: RowGroupDataset, names: Sequence[str], which: ds.Expression | None, rows: int, version: Artifact
 ) -> Iterator[pa.RecordBatch]:
     try:
         for batch in table.turns(names, which).to_reader():
@@ -55,7 +55,7 @@ def _batches(
 
 def _chosen(
     path: Path, version: Artifact, columns: Sequence[str] | None, split: str | None
-) -> tuple[Thrifty, list[str], ds.Expression | None]:
+) -> tuple[RowGroupDataset, list[str], ds.Expression | None]:
     try:
         table = open_version(path, version.output)
     except (DeltaError, OSError, pa.ArrowException) as error:
@@ -71,13 +71,13 @@ def _chosen(
     return table, names, None if split is None else _of_split(table, split, version)
 
 
-def _of_split(table: Thrifty, split: str, version: Artifact) -> ds.Expression:
+def _of_split(table: RowGroupDataset, split: str, version: Artifact) -> ds.Expression:
     if "split" not in table.schema.names:
         raise InputError(f"{version.id} has no splits", hint=f"It is a {version.kind}: leave `split` out.")
-    known = pc.unique(table.to_table(columns=["split"])["split"].cast(pa.string())).to_pylist()
-    if split not in known:
-        there = ", ".join(sorted(str(one) for one in known if one is not None))
-        raise InputError(f"{version.id} has no split {split!r}", hint=f"It has {there}.")
+    splits = pc.unique(table.to_table(columns=["split"])["split"].cast(pa.string())).to_pylist()
+    if split not in splits:
+        names = ", ".join(sorted(str(one) for one in splits if one is not None))
+        raise InputError(f"{version.id} has no split {split!r}", hint=f"It has {names}.")
     return ds.field("split").cast(pa.string()) == split
 
 

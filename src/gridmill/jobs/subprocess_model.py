@@ -16,14 +16,14 @@ import numpy as np
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.features import Floats
-from gridmill.jobs.model_files import Card, shaped
+from gridmill.jobs.model_files import ModelCard, shaped
 from gridmill.transfer.checkout import hand_tree, is_small
 
 RUNNER = Path(__file__).parent / "training" / "custom_runner.py"
 
 
 @dataclass(slots=True, kw_only=True)
-class Helper:
+class ModelProcess:
     """The process that has loaded the model: takes lines, answers on `replies`."""
 
     process: "subprocess.Popen[str]"
@@ -37,12 +37,12 @@ class Helper:
 class CodePredictor:
     """Asks a user's own `predict` function, or a pickled model: only ever made for those who trust it."""
 
-    card: Card
+    card: ModelCard
     folder: Path
     python: str = sys.executable
 
     @cached_property
-    def _helper(self) -> Helper:
+    def _helper(self) -> ModelProcess:
         scratch: TemporaryDirectory[str] = TemporaryDirectory(prefix="gridmill-model-")
         folder = _own_folder(self.folder, Path(scratch.name) / "model")
         reading, writing = os.pipe()
@@ -60,7 +60,7 @@ class CodePredictor:
             )
         finally:
             os.close(writing)
-        helper = Helper(process=process, replies=os.fdopen(reading), scratch=scratch)
+        helper = ModelProcess(process=process, replies=os.fdopen(reading), scratch=scratch)
         if not helper.replies.readline():
             ended = self._ended(helper)
             helper.replies.close()
@@ -74,7 +74,7 @@ class CodePredictor:
 
     def close(self) -> None:
         """End the process and delete its files. It is started again where the model is asked again."""
-        helper: Helper | None = self.__dict__.pop("_helper", None)
+        helper: ModelProcess | None = self.__dict__.pop("_helper", None)
         if helper is not None and helper.owner == os.getpid():
             assert helper.process.stdin is not None
             with suppress(BrokenPipeError):
@@ -107,7 +107,7 @@ class CodePredictor:
             raise DataError(f"{self.card.predict} gave {answers} answers for {len(inputs)} rows")
         return shaped(found, self.card)
 
-    def _ended(self, helper: Helper) -> JobError:
+    def _ended(self, helper: ModelProcess) -> JobError:
         code = helper.process.wait()
         return JobError(
             f"the code that predicts for {self.card.predict!r} ended with exit code {code}",
@@ -124,7 +124,9 @@ def _own_folder(model: Path, own: Path) -> Path:
     return model
 
 
-def check_trust(card: Card, name: str, trust: bool, place: str, how: str = "write `trust: true`") -> None:
+def check_trust(
+    card: ModelCard, name: str, trust: bool, place: str, how: str = "write `trust: true`"
+) -> None:
     """Raise InputError where a model can only be used by running its code and nobody allowed that; `how` says
     what allows it."""
     if card.predict and not trust:

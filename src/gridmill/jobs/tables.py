@@ -16,7 +16,7 @@ from gridmill.domain.artifact import ArtifactKind, Column, Output
 from gridmill.domain.sink import Outage
 from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.parquet_reader import Thrifty, thrifty
+from gridmill.jobs.parquet_reader import RowGroupDataset, thrifty
 
 
 def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:
@@ -47,7 +47,9 @@ def excluded_rows(context: JobContext, names: Sequence[str]) -> dict[str, int]:
 
 
 def _excluded(table: ds.Dataset) -> int:
-    everything: int = table.unfiltered.count_rows() if isinstance(table, Thrifty) else table.count_rows()
+    everything: int = (
+        table.unfiltered.count_rows() if isinstance(table, RowGroupDataset) else table.count_rows()
+    )
     return everything - int(table.count_rows())
 
 

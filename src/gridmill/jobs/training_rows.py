@@ -22,7 +22,7 @@ from gridmill.domain.training import ModelKind
 from gridmill.errors import StorageError
 from gridmill.jobs.dataset_reader import Partitions, fetch_piece
 from gridmill.jobs.features import Integers, is_number
-from gridmill.jobs.model_files import Card, LearnedBy, load_card, member_folder
+from gridmill.jobs.model_files import ModelCard, TrainingRowKeys, load_card, member_folder
 
 FILE = "learned.safetensors"
 KEPT = 4_000_000
@@ -39,7 +39,7 @@ _FRACTION = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RowUse:
     """For each of some rows whether the model has learned from it (`train`), or has used it to end learning,
     to choose settings or weights (`validation`). `known` is false where that cannot be told."""
 
@@ -50,10 +50,10 @@ class Seen:
 
 def row_hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
     """64 bits of these columns' values for each row; equal numbers are equal, whatever their type."""
-    found: Hashes = np.zeros(table.num_rows, np.uint64)
+    hashes: Hashes = np.zeros(table.num_rows, np.uint64)
     for name in columns:
-        found = _mixed(found * _FRACTION + _column_bits(table[name]))
-    return found
+        hashes = _mixed(hashes * _FRACTION + _column_bits(table[name]))
+    return hashes
 
 
 def _mixed(bits: Hashes) -> Hashes:
@@ -69,15 +69,15 @@ def _column_bits(column: pa.ChunkedArray) -> Hashes:
         return np.full(len(column), _MISSING)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         bits = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
-        found = pc.fill_null(bits, 0).to_numpy().view(np.uint64)
+        bits_of_column = pc.fill_null(bits, 0).to_numpy().view(np.uint64)
     elif pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        found = pc.fill_null(column.cast(pa.int64(), safe=False), 0).to_numpy().view(np.uint64)
+        bits_of_column = pc.fill_null(column.cast(pa.int64(), safe=False), 0).to_numpy().view(np.uint64)
     elif is_number(kind) and not pa.types.is_decimal(kind):
-        found = _float_bits(pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy())
+        bits_of_column = _float_bits(pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy())
     else:
         return _text_bits(column)
     missing = np.asarray(pc.is_null(column).to_numpy(), bool)
-    return np.asarray(np.where(missing, _MISSING, found), np.uint64)
+    return np.asarray(np.where(missing, _MISSING, bits_of_column), np.uint64)
 
 
 def _float_bits(values: npt.NDArray[np.float64]) -> Hashes:
@@ -109,12 +109,12 @@ def _value_bits(values: pa.Array) -> Hashes:
     values = values.cast(pa.large_binary())
     missing = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False), bool)
     lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
-    found = _short_bits(values, lengths, missing | (lengths > SHORT))
+    result = _short_bits(values, lengths, missing | (lengths > SHORT))
     for place in np.flatnonzero(lengths > SHORT):
         digest = hashlib.blake2b(values[int(place)].as_py(), digest_size=8).digest()
-        found[place] = int.from_bytes(digest, "little")
-    found[missing] = _MISSING
-    return found
+        result[place] = int.from_bytes(digest, "little")
+    result[missing] = _MISSING
+    return result
 
 
 def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
@@ -123,22 +123,22 @@ def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
     offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values)]
     data = values.buffers()[2]
     content = np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8)
-    found = lengths.astype(np.uint64)
+    result = lengths.astype(np.uint64)
     rows = np.arange(len(values))
     for begin in range(0, int(lengths.max(initial=0)), 8):
         rows = rows[lengths[rows] > begin]  # the hash does not depend on how long the others are
         block = np.zeros((len(rows), 8), np.uint8)
         for at in range(8):
-            there = lengths[rows] > begin + at
-            block[there, at] = content[offsets[rows[there]] + begin + at]
-        found[rows] = _mixed(found[rows] * _FRACTION + block.view("<u8")[:, 0])
-    return found
+            has_byte = lengths[rows] > begin + at
+            block[has_byte, at] = content[offsets[rows[has_byte]] + begin + at]
+        result[rows] = _mixed(result[rows] * _FRACTION + block.view("<u8")[:, 0])
+    return result
 
 
 def dataset_hashes(parts: Partitions, columns: Sequence[str], rows: Integers | None = None) -> Hashes:
     """The hashes of these rows of a dataset (ascending; None: all), read by row group."""
-    found = [row_hashes(table, columns) for table in _tables(parts, columns, rows)]
-    return np.concatenate(found) if found else np.zeros(0, np.uint64)
+    hashes = [row_hashes(table, columns) for table in _tables(parts, columns, rows)]
+    return np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
 
 
 def _tables(parts: Partitions, columns: Sequence[str], rows: Integers | None) -> Iterator[pa.Table]:
@@ -158,7 +158,7 @@ def note_learned(
     train: Integers,
     validation: Integers,
     most: int = KEPT,
-) -> LearnedBy:
+) -> TrainingRowKeys:
     """Write the hashes of these rows (the `most` smallest) into a model's folder; returns the card's part."""
     both = [distinct(hashes[rows]) for rows in (train, validation)]
     below = _ALL
@@ -167,47 +167,47 @@ def note_learned(
         both = [one[one <= below] for one in both]
     tensors = {"below": np.array([below], np.uint64), "train": both[0], "validation": both[1]}
     (folder / FILE).write_bytes(save(tensors))
-    return LearnedBy(columns=tuple(columns), train=len(both[0]), validation=len(both[1]))
+    return TrainingRowKeys(columns=tuple(columns), train=len(both[0]), validation=len(both[1]))
 
 
 def distinct(hashes: Hashes) -> Hashes:
     """Each once, in order: quicker than NumPy's `unique`, which fills a hash table first."""
     ordered = np.sort(hashes)
-    found: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
-    return found
+    result: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
+    return result
 
 
-def seen_rows(folder: Path, card: Card, dataset: Artifact, parts: Partitions, rows: Integers) -> Seen:
+def seen_rows(folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, rows: Integers) -> RowUse:
     """Which of these rows of the dataset (ascending) the model in `folder` has learned from; of an ensemble
     any of its members. Raises StorageError."""
-    found = _own(folder, card, dataset, parts, rows)
+    result = _own(folder, card, dataset, parts, rows)
     for number, member in enumerate(_members(folder, card)):
         other = seen_rows(member_folder(folder, number), member, dataset, parts, rows)
-        found = Seen(
-            train=found.train | other.train,
-            validation=found.validation | other.validation,
-            known=found.known & other.known,
+        result = RowUse(
+            train=result.train | other.train,
+            validation=result.validation | other.validation,
+            known=result.known & other.known,
         )
-    return found
+    return result
 
 
-def _members(folder: Path, card: Card) -> Iterator[Card]:
+def _members(folder: Path, card: ModelCard) -> Iterator[ModelCard]:
     for number in range(len(card.weights)):
         yield load_card(member_folder(folder, number))
 
 
-def _own(folder: Path, card: Card, dataset: Artifact, parts: Partitions, rows: Integers) -> Seen:
+def _own(folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, rows: Integers) -> RowUse:
     none, every = np.zeros(len(rows), bool), np.ones(len(rows), bool)
     same = bool(card.content) and card.content == dataset.fingerprint
     if same and card.kind != ModelKind.ENSEMBLE and "split" in parts.schema.names:
         split = parts.read(["split"])["split"].cast(pa.string()).take(pa.array(rows))
         train, validation = (_equal(split, name) for name in ("train", "validation"))
-        return Seen(train=train, validation=validation, known=every)
-    if card.learned is None or not _told_apart(card, dataset, parts):
-        return Seen(train=none, validation=none, known=none)
+        return RowUse(train=train, validation=validation, known=every)
+    if card.learned is None or not _keys_identify_rows(card, dataset, parts):
+        return RowUse(train=none, validation=none, known=none)
     kept = _load(folder)
     mine = dataset_hashes(parts, card.learned.columns, rows)
-    return Seen(
+    return RowUse(
         train=_among(mine, kept["train"]),
         validation=_among(mine, kept["validation"]),
         known=mine <= kept["below"][0],
@@ -218,27 +218,27 @@ def _equal(split: pa.ChunkedArray, name: str) -> Mask:
     return np.asarray(pc.fill_null(pc.equal(split, name), False).to_numpy(), bool)
 
 
-def _told_apart(card: Card, dataset: Artifact, parts: Partitions) -> bool:
+def _keys_identify_rows(card: ModelCard, dataset: Artifact, parts: Partitions) -> bool:
     """Whether equal keys mean the same row: in the same dataset, or where the keys have a time. (Numbers
     from 1 on without a time are the rows of any table.)"""
     assert card.learned is not None
-    there = set(card.learned.columns) <= set(parts.schema.names)
-    return there and (card.dataset.partition("@")[0] == dataset.name or card.time in card.learned.columns)
+    has_keys = set(card.learned.columns) <= set(parts.schema.names)
+    return has_keys and (card.dataset.partition("@")[0] == dataset.name or card.time in card.learned.columns)
 
 
 def _load(folder: Path) -> Mapping[str, Hashes]:
     try:
-        found: Mapping[str, Hashes] = load((folder / FILE).read_bytes())
+        hashes: Mapping[str, Hashes] = load((folder / FILE).read_bytes())
     except (OSError, SafetensorError) as error:
         raise StorageError(
             f"the hashes of the rows that the model has learned from cannot be read: {error}",
             place=str(folder / FILE),
         ) from error
-    return found
+    return hashes
 
 
-def _among(mine: Hashes, known: Hashes) -> Mask:
-    if len(known) == 0:
+def _among(mine: Hashes, hashes: Hashes) -> Mask:
+    if len(hashes) == 0:
         return np.zeros(len(mine), bool)
-    place = np.searchsorted(known, mine).clip(max=len(known) - 1)
-    return np.asarray(known[place] == mine, bool)
+    place = np.searchsorted(hashes, mine).clip(max=len(hashes) - 1)
+    return np.asarray(hashes[place] == mine, bool)

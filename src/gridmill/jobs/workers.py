@@ -25,7 +25,7 @@ _CRASHED = 70
 
 
 @dataclass(slots=True)
-class Child:
+class WorkerProcess:
     """A process with a pipe to it (`orders`) and one from it (`reports`); `text` is the begin of a line."""
 
     pid: int
@@ -33,12 +33,12 @@ class Child:
     reports: int
     text: bytes = b""
 
-    def tell(self, line: str) -> None:
-        """Send a line. A child that is gone is found out when its reports end."""
+    def send(self, line: str) -> None:
+        """Send a line. The end of a child is noticed when its reports end."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self.orders, line.encode() + b"\n")
 
-    def hear(self) -> list[dict[str, Any]] | None:
+    def receive(self) -> list[dict[str, Any]] | None:
         """Reports that have come, each once (waits for the first); None when the child has ended."""
         data = os.read(self.reports, 65536)
         if not data:
@@ -65,7 +65,7 @@ Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
 """The function of a child: gets `next_order()` ("" at the end) and `report(...)`."""
 
 
-def start_child(talk: Talk, others: Sequence[Child] = ()) -> Child:
+def start_child(talk: Talk, others: Sequence[WorkerProcess] = ()) -> WorkerProcess:
     """Fork a child that runs `talk` and ends. A GridmillError of it is reported as {"error": body}.
 
     It closes the pipes of `others`, so that a child's end is seen as the end of its reports, and it is
@@ -81,7 +81,7 @@ def start_child(talk: Talk, others: Sequence[Child] = ()) -> Child:
         _be_child(talk, parent, orders[0], reports[1], [orders[1], reports[0], *inherited])
     os.close(orders[0])
     os.close(reports[1])
-    return Child(pid=pid, orders=orders[1], reports=reports[0])
+    return WorkerProcess(pid=pid, orders=orders[1], reports=reports[0])
 
 
 def _be_child(talk: Talk, parent: int, orders: int, reports: int, unused: Sequence[int]) -> None:
@@ -128,21 +128,21 @@ class Crew:
     """The children that live, by their pids. They are waited for at once."""
 
     def __init__(self) -> None:
-        self.children: dict[int, Child] = {}
+        self.children: dict[int, WorkerProcess] = {}
         self._selector = selectors.DefaultSelector()
 
-    def start(self, talk: Talk) -> Child:
+    def start(self, talk: Talk) -> WorkerProcess:
         """One more that runs `talk`."""
         child = start_child(talk, tuple(self.children.values()))
         self.children[child.pid] = child
         self._selector.register(child.reports, selectors.EVENT_READ, child)
         return child
 
-    def heard(self) -> list[Child]:
+    def heard(self) -> list[WorkerProcess]:
         """Children that have reported or ended; waits for the first."""
         return [key.data for key, _ in self._selector.select()]
 
-    def remove(self, child: Child) -> str:
+    def remove(self, child: WorkerProcess) -> str:
         """End a child, and say how it ended."""
         self._selector.unregister(child.reports)
         del self.children[child.pid]
@@ -179,7 +179,7 @@ def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -
 
     child, reports = start_child(talk), []
     try:
-        while (some := child.hear()) is not None:
+        while (some := child.receive()) is not None:
             reports += some
     finally:
         how = child.end()
@@ -198,7 +198,7 @@ _DELAY_FIELD = 39
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class CpuTotals:
     """Sums over processes. None: this system does not count it."""
 
     cpu_seconds: float = 0.0
@@ -207,19 +207,19 @@ class Spent:
     read_bytes: int | None = None
     written_bytes: int | None = None
 
-    def since(self, before: "Spent") -> "Spent":
+    def since(self, before: "CpuTotals") -> "CpuTotals":
         """What came on top of `before`."""
         return _each(self, before, -1)
 
-    def plus(self, other: "Spent") -> "Spent":
+    def plus(self, other: "CpuTotals") -> "CpuTotals":
         """Both together; what one of them does not know is not known."""
         return _each(self, other, 1)
 
 
-NOTHING = Spent(delay_seconds=0.0, disk_seconds=0.0, read_bytes=0, written_bytes=0)
+NOTHING = CpuTotals(delay_seconds=0.0, disk_seconds=0.0, read_bytes=0, written_bytes=0)
 
 
-def _each(one: Spent, other: Spent, sign: int) -> Spent:
+def _each(one: CpuTotals, other: CpuTotals, sign: int) -> CpuTotals:
     def total(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else a + sign * b
 
@@ -227,7 +227,7 @@ def _each(one: Spent, other: Spent, sign: int) -> Spent:
         None if a is None or b is None else a + sign * b
         for a, b in ((one.read_bytes, other.read_bytes), (one.written_bytes, other.written_bytes))
     )
-    return Spent(
+    return CpuTotals(
         cpu_seconds=one.cpu_seconds + sign * other.cpu_seconds,
         delay_seconds=total(one.delay_seconds, other.delay_seconds),
         disk_seconds=total(one.disk_seconds, other.disk_seconds),
@@ -236,10 +236,10 @@ def _each(one: Spent, other: Spent, sign: int) -> Spent:
     )
 
 
-def spent_so_far(helpers: Iterable[int] = ()) -> Spent:
+def spent_so_far(helpers: Iterable[int] = ()) -> CpuTotals:
     """By this process and by those `helpers` (pids). One that has ended counts for nothing."""
     own = _spent("self")
-    found = Spent(
+    cpu_totals = CpuTotals(
         cpu_seconds=time.process_time(),
         delay_seconds=own.delay_seconds,
         disk_seconds=own.disk_seconds,
@@ -247,18 +247,18 @@ def spent_so_far(helpers: Iterable[int] = ()) -> Spent:
         written_bytes=own.written_bytes,
     )
     for pid in helpers:
-        found = found.plus(_spent(str(pid)))
-    return found
+        cpu_totals = cpu_totals.plus(_spent(str(pid)))
+    return cpu_totals
 
 
-def _spent(pid: str) -> Spent:
+def _spent(pid: str) -> CpuTotals:
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     moved = dict(line.split(": ") for line in _text(f"/proc/{pid}/io").splitlines())
-    known = len(fields) > _DELAY_FIELD
-    return Spent(
-        cpu_seconds=(int(fields[11]) + int(fields[12])) * _TICK if known else 0.0,
+    has_delay = len(fields) > _DELAY_FIELD
+    return CpuTotals(
+        cpu_seconds=(int(fields[11]) + int(fields[12])) * _TICK if has_delay else 0.0,
         delay_seconds=_delay(pid),
-        disk_seconds=int(fields[_DELAY_FIELD]) * _TICK if known and _counts_disk() else None,
+        disk_seconds=int(fields[_DELAY_FIELD]) * _TICK if has_delay and _counts_disk() else None,
         read_bytes=int(moved["read_bytes"]) if "read_bytes" in moved else None,
         written_bytes=int(moved["write_bytes"]) if "write_bytes" in moved else None,
     )

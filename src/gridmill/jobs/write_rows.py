@@ -53,7 +53,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_nested(kind):
         values = column.to_pylist()
-        return pa.array([None if one is None else _json(one) for one in values], pa.string())
+        return pa.array([None if value is None else _json(value) for value in values], pa.string())
     if pa.types.is_timestamp(kind):
         form = "%Y-%m-%dT%H:%M:%SZ" if kind.tz else "%Y-%m-%dT%H:%M:%S"
         return pc.replace_substring_regex(pc.strftime(column, format=form), r"\.0+(Z?)$", r"\1")
@@ -71,10 +71,10 @@ def write_jsonl(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
 
 
 def _refuse_bytes(schema: pa.Schema, form: str) -> None:
-    found = [item.name for item in schema if _holds_bytes(item.type)]
-    if found:
+    names = [item.name for item in schema if _holds_bytes(item.type)]
+    if names:
         raise InputError(
-            f"{form} cannot hold the bytes of column {', '.join(map(repr, found))}",
+            f"{form} cannot hold the bytes of column {', '.join(map(repr, names))}",
             hint="Write .parquet, or name the other columns with --columns.",
         )
 

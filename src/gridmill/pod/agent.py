@@ -31,20 +31,20 @@ from gridmill.domain.pod_protocol import (
 from gridmill.domain.states import AttemptState
 from gridmill.plugins import find
 from gridmill.pod import launch
-from gridmill.pod.attempt import Exit
-from gridmill.pod.cleanup import Janitor, sweep_attempts
+from gridmill.pod.attempt import ProcessExit
+from gridmill.pod.cleanup import CleanupProcess, sweep_attempts
 from gridmill.pod.empty_folders import EmptyFolders
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.journal import Journal
-from gridmill.pod.kill import Leftovers, kill_group_before_reaping
+from gridmill.pod.kill import OrphanKiller, kill_group_before_reaping
 from gridmill.pod.launch import BLOCK_BYTES
-from gridmill.pod.limits import Limits, make_limits
+from gridmill.pod.limits import PodLimits, make_limits
 from gridmill.pod.network import own_address
-from gridmill.pod.prefork import Spares
+from gridmill.pod.prefork import PreforkPool
 from gridmill.pod.small_spares import SmallSpares, can_fork_small
-from gridmill.pod.start import Starter, become_command
+from gridmill.pod.start import ProcessStarter, become_command
 from gridmill.pod.supervisor import Supervisor
-from gridmill.pod.zygote_client import Nursery
+from gridmill.pod.zygote_client import ZygoteClient
 from gridmill.ports.link import PodLink
 from gridmill.settings import Settings
 from gridmill.version import __version__
@@ -55,8 +55,9 @@ _POLL_SECONDS = 0.25
 _LISTEN_SECONDS = 2.0  # a link keeps itself alive when it is asked what came
 
 
-class Courier:
-    """`welcomed` is true from Welcome to the link's end; `lonely_since` says since when it is not."""
+class ControlLink:
+    """The pod's link to the control node. `welcomed` is true from Welcome to the link's end;
+    `disconnected_since` says since when it is not."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Courier:
         now: float,
     ) -> None:
         self.welcomed = False
-        self.lonely_since = now
+        self.disconnected_since = now
         self._link, self._order, self._journal = link, order, journal
         self._selector, self._attempts = selector, attempts
         self._open = False
@@ -147,7 +148,7 @@ class Courier:
             self._watched = None
         self._link.close()
         if self.welcomed:
-            self.lonely_since = now
+            self.disconnected_since = now
         self._open = self.welcomed = False
         self._next_try = now + self._back_off
         self._back_off = min(self._back_off * 2, LONGEST_BACK_OFF_SECONDS)
@@ -165,9 +166,9 @@ class Courier:
             self._sent = events[-1].number
             if not self._link.send([Events(events=events)]):
                 self._lost(now)
-        self._mind_writing()
+        self._watch_writable()
 
-    def _mind_writing(self) -> None:
+    def _watch_writable(self) -> None:
         """Wake when the link takes more, while it has something to take."""
         if self._watched is None:
             return
@@ -215,48 +216,50 @@ class Agent:
         self._order, self._folder, self._settings = order, folder, settings
         self._selector = selectors.DefaultSelector()
         self._journal = Journal(folder.path / "journal")
-        self._limits: Limits = make_limits(folder.path, order.capacity, cgroups=settings.cgroups)
-        self._empties = EmptyFolders(folder.emptied)
-        self._janitor = Janitor(folder.trash, self._empties)
-        self._nursery = self._make_nursery()
-        self._spares = self._make_spares()
+        self._limits: PodLimits = make_limits(folder.path, order.capacity, cgroups=settings.cgroups)
+        self._empty_folders = EmptyFolders(folder.emptied)
+        self._cleanup = CleanupProcess(folder.trash, self._empty_folders)
+        self._zygote_client = self._make_zygote_client()
+        self._prefork_pool = self._make_spares()
         self._small = self._make_small()
         self._starter = self._make_starter()
         self._supervisor = self._make_supervisor()
-        if self._nursery is not None:
-            self._nursery.bring_up(self._supervisor, now)
-        self._courier = self._make_courier(now)
+        if self._zygote_client is not None:
+            self._zygote_client.bring_up(self._supervisor, now)
+        self._control_link = self._make_control_link(now)
         self._ending: str | None = None
         self._end_by = float("inf")
         self._signalled = False
         self._child_ended = True
         self._wake_up()
 
-    def _make_nursery(self) -> Nursery | None:
+    def _make_zygote_client(self) -> ZygoteClient | None:
         """None for commands, with GPUs, on macOS (whose libraries do not survive a fork), or on request."""
         order = self._order
         unwanted = order.type == JobKind.COMMAND or order.capacity.gpus or not self._settings.zygote
         if unwanted or sys.platform != "linux":
             return None
         environment = {**os.environ, "GRIDMILL_POD": str(self._folder.path)}
-        return Nursery(order.type, cpus=order.capacity.cpus, environment=environment, selector=self._selector)
+        return ZygoteClient(
+            order.type, cpus=order.capacity.cpus, environment=environment, selector=self._selector
+        )
 
-    def _make_spares(self) -> Spares | None:
+    def _make_spares(self) -> PreforkPool | None:
         """For commands, but not on macOS, where a fork should execute at once."""
         if self._order.type != JobKind.COMMAND or sys.platform != "linux":
             return None
-        return Spares(self._limits, lambda launch: become_command(launch, self._folder.home))
+        return PreforkPool(self._limits, lambda launch: become_command(launch, self._folder.home))
 
     def _make_small(self) -> SmallSpares | None:
         """The same for simple commands."""
-        return SmallSpares(self._limits) if self._spares is not None and can_fork_small() else None
+        return SmallSpares(self._limits) if self._prefork_pool is not None and can_fork_small() else None
 
-    def _make_starter(self) -> Starter:
-        return Starter(
+    def _make_starter(self) -> ProcessStarter:
+        return ProcessStarter(
             folder=self._folder,
             base=dict(os.environ),
-            nursery=self._nursery,
-            spares=self._spares,
+            nursery=self._zygote_client,
+            spares=self._prefork_pool,
             small=self._small,
             grace_seconds=self._settings.grace_seconds,
         )
@@ -268,14 +271,14 @@ class Agent:
             selector=self._selector,
             limits=self._limits,
             starter=self._starter,
-            leftovers=Leftovers(self._is_ours, self._is_alone),
-            janitor=self._janitor,
-            empties=self._empties,
+            leftovers=OrphanKiller(self._is_ours, self._is_alone),
+            janitor=self._cleanup,
+            empties=self._empty_folders,
         )
 
-    def _make_courier(self, now: float) -> Courier:
+    def _make_control_link(self, now: float) -> ControlLink:
         scheme, _, address = self._order.link.partition(":")
-        return Courier(
+        return ControlLink(
             link=find("links", scheme)(address),
             order=self._order,
             journal=self._journal,
@@ -287,15 +290,15 @@ class Agent:
     def _is_ours(self, pid: int) -> bool:
         if self._small is not None and self._small.is_one(pid):
             return True
-        return self._supervisor.is_leader(pid) or pid in (self._zygote, self._janitor.pid, self._spare)
+        return self._supervisor.is_leader(pid) or pid in (self._zygote, self._cleanup.pid, self._spare)
 
     @property
     def _zygote(self) -> int:
-        return self._nursery.pid if self._nursery is not None else 0
+        return self._zygote_client.pid if self._zygote_client is not None else 0
 
     @property
     def _spare(self) -> int:
-        return self._spares.pid if self._spares is not None else 0
+        return self._prefork_pool.pid if self._prefork_pool is not None else 0
 
     def _is_alone(self) -> bool:
         return len([state for state in self._supervisor.attempts().values() if state == "running"]) == 1
@@ -307,7 +310,7 @@ class Agent:
         for end in (self._bell, ring):
             end.setblocking(False)
         signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
-        self._selector.register(self._bell, selectors.EVENT_READ, self._answer_bell)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._drain_wakeup)
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_term)
@@ -319,7 +322,7 @@ class Agent:
     def _on_child(self, number: int, frame: FrameType | None) -> None:
         self._child_ended = True
 
-    def _answer_bell(self) -> None:
+    def _drain_wakeup(self) -> None:
         try:
             self._bell.recv(4096)
         except BlockingIOError:
@@ -349,68 +352,68 @@ class Agent:
         if self._child_ended:
             self._child_ended = False
             self._reap()
-        messages = self._courier.turn(now)
+        messages = self._control_link.turn(now)
         self._starter.expect([message.order for message in messages if isinstance(message, Start)])
         for message in messages:
-            self._obey(message)
-        if self._nursery is not None:
-            self._nursery.tick(now)
+            self._handle_message(message)
+        if self._zygote_client is not None:
+            self._zygote_client.tick(now)
         self._supervisor.tick(now)
         self._journal.flush()
-        self._courier.deliver(now)
+        self._control_link.deliver(now)
         self._catch_up()
         return self._has_ended(now)
 
     def _catch_up(self) -> None:
         """What nobody waits for: tidying up, and a process for the next command."""
         self._supervisor.tidy()
-        if self._spares is not None and self._spares.wanted and self._ending is None:
-            self._spares.refill()
+        if self._prefork_pool is not None and self._prefork_pool.wanted and self._ending is None:
+            self._prefork_pool.refill()
         if self._small is not None and self._ending is None:
             self._small.refill()
 
     def _patience(self) -> float:
         if self._child_ended or self._signalled:
             return 0.0
-        due = min(self._supervisor.due(), self._courier.due())
-        if self._nursery is not None:
-            due = min(due, self._nursery.due())
+        due = min(self._supervisor.due(), self._control_link.due())
+        if self._zygote_client is not None:
+            due = min(due, self._zygote_client.due())
         return min(max(0.0, due - time.monotonic()), _LONGEST_WAIT_SECONDS)
 
     def _reap(self) -> None:
         """Every child that has ended: attempts' processes, zygotes, adopted orphans."""
         while True:
             try:
-                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if found is None:
+            if ended is None:
                 return
-            if self._supervisor.is_leader(found.si_pid):
-                kill_group_before_reaping(found.si_pid)
-            _, status, usage = os.wait4(found.si_pid, 0)
-            end = Exit(
+            if self._supervisor.is_leader(ended.si_pid):
+                kill_group_before_reaping(ended.si_pid)
+            _, status, usage = os.wait4(ended.si_pid, 0)
+            end = ProcessExit(
                 status=status,
                 cpu_seconds=usage.ru_utime + usage.ru_stime,
                 system_seconds=usage.ru_stime,
                 read_bytes=usage.ru_inblock * BLOCK_BYTES,
                 written_bytes=usage.ru_oublock * BLOCK_BYTES,
             )
-            self._reaped(found.si_pid, end)
+            self._reaped(ended.si_pid, end)
 
-    def _reaped(self, pid: int, end: Exit) -> None:
-        if pid == self._janitor.pid:
-            self._janitor.ended()
-        elif self._spares is not None and pid == self._spare:
-            self._spares.died()
+    def _reaped(self, pid: int, end: ProcessExit) -> None:
+        if pid == self._cleanup.pid:
+            self._cleanup.ended()
+        elif self._prefork_pool is not None and pid == self._spare:
+            self._prefork_pool.died()
         elif self._small is not None and pid == self._small.pid:
             self._small.died()
-        elif self._nursery is not None and pid == self._zygote:
-            self._nursery.zygote_died(end.status or 0, time.monotonic())
+        elif self._zygote_client is not None and pid == self._zygote:
+            self._zygote_client.zygote_died(end.status or 0, time.monotonic())
         else:
             self._supervisor.reaped(pid, end)
 
-    def _obey(self, message: ToPod) -> None:
+    def _handle_message(self, message: ToPod) -> None:
         match message:
             case Start(order=order, environment=environment) if self._ending is None:
                 self._supervisor.start(order, environment)
@@ -426,7 +429,7 @@ class Agent:
     def _end(self, reason: str) -> None:
         """Stop everything; `_has_ended` says when all is gone."""
         if self._ending is None:
-            _LOG.info("pod_ends reason=%r", reason)
+            _LOG.info("pod_ending reason=%r", reason)
             self._ending = reason
             stop = self._supervisor.cut_short if self._signalled else self._supervisor.stop_all
             stop("its pod was ended", min(self._settings.grace_seconds, 2.0))
@@ -441,35 +444,35 @@ class Agent:
         if self._ending is None:
             self._end_when_unused(now)
             return False
-        return self._has_said_farewell(now)
+        return self._has_flushed(now)
 
     def _is_given_up(self, now: float) -> bool:
-        lonely = 0.0 if self._courier.welcomed else now - self._courier.lonely_since
+        lonely = 0.0 if self._control_link.welcomed else now - self._control_link.disconnected_since
         return is_given_up(lonely=lonely, lease_seconds=self._order.lease_seconds)
 
     def _end_when_unused(self, now: float) -> None:
-        if not self._courier.welcomed and should_end(
+        if not self._control_link.welcomed and should_end(
             idle=now - self._supervisor.last_end,
-            lonely=now - self._courier.lonely_since,
+            lonely=now - self._control_link.disconnected_since,
             keep_seconds=self._order.keep_seconds,
             orphan_seconds=self._order.orphan_seconds,
             all_acknowledged=self._journal.acknowledged == self._journal.last,
         ):
             self._end("nobody has used it for a while")
 
-    def _has_said_farewell(self, now: float) -> bool:
+    def _has_flushed(self, now: float) -> bool:
         """A moment for the last events to be taken, if there is somebody to take them."""
         self._end_by = min(self._end_by, now + _FAREWELL_SECONDS)
         taken = self._journal.acknowledged == self._journal.last
-        return taken or not self._courier.welcomed or now >= self._end_by
+        return taken or not self._control_link.welcomed or now >= self._end_by
 
     def _close(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends: told to, it would seem to have failed
-        self._courier.close()
-        if self._nursery is not None:
-            self._nursery.close()
-        if self._spares is not None:
-            self._spares.close()
+        self._control_link.close()
+        if self._zygote_client is not None:
+            self._zygote_client.close()
+        if self._prefork_pool is not None:
+            self._prefork_pool.close()
         if self._small is not None:
             self._small.close()
         self._supervisor.close()

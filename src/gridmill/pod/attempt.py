@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 from gridmill.domain.amounts import KIB
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
-from gridmill.domain.pod_protocol import EventType, Order
+from gridmill.domain.pod_protocol import AttemptOrder, EventType
 from gridmill.pod.cgroups import AttemptGroup
-from gridmill.pod.limits import Meter
-from gridmill.pod.outcome import was_told_to_end
-from gridmill.pod.outputs import Collection
-from gridmill.pod.prefork import Spare
+from gridmill.pod.limits import AttemptMeter
+from gridmill.pod.outcome import was_terminated
+from gridmill.pod.outputs import OutputCollection
+from gridmill.pod.prefork import PreforkedProcess
 from gridmill.pod.small_spares import SmallSpare
 
 FLUSH_SECONDS = 0.02
@@ -167,7 +167,7 @@ Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
 """Receives an event of the attempt."""
 
 
-class Stage(Enum):
+class AttemptStage(Enum):
     """What the pod waits for."""
 
     QUEUED = "queued"  # its process is to be forked by a zygote that is not ready
@@ -176,7 +176,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class ProcessExit:
     """How its process ended: wait()'s status (None: cannot be told), and what wait() told of it and of the
     children that it waited for: CPU seconds, those of them in the kernel, bytes from and to disks."""
 
@@ -192,16 +192,16 @@ class Exit:
 class Attempt:
     """The pod's ends of the pipes are in `outputs` until they reach their end."""
 
-    order: Order
+    order: AttemptOrder
     folder: Path
     group: AttemptGroup | None
-    meter: Meter
-    reader: "Reader"
+    meter: AttemptMeter
+    reader: "OutputReader"
     began: float
     deadline: float | None
-    stage: Stage = Stage.QUEUED
+    stage: AttemptStage = AttemptStage.QUEUED
     pid: int = 0
-    exit: Exit | None = None
+    exit: ProcessExit | None = None
     stop_reason: str | None = None
     grace_seconds: float = 0.0
     timed_out: bool = False
@@ -212,10 +212,10 @@ class Attempt:
     signalled: bool = field(default=False)
     ended: float = 0.0
     cut: bool = False
-    deserted: bool = False
-    spare: Spare | SmallSpare | None = None
+    released: bool = False
+    preforked: PreforkedProcess | SmallSpare | None = None
     environment: Mapping[str, str] | None = None
-    collection: Collection | None = None
+    collection: OutputCollection | None = None
 
     def begin(self, now: float) -> None:
         """Its process exists: time and timeout count from here, not from the wait for a warm process."""
@@ -232,28 +232,31 @@ class Attempt:
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines for its log about the files that it left."""
-        found = self.collection.found() if self.collection is not None else None
-        if found is None:
+        collected = self.collection.collected() if self.collection is not None else None
+        if collected is None:
             return ()
-        if self.order.part is not None and found.files:
-            said = "a command that runs once on each node keeps no files"
-            return (*found.notes, f"the {found.files} files in GRIDMILL_OUTPUT are not kept: {said}\n")
-        return found.notes
+        if self.order.part is not None and collected.files:
+            message = "a command that runs once on each node keeps no files"
+            return (
+                *collected.notes,
+                f"the {collected.files} files in GRIDMILL_OUTPUT are not kept: {message}\n",
+            )
+        return collected.notes
 
     def may_be_cut(self, now: float) -> bool:
         """Whether somebody else told it to end: it waits a moment for news that the pod is to end too."""
-        told = self.exit is not None and was_told_to_end(self.exit.status)
-        return told and not self.cut and self.kill_at is None and now < self.ended + NEWS_SECONDS
+        terminated = self.exit is not None and was_terminated(self.exit.status)
+        return terminated and not self.cut and self.kill_at is None and now < self.ended + NEWS_SECONDS
 
     def due(self) -> float:
         """When it wants attention next (monotonic seconds)."""
-        if self.stage == Stage.ENDING:
+        if self.stage == AttemptStage.ENDING:
             return self.look_again
         times = (self.deadline, self.kill_at, self.meter.due if self.pid else None, self.reader.due)
         return min((time for time in times if time is not None), default=float("inf"))
 
 
-class Reader:
+class OutputReader:
     """The pod's ends of a job's pipes. What comes through becomes events."""
 
     def __init__(self, descriptors: Mapping[str, int], emit: Emit) -> None:

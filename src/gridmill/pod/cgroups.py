@@ -89,8 +89,8 @@ class AttemptGroup:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Its own folders, each once."""
-        found = (self.memory, self.tracker, self.cpuacct)
-        return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+        candidates = (self.memory, self.tracker, self.cpuacct)
+        return tuple(dict.fromkeys(folder for folder in candidates if folder is not None))
 
     @property
     def joins(self) -> tuple[str, ...]:
@@ -192,8 +192,10 @@ class PodGroups:
     def make(cls, pod_folder: Path, capacity: Amounts) -> "PodGroups | None":
         """The groups this machine permits, recorded in the pod's folder; None when there are none."""
         name = f"gridmill-{pod_folder.name}-{zlib.crc32(str(pod_folder).encode()):08x}"
-        found = own_hierarchies()
-        made = _make_v2(found, name, capacity, pod_folder) or _make_v1(found, name, capacity, pod_folder)
+        hierarchies = own_hierarchies()
+        made = _make_v2(hierarchies, name, capacity, pod_folder) or _make_v1(
+            hierarchies, name, capacity, pod_folder
+        )
         if made is None or not made._folders:
             return None
         if not _can_join(made):
@@ -203,8 +205,8 @@ class PodGroups:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        found = (self._memory, self._tracker, self._cpuacct, self._cpu)
-        return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+        candidates = (self._memory, self._tracker, self._cpuacct, self._cpu)
+        return tuple(dict.fromkeys(folder for folder in candidates if folder is not None))
 
     def attempt(self, attempt_id: str, memory_bytes: int) -> AttemptGroup | None:
         """A group for an attempt (0 bytes: no limit); None when it cannot be made."""
@@ -241,11 +243,11 @@ class PodGroups:
             destroy(folder)
 
 
-def _make_v2(found: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
+def _make_v2(hierarchies: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
     """A group with the memory controller below the nearest folder that hands it down."""
-    if found.unified is None:
+    if hierarchies.unified is None:
         return None
-    for parent in (found.unified, *found.unified.parents):
+    for parent in (hierarchies.unified, *hierarchies.unified.parents):
         if "memory" in _read(parent / "cgroup.subtree_control").split():
             folder = _create(parent / name, record)
             if folder is not None and _hand_down(folder):
@@ -264,14 +266,16 @@ def _hand_down(folder: Path) -> bool:
     return "memory" in _read(f"{folder}/cgroup.subtree_control").split()
 
 
-def _make_v1(found: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
-    memory = _create_in(found.v1.get("memory"), name, record)
+def _make_v1(hierarchies: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
+    memory = _create_in(hierarchies.v1.get("memory"), name, record)
     if memory is not None:
         _limit_memory(memory, capacity.memory_bytes)
-    tracker = _create_in(found.unified, name, record) or _create_in(found.v1.get("freezer"), name, record)
+    tracker = _create_in(hierarchies.unified, name, record) or _create_in(
+        hierarchies.v1.get("freezer"), name, record
+    )
     counts_cpu = tracker is not None and bool(_figures(tracker / "cpu.stat"))
-    cpuacct = None if counts_cpu else _create_in(found.v1.get("cpuacct"), name, record)
-    cpu = _create_in(found.v1.get("cpu"), name, record) if _needs_quota(capacity.cpus) else None
+    cpuacct = None if counts_cpu else _create_in(hierarchies.v1.get("cpuacct"), name, record)
+    cpu = _create_in(hierarchies.v1.get("cpu"), name, record) if _needs_quota(capacity.cpus) else None
     if cpu is not None:
         _limit_cpus(cpu, capacity.cpus)
     if memory is None and tracker is None:

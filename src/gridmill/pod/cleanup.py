@@ -104,7 +104,7 @@ def main(path: Path) -> int:
     return 0
 
 
-class Janitor:
+class CleanupProcess:
     """`pid` is that process's while it works (0: none); the pod's loop says when it has `ended`."""
 
     def __init__(self, trash: Path, empties: EmptyFolders) -> None:

@@ -18,7 +18,7 @@ from gridmill.domain.command import CommandSpec, check_env, input_variable
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.gang import Gang
 from gridmill.domain.job import JobKind, When
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
@@ -55,7 +55,7 @@ class Program:
     cwd: Path
 
 
-def markers(order: Order, pod_folder: Path) -> dict[str, str]:
+def markers(order: AttemptOrder, pod_folder: Path) -> dict[str, str]:
     """What every process of an attempt carries in its environment; the last two find it again."""
     return {
         "GRIDMILL_RUN": order.run_id,
@@ -66,7 +66,7 @@ def markers(order: Order, pod_folder: Path) -> dict[str, str]:
     }
 
 
-def devices(order: Order, base: Mapping[str, str]) -> dict[str, str]:
+def devices(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
     """Threads and GPUs, from what the attempt was given. The order counts the GPUs that the pod has.
 
     Raises InputError for a gang whose workers would share one.
@@ -98,15 +98,15 @@ def _share(share: float) -> dict[str, str]:
     }
 
 
-def _gpus(order: Order) -> tuple[int, ...]:
+def _gpus(order: AttemptOrder) -> tuple[int, ...]:
     """Of a gang those of all ranks on the host: the rank's own is where its local rank says, as torchrun has
     it."""
     if order.gang is None:
         return order.gpu_indices
-    return tuple(gpu for member in order.gang.beside for gpu in member.gpus)
+    return tuple(gpu for member in order.gang.local_members for gpu in member.gpus)
 
 
-def rank_variables(order: Order, base: Mapping[str, str]) -> dict[str, str]:
+def rank_variables(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
     """Of a gang's rank; nothing for any other job."""
     if order.gang is None:
         return {}
@@ -123,7 +123,7 @@ def _gloo(gang: Gang, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def command_environment(
-    order: Order, *, base: Mapping[str, str], work: Path, pod_folder: Path
+    order: AttemptOrder, *, base: Mapping[str, str], work: Path, pod_folder: Path
 ) -> dict[str, str]:
     """The environment of a command; what the job declares wins over all but Gridmill's own names.
 
@@ -149,7 +149,7 @@ def command_environment(
     }
 
 
-def _checkpoints(order: Order) -> dict[str, str]:
+def _checkpoints(order: AttemptOrder) -> dict[str, str]:
     uri = order.checkpoint_uri
     return {"GRIDMILL_CHECKPOINTS": str(below(order.root, uri))} if uri else {}
 
@@ -161,13 +161,13 @@ def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
     return {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
 
 
-def _spec(order: Order) -> CommandSpec:
+def _spec(order: AttemptOrder) -> CommandSpec:
     if order.job.command is None:
         raise InternalError(f"job {order.job.name!r} is no command")
     return order.job.command
 
 
-def execute(order: Order, home: Path, work: Path) -> NoReturn:
+def execute(order: AttemptOrder, home: Path, work: Path) -> NoReturn:
     """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
     check_order(order, order.root, print)
     program = make_ready(order, home, work, os.environ)
@@ -180,7 +180,7 @@ def execute(order: Order, home: Path, work: Path) -> NoReturn:
         raise InputError(f"the command cannot be executed: {error}") from error
 
 
-def make_ready(order: Order, home: Path, work: Path, environment: Mapping[str, str]) -> Program:
+def make_ready(order: AttemptOrder, home: Path, work: Path, environment: Mapping[str, str]) -> Program:
     """All that the command finds on the disk, made now. Raises InputError, StorageError, OSError."""
     program = prepare(order, home, work)
     make_folder(environment["GRIDMILL_OUTPUT"])
@@ -222,7 +222,7 @@ def _is_nowhere(name: str, environment: Mapping[str, str]) -> bool:
 _PATH_HINT = "A list is executed as it is; for shell syntax write the command as one string."
 
 
-def prepare(order: Order, home: Path, work: Path) -> Program:
+def prepare(order: AttemptOrder, home: Path, work: Path) -> Program:
     """Everything the command needs on disk, made now. Raises InputError, StorageError."""
     spec = _spec(order)
     spec.check()
@@ -235,7 +235,7 @@ def prepare(order: Order, home: Path, work: Path) -> Program:
     return Program(argv=spec.argv, cwd=_folder(spec, code))
 
 
-def unpack_code(order: Order, home: Path, work: Path) -> Path:
+def unpack_code(order: AttemptOrder, home: Path, work: Path) -> Path:
     """A private copy of the project's code, `code` in the work folder. Raises InputError, StorageError."""
     code = work / CODE
     make_folder(work / "tmp")
@@ -277,7 +277,7 @@ def enter_environment(folder: Path) -> None:
     os.environ["PATH"] = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
 
 
-def runs_foreign_code(order: Order) -> bool:
+def runs_foreign_code(order: AttemptOrder) -> bool:
     """Whether it is one of these jobs."""
     job = order.job
     return (job.runs_code and job.command is None) or (
@@ -290,7 +290,7 @@ def _needs_code(entry: Input) -> bool:
 
 
 def foreign_environment(
-    order: Order, *, base: Mapping[str, str], work: Path, pod_folder: Path
+    order: AttemptOrder, *, base: Mapping[str, str], work: Path, pod_folder: Path
 ) -> dict[str, str]:
     """The environment of the job's process: as little of ours as a command gets, but all for Gridmill
     itself."""
@@ -306,7 +306,7 @@ def foreign_environment(
     }
 
 
-def prepare_foreign(order: Order, home: Path, work: Path) -> None:
+def prepare_foreign(order: AttemptOrder, home: Path, work: Path) -> None:
     """Make what the job's code needs, and tell this process's environment. Raises InputError,
     StorageError."""
     if not runs_foreign_code(order):
@@ -323,7 +323,7 @@ def prepare_foreign(order: Order, home: Path, work: Path) -> None:
     os.environ["GRIDMILL_PYTHONS"] = json.dumps(pythons)
 
 
-def requirements_of(entry: Input, text: str, order: Order, work: Path) -> Requirements:
+def requirements_of(entry: Input, text: str, order: AttemptOrder, work: Path) -> Requirements:
     """Those that a model was trained with: in the copy of its code, as they may refer to other files."""
     output = entry.artifact.output
     name, bundle = output.details.get("requirements"), output.details.get("bundle")

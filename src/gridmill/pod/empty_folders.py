@@ -110,15 +110,15 @@ class EmptyFolders:
 
 
 def _look(folder: str | Path) -> _Look:
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(folder)
     names = os.listxattr(folder, follow_symlinks=False) if hasattr(os, "listxattr") else []
     return _Look(
-        mode=stat.S_IMODE(found.st_mode),
-        owner=found.st_uid,
-        group=found.st_gid,
-        device=found.st_dev,
+        mode=stat.S_IMODE(status.st_mode),
+        owner=status.st_uid,
+        group=status.st_gid,
+        device=status.st_dev,
         attributes=frozenset(names) - _LABELS,
     )
 

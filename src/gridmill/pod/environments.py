@@ -161,7 +161,7 @@ def ready_environment(home: Path, requirements: Requirements) -> Path:
 
 def _build(folder: Path, requirements: Requirements) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    _say(f"{BEGUN} {folder.name[:12]} (once; others will use it)\n")
+    _log_line(f"{BEGUN} {folder.name[:12]} (once; others will use it)\n")
     _show("python -m venv")
     pip = _make_empty(folder)
     log = folder / "pip.log"
@@ -173,7 +173,7 @@ def _build(folder: Path, requirements: Requirements) -> None:
     finally:
         over.set()
     log.unlink(missing_ok=True)
-    _say(f"{ENDED} {folder.name[:12]}\n")
+    _log_line(f"{ENDED} {folder.name[:12]}\n")
 
 
 def _make_empty(folder: Path) -> list[str]:
@@ -198,17 +198,17 @@ class PipProgress:
     def feed(self, line: str) -> str:
         """Where pip is now, as `pip install numpy (3 of 12 packages)`; empty for a line that shows nothing
         of it."""
-        if found := _INSTALLING.match(line):
-            self.unpacking = found[1].count(",") + 1
+        if match := _INSTALLING.match(line):
+            self.unpacking = match[1].count(",") + 1
             return f"pip install, unpacking (0 of {show_count(self.unpacking, 'package')})"
-        if found := _COLLECTING.match(line):
-            self._collected[found[1]] = None
-        elif found := _LOADING.search(line):
-            self._loaded[found[1].lower()] = None
+        if match := _COLLECTING.match(line):
+            self._collected[match[1]] = None
+        elif match := _LOADING.search(line):
+            self._loaded[match[1].lower()] = None
         else:
             return ""
         total = max(len(self._collected), len(self._loaded))
-        return f"pip install {found[1]} ({len(self._loaded)} of {show_count(total, 'package')})"
+        return f"pip install {match[1]} ({len(self._loaded)} of {show_count(total, 'package')})"
 
 
 def _show_unpacking(folder: Path, progress: PipProgress, over: threading.Event) -> None:
@@ -250,7 +250,7 @@ def _run(
         for line in process.stdout or ():
             if not any(noise in line for noise in _NOISE):
                 last.append(line)
-                _say(line)
+                _log_line(line)
                 if progress is not None and (at := progress.feed(line)):
                     _show(at)
     if process.returncode != 0:
@@ -286,7 +286,7 @@ def _failure(code: int, last: str, unanswered: str) -> GridmillError:
     )
 
 
-def _say(text: str) -> None:
+def _log_line(text: str) -> None:
     _report({"type": "log", "text": text})
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
-from gridmill.domain.pod_protocol import Order, Outcome
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.context import CODE
@@ -52,7 +52,7 @@ class PodFolder:
         return Path(f"{self.home}/attempts/{attempt_id}")
 
 
-def create_attempt_folder(folder: Path, order: Order, empties: EmptyFolders) -> None:
+def create_attempt_folder(folder: Path, order: AttemptOrder, empties: EmptyFolders) -> None:
     """Make it, without its order. Raises FileExistsError when the attempt was started before, OSError."""
     if not folder.parent.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def create_attempt_folder(folder: Path, order: Order, empties: EmptyFolders) -> 
             create_output(order, empties)
 
 
-def write_order(folder: Path, order: Order) -> None:
+def write_order(folder: Path, order: AttemptOrder) -> None:
     """Write the order, once, for the process that reads it. Raises OSError."""
     path = folder / "order.json"
     if not path.exists():
@@ -75,7 +75,7 @@ def write_order(folder: Path, order: Order) -> None:
             file.write(encode(order))
 
 
-def _make_no_files(order: Order, work: Path, empties: EmptyFolders) -> None:
+def _make_no_files(order: AttemptOrder, work: Path, empties: EmptyFolders) -> None:
     """The empty folders of needed jobs that left nothing."""
     if not order.job.needs:
         return
@@ -87,7 +87,7 @@ def _make_no_files(order: Order, work: Path, empties: EmptyFolders) -> None:
             empties.make(folder, INNER)
 
 
-def create_output(order: Order, empties: EmptyFolders) -> None:
+def create_output(order: AttemptOrder, empties: EmptyFolders) -> None:
     """Make the folder for a command's files, unless it is one of several that share it. Raises OSError,
     UnsafePathError."""
     if order.gang is not None or order.part is not None:
@@ -99,10 +99,10 @@ def create_output(order: Order, empties: EmptyFolders) -> None:
         empties.make(folder, OUTPUT)
 
 
-def own_outcome(folder: Path) -> Outcome | None:
+def own_outcome(folder: Path) -> AttemptOutcome | None:
     """What the job's own process wrote about its end, if it did."""
     try:
-        return decode((folder / "outcome.json").read_bytes(), Outcome)
+        return decode((folder / "outcome.json").read_bytes(), AttemptOutcome)
     except (OSError, InputError):
         return None
 

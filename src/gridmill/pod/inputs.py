@@ -11,7 +11,7 @@ from typing import Any
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.manifest import HANDED, lies_alone
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError, from_body
 from gridmill.transfer.checkout import hand_files, hand_tree
@@ -26,7 +26,7 @@ MOST_FILES = 20_000
 _LOG = "_delta_log/"
 
 
-def input_folders(order: Order, work: Path) -> dict[str, Path]:
+def input_folders(order: AttemptOrder, work: Path) -> dict[str, Path]:
     """The folder of each job that the command needs, by the job's name. A job that left no files has an empty
     folder below `work`, which is the attempt's own: no input is ever the storage root, or unset."""
     inputs = {entry.name: entry.artifact for entry in order.inputs}
@@ -36,7 +36,7 @@ def input_folders(order: Order, work: Path) -> dict[str, Path]:
     }
 
 
-def _folder(order: Order, work: Path, name: str, version: Artifact | None) -> Path:
+def _folder(order: AttemptOrder, work: Path, name: str, version: Artifact | None) -> Path:
     flat = name.replace("/", ".")  # `weather/rows` is not below `weather`
     if version is None or not version.output.uri:
         return work / NO_FILES / flat
@@ -45,7 +45,7 @@ def _folder(order: Order, work: Path, name: str, version: Artifact | None) -> Pa
     return _own_place(order, work) / flat
 
 
-def _own_place(order: Order, work: Path) -> Path:
+def _own_place(order: AttemptOrder, work: Path) -> Path:
     """On the disk of the versions, so that a file can have a second name there."""
     with suppress(OSError):
         if os.stat(work).st_dev != os.stat(order.root).st_dev:
@@ -58,12 +58,12 @@ def handed_uri(attempt_id: str) -> str:
     return f"{HANDED}/{attempt_id}"
 
 
-def take_back(order: Order) -> None:
+def take_back(order: AttemptOrder) -> None:
     """Remove what was handed to an attempt that has ended, outside its work folder; nothing there is fine."""
     shutil.rmtree(below(order.root, handed_uri(order.attempt_id)), ignore_errors=True)
 
 
-def hand_over(order: Order, work: Path) -> None:
+def hand_over(order: AttemptOrder, work: Path) -> None:
     """Make the folders that are the attempt's own. Raises InputError, StorageError."""
     folders = input_folders(order, work)
     try:
@@ -105,21 +105,21 @@ def _data_files(root: str, version: Artifact) -> list[str] | None:
         return None
     if contents is None:
         return None
-    return [place_of(folder, one.path) for one in contents.files if not one.path.startswith(_LOG)]
+    return [place_of(folder, file.path) for file in contents.files if not file.path.startswith(_LOG)]
 
 
 def _write_rows(root: str, version: Artifact, folder: Path) -> None:
     """By a process of its own: what reads tables is never loaded here."""
-    asked = encode({"root": root, "output": version.output, "folder": str(folder)})
+    request = encode({"root": root, "output": version.output, "folder": str(folder)})
     argv = [sys.executable, "-P", "-m", "gridmill.jobs.export_sink"]
-    done = subprocess.run(argv, input=asked, capture_output=True, check=False)
+    done = subprocess.run(argv, input=request, capture_output=True, check=False)
     if done.returncode == 0:
         return
     try:
-        said: dict[str, Any] = decode(done.stdout, dict)
+        answer: dict[str, Any] = decode(done.stdout, dict)
     except InputError:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise UnavailableError(
             f"{version.id} cannot be handed over: {last or f'its process ended with {done.returncode}'}"
         ) from None
-    raise from_body(said)
+    raise from_body(answer)

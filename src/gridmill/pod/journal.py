@@ -32,7 +32,7 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _JournalEntry:
     event: PodEvent
     size: int
 
@@ -51,7 +51,7 @@ class Journal:
         self._segments: list[_Segment] = []
         self._file: int | None = None
         self._unwritten = bytearray()
-        self._tail: deque[_Kept] = deque()
+        self._tail: deque[_JournalEntry] = deque()
         self._tail_bytes = 0
         self._cursor: tuple[int, int, int] = (0, 0, 0)  # segment's first, offset there, number before it
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Journal:
         )
         line = encode(event) + b"\n"
         self._unwritten += line
-        self._tail.append(_Kept(event=event, size=len(line)))
+        self._tail.append(_JournalEntry(event=event, size=len(line)))
         self._tail_bytes += len(line)
         return event
 

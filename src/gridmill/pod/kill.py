@@ -13,7 +13,7 @@ from gridmill.pod import processes
 from gridmill.pod.attempt import Attempt
 
 
-class Leftovers:
+class OrphanKiller:
     """`is_ours` says which of the pod's children are no orphans (attempts' own processes, zygotes)."""
 
     def __init__(self, is_ours: Callable[[int], bool], is_alone: Callable[[], bool]) -> None:
@@ -42,8 +42,8 @@ class Leftovers:
         return not pids
 
     def _living(self, attempt: Attempt) -> list[int]:
-        found = self.tree(attempt) if attempt.exit is None else processes.tree(self._orphans(attempt))
-        return [pid for pid in found if processes.stat(pid) is not None]
+        pids = self.tree(attempt) if attempt.exit is None else processes.tree(self._orphans(attempt))
+        return [pid for pid in pids if processes.stat(pid) is not None]
 
     def tree(self, attempt: Attempt) -> list[int]:
         """The attempt's process, what it started, and its orphans."""
@@ -57,10 +57,10 @@ class Leftovers:
         for pid in processes.children(os.getpid()):
             if self._is_ours(pid):
                 continue
-            found = processes.stat(pid)
-            if found is None:
+            status = processes.stat(pid)
+            if status is None:
                 continue
-            if found.session == attempt.pid or processes.environ_has(pid, marker) or self._is_alone():
+            if status.session == attempt.pid or processes.environ_has(pid, marker) or self._is_alone():
                 mine.append(pid)
         return mine
 

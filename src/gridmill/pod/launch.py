@@ -137,7 +137,7 @@ def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
     os.setsid()
     _wire(pipes)  # first: what goes wrong from here on is in the job's log
     settle(launch.joins, parent)
-    _wear(launch)
+    _set_process_attributes(launch)
 
 
 def settle(joins: tuple[str, ...], parent: int) -> None:
@@ -150,13 +150,13 @@ def settle(joins: tuple[str, ...], parent: int) -> None:
         _write("/proc/self/oom_score_adj", _FIRST_TO_GO)
 
 
-def dress(launch: Launch, pipes: Pipes) -> None:
+def apply_launch(launch: Launch, pipes: Pipes) -> None:
     """The rest of `enter`, for a process that has settled before its launch was known."""
     _wire(pipes)
-    _wear(launch)
+    _set_process_attributes(launch)
 
 
-def _wear(launch: Launch) -> None:
+def _set_process_attributes(launch: Launch) -> None:
     if launch.affinity:
         os.sched_setaffinity(0, launch.affinity)
     os.environ.clear()

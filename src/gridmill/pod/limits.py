@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gridmill.domain.amounts import Amounts
 from gridmill.pod.cgroups import AttemptGroup, PodGroups
-from gridmill.pod.outcome import Shortage, machine_oom_kills, outer_oom_kills, was_killed
+from gridmill.pod.outcome import MemoryShortage, machine_oom_kills, outer_oom_kills, was_killed
 from gridmill.pod.processes import stat
 
 FIRST_SECONDS = 0.01
@@ -23,7 +23,7 @@ _QUICK_FOR_SECONDS = 3.0
 _FEW_SAMPLES = 3
 
 
-class Meter:
+class AttemptMeter:
     """One attempt's memory and CPU use, and its time for the disk. `group` is its cgroup, if it has one.
 
     `disk_seconds` adds up how long each of its processes was seen standing still for a disk (state D).
@@ -39,7 +39,7 @@ class Meter:
         self._samples = 0
         self._seen = now
         self.disk_seconds = 0.0
-        self.shortage: Shortage | None = None
+        self.shortage: MemoryShortage | None = None
         self._pids: frozenset[int] = frozenset()
         self._outer_kills, self._machine_kills = (0, 0) if self._counts else _kills_outside()
 
@@ -69,7 +69,7 @@ class Meter:
         if self.guards and used > self._limit // 2:
             self.due = now + QUICK_SECONDS
         if self.guards and used > self._limit:
-            self.shortage = self.shortage or Shortage.ATTEMPT
+            self.shortage = self.shortage or MemoryShortage.ATTEMPT
         self._look_for_kills(pids)
         return self.shortage is not None
 
@@ -78,7 +78,7 @@ class Meter:
         self._pids -= {pid}
         self._look_for_kills((), killed=was_killed(status))
         if self.shortage is None and not self._counts and was_killed(status):
-            self.shortage = Shortage.MACHINE if machine_oom_kills() > self._machine_kills else None
+            self.shortage = MemoryShortage.MACHINE if machine_oom_kills() > self._machine_kills else None
 
     def _look_for_kills(self, pids: tuple[int, ...], *, killed: bool = False) -> None:
         if self.shortage is not None:
@@ -89,13 +89,13 @@ class Meter:
         kills, before = outer_oom_kills(), self._pids
         self._pids = frozenset(pids)
         if kills > self._outer_kills and (killed or before - self._pids):
-            self.shortage = Shortage.ATTEMPT
+            self.shortage = MemoryShortage.ATTEMPT
         self._outer_kills = kills
 
     def finish(self) -> None:
         """Take the last figures before the cgroup is removed."""
         if self._group is not None and self._counts:
-            if self.shortage is Shortage.ATTEMPT:
+            if self.shortage is MemoryShortage.ATTEMPT:
                 self.peak_bytes = max(self.peak_bytes, self._limit)
             elif self._samples < _FEW_SAMPLES:
                 self.peak_bytes = self._group.highest_bytes()
@@ -111,10 +111,10 @@ class Meter:
         return fallback if counted is None else counted
 
 
-def _shortage_of(group: AttemptGroup) -> Shortage | None:
+def _shortage_of(group: AttemptGroup) -> MemoryShortage | None:
     if not group.oom_kills():
         return None
-    return Shortage.ATTEMPT if group.reached_limit() else Shortage.MACHINE
+    return MemoryShortage.ATTEMPT if group.reached_limit() else MemoryShortage.MACHINE
 
 
 def _kills_outside() -> tuple[int, int]:
@@ -130,8 +130,8 @@ def _pause(age: float) -> float:
 
 def waits_for_disk(pid: int) -> bool:
     """Whether the process stands still for a disk just now."""
-    found = stat(pid)
-    return found is not None and found.state == "D"
+    status = stat(pid)
+    return status is not None and status.state == "D"
 
 
 def proportional_bytes(pid: int) -> int:
@@ -152,7 +152,7 @@ def _kibibytes(text: bytes, names: tuple[bytes, ...]) -> int:
     return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(names))
 
 
-class Limits:
+class PodLimits:
     """What a pod's attempts are held to. Without cgroups CPUs are shared out by affinity."""
 
     def __init__(self, groups: PodGroups | None, salt: str) -> None:
@@ -187,7 +187,7 @@ class Limits:
             self._groups.remove()
 
 
-def make_limits(pod_folder: Path, capacity: Amounts, *, cgroups: bool) -> Limits:
+def make_limits(pod_folder: Path, capacity: Amounts, *, cgroups: bool) -> PodLimits:
     """Limits for the pod of that folder."""
     groups = PodGroups.make(pod_folder, capacity) if cgroups else None
-    return Limits(groups, str(pod_folder))
+    return PodLimits(groups, str(pod_folder))

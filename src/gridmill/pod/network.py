@@ -47,8 +47,8 @@ def interface_of(address: str) -> str:
 
 def _has(probe: socket.socket, interface: str, wanted: bytes) -> bool:
     with contextlib.suppress(OSError):  # one without any address
-        asked = interface.encode().ljust(_IFREQ_BYTES, b"\0")
-        return fcntl.ioctl(probe, _SIOCGIFADDR, asked)[_ADDRESS] == wanted
+        interface_name = interface.encode().ljust(_IFREQ_BYTES, b"\0")
+        return fcntl.ioctl(probe, _SIOCGIFADDR, interface_name)[_ADDRESS] == wanted
     return False
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import Outcome
-from gridmill.domain.resource import Use
+from gridmill.domain.pod_protocol import AttemptOutcome
+from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.pod.cgroups import own_hierarchies
-from gridmill.pod.outputs import Collected
+from gridmill.pod.outputs import CollectedFiles
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
 KILL_HINT = "The job itself or another program sent SIGKILL. `retries: 1` on the job tries it once more."
@@ -26,7 +26,7 @@ _KILLED = int(signal.SIGKILL)
 TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
 
 
-class Shortage(Enum):
+class MemoryShortage(Enum):
     """Whose memory ran out, when the kernel or the pod killed a process of an attempt for memory."""
 
     ATTEMPT = "attempt"  # it wanted more than its own limit
@@ -34,20 +34,20 @@ class Shortage(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class AttemptEnding:
     """What the pod saw. `status` is wait()'s; None when the process was never started or cannot be told.
     `shortage`: one of its processes, whichever, was killed for memory. `ignored_term`: it was killed as it
     had not ended within the grace after SIGTERM.
 
-    `own` is the outcome.json that the job's own process wrote, if it did; a command writes none unless it
-    could not even be started. `trouble` is what the pod itself has to say.
+    `reported` is the outcome.json that the job's own process wrote, if it did; a command writes none unless
+    it could not even be started. `trouble` is what the pod itself has to say.
     """
 
     status: int | None
     is_command: bool
-    use: Use
-    own: Outcome | None = None
-    shortage: Shortage | None = None
+    use: MeasuredUse
+    reported: AttemptOutcome | None = None
+    shortage: MemoryShortage | None = None
     memory_limit: int = 0
     timed_out: bool = False
     timeout_seconds: float = 0.0
@@ -57,27 +57,27 @@ class Ending:
     trouble: str = ""
     in_gang: bool = False
     output_uri: str = ""
-    collected: Collected | None = None
+    collected: CollectedFiles | None = None
 
 
-def judge(ending: Ending) -> Outcome:
+def judge(ending: AttemptEnding) -> AttemptOutcome:
     """The attempt's outcome."""
     code = _exit_code(ending.status)
     return replace(_judge(ending, code), use=ending.use, exit_code=code)
 
 
-def _judge(ending: Ending, code: int | None) -> Outcome:
-    own = ending.own
-    if ending.shortage is Shortage.ATTEMPT:
+def _judge(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
+    own = ending.reported
+    if ending.shortage is MemoryShortage.ATTEMPT:
         return _memory(ending)
-    if ending.shortage is Shortage.MACHINE:
+    if ending.shortage is MemoryShortage.MACHINE:
         return _machine_short(ending)
     if own is not None and own.state == AttemptState.SUCCEEDED and code == 0:
         return own
     if ending.timed_out:
         return _failed(Cause.TIMEOUT, f"ran longer than {_timeout(ending)}", TIMEOUT_HINT)
     if ending.stop_reason is not None:
-        return Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=ending.stop_reason)
+        return AttemptOutcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=ending.stop_reason)
     if own is not None and own.state != AttemptState.SUCCEEDED:
         return own
     if ending.trouble:
@@ -85,29 +85,29 @@ def _judge(ending: Ending, code: int | None) -> Outcome:
     return _by_status(ending, code)
 
 
-def _timeout(ending: Ending) -> str:
+def _timeout(ending: AttemptEnding) -> str:
     limit, grace = show_seconds(ending.timeout_seconds), show_seconds(ending.grace_seconds)
     return f"{limit}, and did not end within {grace} of SIGTERM" if ending.ignored_term else limit
 
 
-def _by_status(ending: Ending, code: int | None) -> Outcome:
+def _by_status(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
     if ending.status is None:
         return _failed(Cause.INTERNAL, "its process could not be started")
     if code is None:
         return _failed(Cause.SIGNAL, describe(ending.status), _kill_hint(ending.status))
     if code == 0 and ending.is_command:
-        return _with_files(ending, ending.collected or Collected())
+        return _with_files(ending, ending.collected or CollectedFiles())
     if code == 0:
         return _failed(Cause.INTERNAL, "the job ended without saying how")
     return _failed(Cause.EXIT, f"exit code {code}{_shell_note(code)}", _kill_hint(ending.status))
 
 
-def _with_files(ending: Ending, left: Collected) -> Outcome:
+def _with_files(ending: AttemptEnding, left: CollectedFiles) -> AttemptOutcome:
     """A rank of a gang says only what is wrong with the files: others may still write there, and the last one
     to end decides (`planning.together`)."""
     if left.problem and not ending.in_gang:
         return _failed(Cause.OUTPUT, left.problem, left.hint)
-    return Outcome(
+    return AttemptOutcome(
         state=AttemptState.SUCCEEDED,
         outputs=_files_output(ending.output_uri, left),
         cause=Cause.OUTPUT if left.problem else None,
@@ -116,7 +116,7 @@ def _with_files(ending: Ending, left: Collected) -> Outcome:
     )
 
 
-def _files_output(uri: str, left: Collected) -> tuple[Output, ...]:
+def _files_output(uri: str, left: CollectedFiles) -> tuple[Output, ...]:
     if not left.files:
         return ()
     kind, size = ArtifactKind.FILES, left.size_bytes
@@ -127,32 +127,32 @@ def _kill_hint(status: int) -> str:
     return KILL_HINT if was_killed(status) else ""
 
 
-def _memory(ending: Ending) -> Outcome:
+def _memory(ending: AttemptEnding) -> AttemptOutcome:
     peak, limit = ending.use.peak_memory_bytes, ending.memory_limit
     shown = f" (peak {show_bytes(peak)})" if peak > limit else ""
     return _failed(Cause.MEMORY, f"used more than {show_bytes(limit)}{shown}", MEMORY_HINT)
 
 
-def _machine_short(ending: Ending) -> Outcome:
+def _machine_short(ending: AttemptEnding) -> AttemptOutcome:
     """Not the job's fault, and nothing to learn its size from: it is tried again as it is."""
     used = show_bytes(ending.use.peak_memory_bytes)
     limit = f" of its {show_bytes(ending.memory_limit)}" if ending.memory_limit else ""
     message = f"the machine ran out of memory; the job used {used}{limit}"
-    return Outcome(state=AttemptState.LOST, cause=Cause.LOST, message=message, hint=SHORT_HINT)
+    return AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message=message, hint=SHORT_HINT)
 
 
-def _failed(cause: Cause, message: str, hint: str = "") -> Outcome:
-    return Outcome(state=AttemptState.FAILED, cause=cause, message=message, hint=hint)
+def _failed(cause: Cause, message: str, hint: str = "") -> AttemptOutcome:
+    return AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=message, hint=hint)
 
 
-def port_taken(port: int) -> Outcome:
+def port_in_use(port: int) -> AttemptOutcome:
     """The end of a rank that could not begin; the gang begins again, with other ports."""
-    return Outcome(
+    return AttemptOutcome(
         state=AttemptState.LOST, cause=Cause.LOST, message=f"port {port} of its host was taken meanwhile"
     )
 
 
-def was_told_to_end(status: int | None) -> bool:
+def was_terminated(status: int | None) -> bool:
     """Whether it ended by SIGTERM, or a shell says that what it ran did."""
     return status is not None and (status & 0x7F == signal.SIGTERM or status >> 8 == 128 + signal.SIGTERM)
 

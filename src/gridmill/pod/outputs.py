@@ -20,8 +20,8 @@ from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.command import has_output
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import told
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.manifest import problem_text
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, StorageError
 from gridmill.pod import processes
@@ -29,7 +29,7 @@ from gridmill.pod.inputs import input_folders
 from gridmill.pod.launch import fork, settle
 from gridmill.transfer.checkout import may_share
 from gridmill.transfer.contents import NOTHING, list_contents, read_contents, write_contents
-from gridmill.transfer.verify import find_troubles, seal, seal_again, way_out
+from gridmill.transfer.verify import find_troubles, repair_hint, seal, seal_again
 
 _DRAFT = ".gridmill-copy-"
 _MOST_COPIED = 1_000_000
@@ -40,7 +40,7 @@ _EMPTY = 'To begin anew remove what is in it: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class CollectedFiles:
     """The files that are kept. `problem` says why they cannot be, `notes` are lines for the job's log."""
 
     files: int = 0
@@ -51,19 +51,19 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """Where a command left its files: `output` is the folder, `own` are others that only its attempts write
-    to, `inputs` those of the versions that it reads. `wanted` are the outputs that it declares.
+class OutputFolders:
+    """Where a command left its files: `output` is the folder, `excluded` are others that only its attempts
+    write to, `inputs` those of the versions that it reads. `wanted` are the outputs that it declares.
 
     `shared` inputs may have been handed over as what others read too: `root` is where they are kept.
 
-    Of a gang all ranks share `output`: `others` says that they may still write there. The first of `own` is
-    a rank's alone. `listed` is where the files are to be listed with their hashes; of a gang's (`of_gang`)
+    Of a gang all ranks share `output`: `others` says that they may still write there. The first of `excluded`
+    is a rank's alone. `listed` is where the files are to be listed with their hashes; of a gang's (`of_gang`)
     the control node looks again which there are.
     """
 
     output: Path
-    own: tuple[Path, ...]
+    excluded: tuple[Path, ...]
     inputs: tuple[Path, ...] = ()
     wanted: tuple[str, ...] = ()
     others: bool = False
@@ -73,11 +73,11 @@ class Left:
     root: str = ""
 
 
-def left_by(order: Order, work: Path) -> Left:
+def left_by(order: AttemptOrder, work: Path) -> OutputFolders:
     """Of a command's attempt."""
-    return Left(
+    return OutputFolders(
         output=below(order.root, order.output_uri),
-        own=(work, below(order.root, order.checkpoint_uri)) if order.checkpoint_uri else (work,),
+        excluded=(work, below(order.root, order.checkpoint_uri)) if order.checkpoint_uri else (work,),
         inputs=(*input_folders(order, work).values(), *_versions(order)),
         wanted=order.job.command.outputs if order.job.command is not None else (),
         others=order.gang is not None and order.gang.rank > 0,
@@ -88,20 +88,20 @@ def left_by(order: Order, work: Path) -> Left:
     )
 
 
-def _shared(order: Order) -> Iterator[Artifact]:
+def _shared(order: AttemptOrder) -> Iterator[Artifact]:
     for entry in order.inputs:
         output = entry.artifact.output
         if output.uri and may_share(output.size_bytes or 0, output.details.get("files", 0)):
             yield entry.artifact
 
 
-def _versions(order: Order) -> Iterator[Path]:
+def _versions(order: AttemptOrder) -> Iterator[Path]:
     """Where what it reads lies: what it was handed may be links to that."""
     uris = (entry.artifact.output.uri for entry in order.inputs)
     return (below(order.root, uri) for uri in uris if uri)
 
 
-def look(left: Left, most: int) -> Collected | None:
+def look(left: OutputFolders, most: int) -> CollectedFiles | None:
     """What is kept, where that is seen at once: at most so many files, and nothing to be replaced."""
     try:
         if left.shared:
@@ -110,53 +110,53 @@ def look(left: Left, most: int) -> Collected | None:
         entries = list(islice(_entries(left.output), most + 1))
         if len(entries) > most or any(_is_odd(entry) for entry in entries):
             return None
-        found = _counted(left, entries, ())
-        if left.listed is not None and (found.files > _FEW or found.size_bytes > _LITTLE_BYTES):
+        counted = _counted(left, entries, ())
+        if left.listed is not None and (counted.files > _FEW or counted.size_bytes > _LITTLE_BYTES):
             return None
-        return _listed(left, found)
+        return _listed(left, counted)
     except (InputError, StorageError) as error:
-        return Collected(problem=str(error), hint=error.hint)
+        return CollectedFiles(problem=str(error), hint=error.hint)
     except OSError:
         return None
 
 
-def collect(left: Left) -> Collected:
+def collect(left: OutputFolders) -> CollectedFiles:
     """The same, with links replaced, and whatever there is. May take long."""
     try:
         _check_shared(left)
         _check_folder(left.output)
-        notes = tuple(_Settling(left).run())
+        notes = tuple(_OutputScan(left).run())
         return _listed(left, _counted(left, _entries(left.output), notes))
     except (InputError, StorageError) as error:
-        return Collected(problem=str(error), hint=error.hint)
+        return CollectedFiles(problem=str(error), hint=error.hint)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        return Collected(problem=f"its output cannot be kept: {error.strerror or error}{where}")
+        return CollectedFiles(problem=f"its output cannot be kept: {error.strerror or error}{where}")
 
 
-def _check_shared(left: Left) -> None:
+def _check_shared(left: OutputFolders) -> None:
     """Raise InputError where a version that it read, and was not given a copy of, has changed meanwhile."""
     for version in left.shared:
         seal_again(left.root, version)
-        found = find_troubles(left.root, version)
-        if found:
+        problems = find_troubles(left.root, version)
+        if problems:
             raise InputError(
-                f"its input {version.id} was changed while it ran: {told(found)}",
+                f"its input {version.id} was changed while it ran: {problem_text(problems)}",
                 hint="A job must not write to its inputs; copy what it changes, for example with `cp -r`. "
-                f"{way_out(version)}",
+                f"{repair_hint(version)}",
             )
 
 
 def _check_folder(folder: Path) -> None:
     try:
-        looked = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError as error:
         raise InputError("the command removed its output folder", hint=_EMPTY) from error
-    if stat.S_ISLNK(looked.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         target = os.readlink(folder)
         folder.unlink()  # what removes the folder of a failed attempt must not find its way out
         raise InputError(f"the command replaced its output folder by a link to {target}", hint=_COPY)
-    if not stat.S_ISDIR(looked.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise InputError("the command replaced its output folder by a file", hint=_EMPTY)
 
 
@@ -174,32 +174,34 @@ def _is_odd(entry: "os.DirEntry[str]") -> bool:
     return not entry.is_file(follow_symlinks=False)
 
 
-def _counted(left: Left, entries: Iterable["os.DirEntry[str]"], notes: tuple[str, ...]) -> Collected:
-    files, size, found = 0, 0, set[str]()
+def _counted(
+    left: OutputFolders, entries: Iterable["os.DirEntry[str]"], notes: tuple[str, ...]
+) -> CollectedFiles:
+    files, size, names = 0, 0, set[str]()
     for entry in entries:
         files, size = files + 1, size + entry.stat(follow_symlinks=False).st_size
         if left.wanted:
-            found.add(os.path.relpath(entry.path, left.output))
-    missing = [name for name in left.wanted if not has_output(name, found)]
+            names.add(os.path.relpath(entry.path, left.output))
+    missing = [name for name in left.wanted if not has_output(name, names)]
     problem = f"the command did not write its output {', '.join(map(repr, missing))}" if missing else ""
-    hint = f"It has to be in GRIDMILL_OUTPUT; {_there(found)}." if missing else ""
-    return Collected(files=files, size_bytes=size, notes=notes, problem=problem, hint=hint)
+    hint = f"It has to be in GRIDMILL_OUTPUT; {_present_text(names)}." if missing else ""
+    return CollectedFiles(files=files, size_bytes=size, notes=notes, problem=problem, hint=hint)
 
 
-def _listed(left: Left, found: Collected) -> Collected:
+def _listed(left: OutputFolders, collected_files: CollectedFiles) -> CollectedFiles:
     """The same, once the files are listed with their hashes. Of a gang each rank lists what it sees at its
     end, and reads only what no other has."""
-    if left.listed is not None and found.files and not found.problem:
-        known = read_contents(left.listed) or NOTHING
+    if left.listed is not None and collected_files.files and not collected_files.problem:
+        listed_contents = read_contents(left.listed) or NOTHING
         with suppress(StorageError) if left.of_gang else nullcontext():  # files of others come and go
-            contents = list_contents(left.output, known)
+            contents = list_contents(left.output, listed_contents)
             write_contents(left.listed, contents)
             if not left.of_gang:
                 seal(left.output, contents)
-    return found
+    return collected_files
 
 
-def _there(found: set[str]) -> str:
+def _present_text(found: set[str]) -> str:
     if not found:
         return "nothing is there"
     names = sorted(found)
@@ -207,13 +209,13 @@ def _there(found: set[str]) -> str:
     return f"there is {', '.join(names[:5])}{more}"
 
 
-class _Settling:
+class _OutputScan:
     """One pass over the odd entries of an output."""
 
-    def __init__(self, left: Left) -> None:
+    def __init__(self, left: OutputFolders) -> None:
         self._left = left
         self._output = Path(os.path.realpath(left.output))
-        self._own = tuple(Path(os.path.realpath(one)) for one in left.own)
+        self._own = tuple(Path(os.path.realpath(one)) for one in left.excluded)
         self._inputs = tuple(Path(os.path.realpath(one)) for one in left.inputs)
         self._made = 0
 
@@ -303,38 +305,40 @@ _FILE = "collected.json"
 _FIRST_FREE = 3
 
 
-class Collection:
+class OutputCollection:
     """Of one attempt, whose folder is `folder`. `pid` is the process that works on it (0: none)."""
 
-    def __init__(self, left: Left, folder: Path) -> None:
+    def __init__(self, left: OutputFolders, folder: Path) -> None:
         self.pid = 0
         self._file = folder / _FILE
         self._found = look(left, _AT_ONCE)
         if self._found is None:
             self._begin(left)
 
-    def _begin(self, left: Left) -> None:
+    def _begin(self, left: OutputFolders) -> None:
         try:
             self.pid = fork(lambda parent: _work(left, self._file, parent))
         except OSError as error:
-            self._found = Collected(problem=f"no process could be made to keep its output: {error.strerror}")
+            self._found = CollectedFiles(
+                problem=f"no process could be made to keep its output: {error.strerror}"
+            )
 
     def cancel(self) -> None:
         """End the process that works on it: nothing is kept then."""
         if self.pid:
             processes.send([self.pid], signal.SIGKILL)
 
-    def found(self) -> Collected | None:
+    def collected(self) -> CollectedFiles | None:
         """What is kept; None while it is being seen to."""
         if self._found is None:
             ended = processes.stat(self.pid) is None
             self._found = _read(self._file)
             if self._found is None and ended:
-                self._found = Collected(problem="its output cannot be kept: the process for that died")
+                self._found = CollectedFiles(problem="its output cannot be kept: the process for that died")
         return self._found
 
 
-def _work(left: Left, file: Path, parent: int) -> None:
+def _work(left: OutputFolders, file: Path, parent: int) -> None:
     """The process: it has nothing of the pod's, and ends with it."""
     os.setsid()
     os.closerange(_FIRST_FREE, os.sysconf("SC_OPEN_MAX"))
@@ -345,8 +349,8 @@ def _work(left: Left, file: Path, parent: int) -> None:
     raise SystemExit(0)
 
 
-def _read(file: Path) -> Collected | None:
+def _read(file: Path) -> CollectedFiles | None:
     try:
-        return decode(file.read_bytes(), Collected)
+        return decode(file.read_bytes(), CollectedFiles)
     except (OSError, InputError):
         return None

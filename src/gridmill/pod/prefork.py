@@ -16,8 +16,8 @@ from typing import NoReturn
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.pod.cgroups import AttemptGroup
-from gridmill.pod.launch import Launch, Pipes, dress, fork, receive, send, settle
-from gridmill.pod.limits import Limits
+from gridmill.pod.launch import Launch, Pipes, apply_launch, fork, receive, send, settle
+from gridmill.pod.limits import PodLimits
 
 _FAILURES = 3
 """After this many spares that died while waiting no more are made."""
@@ -27,8 +27,8 @@ Become = Callable[[Launch], NoReturn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spare:
-    """The waiting process and the cgroup it is in (None where there are none)."""
+class PreforkedProcess:
+    """A preforked process that waits for a job, and its cgroup (None without cgroups)."""
 
     pid: int
     group: AttemptGroup | None
@@ -44,12 +44,13 @@ class Spare:
         self.link.close()
 
 
-class Spares:
-    """Owned by the pod's loop: it calls `refill` when nothing else waits, and `died` when it reaped one."""
+class PreforkPool:
+    """The preforked processes. The pod's loop owns them: it calls `refill` when nothing else waits, and
+    `died` when it reaped one."""
 
-    def __init__(self, limits: Limits, become: Become) -> None:
+    def __init__(self, limits: PodLimits, become: Become) -> None:
         self._limits, self._become = limits, become
-        self._spare: Spare | None = None
+        self._spare: PreforkedProcess | None = None
         self._made = 0
         self._failures = 0
 
@@ -63,7 +64,7 @@ class Spares:
         """True when one is to be made."""
         return self._spare is None and self._failures < _FAILURES
 
-    def take(self) -> Spare | None:
+    def take(self) -> PreforkedProcess | None:
         """The spare, which is the caller's from now on."""
         spare, self._spare = self._spare, None
         return spare
@@ -82,7 +83,7 @@ class Spares:
             self._failures += 1
             self._release(group)
             return
-        self._spare = Spare(pid=pid, group=group, link=ours)
+        self._spare = PreforkedProcess(pid=pid, group=group, link=ours)
 
     def died(self) -> None:
         """The waiting process was reaped."""
@@ -116,7 +117,7 @@ def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Beco
     if received is None:
         sys.exit(0)
     launch, pipes = received
-    dress(launch, pipes)
+    apply_launch(launch, pipes)
     become(launch)
 
 

@@ -47,15 +47,15 @@ def stat(pid: int) -> ProcessStat | None:
 
 def started(pid: int) -> int:
     """When the process started, in ticks since boot; 0 when it is gone or cannot be told."""
-    found = stat(pid)
-    return found.started if found else 0
+    status = stat(pid)
+    return status.started if status else 0
 
 
 def is_alive(pid: int, start: int) -> bool:
     """True while the process of that pid is the one that started then (0: whichever)."""
     if PROC.is_dir():
-        found = stat(pid)
-        return found is not None and start in (0, found.started)
+        status = stat(pid)
+        return status is not None and start in (0, status.started)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -67,26 +67,26 @@ def is_alive(pid: int, start: int) -> bool:
 
 def children(pid: int) -> list[int]:
     """Its direct children, zombies included; [] when it is gone."""
-    found: list[int] = []
+    result: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                found += map(int, file.read().split())
+                result += map(int, file.read().split())
     except OSError:
         pass
-    return found
+    return result
 
 
 def tree(roots: Iterable[int]) -> list[int]:
     """The processes and all their descendants, parents first."""
-    found: dict[int, None] = {}
+    pids: dict[int, None] = {}
     waiting = list(roots)
     while waiting:
         pid = waiting.pop()
-        if pid not in found:
-            found[pid] = None
+        if pid not in pids:
+            pids[pid] = None
             waiting += children(pid)
-    return list(found)
+    return list(pids)
 
 
 def environ_has(pid: int, entry: str) -> bool:

@@ -24,7 +24,7 @@ from gridmill.pod import forker
 from gridmill.pod.cgroups import AttemptGroup
 from gridmill.pod.forker import HEADER, HELLO, PROGRAMS, REGION_BYTES
 from gridmill.pod.launch import Pipes
-from gridmill.pod.limits import Limits
+from gridmill.pod.limits import PodLimits
 
 _POINTER = 8
 _FAILURES = 3
@@ -106,7 +106,7 @@ class SmallSpares:
     """Owned by the pod's loop: it calls `expect` before it starts commands, `refill` when nothing else waits,
     and `died` when it reaped the small process."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PodLimits) -> None:
         self.pid = 0
         self._limits = limits
         self._link: socket.socket | None = None

@@ -10,7 +10,7 @@ from typing import NoReturn
 from gridmill.codec import decode
 from gridmill.domain.gang import RANK_VARIABLES
 from gridmill.domain.job import JobKind
-from gridmill.domain.pod_protocol import Order, Outcome
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.plugins import MODEL_PREIMPORTS
@@ -32,9 +32,9 @@ from gridmill.pod.environments import bundle_folder, is_small_code
 from gridmill.pod.folders import PodFolder, write_order
 from gridmill.pod.forker import PROGRAMS
 from gridmill.pod.launch import Launch, Pipes, enter, fork
-from gridmill.pod.prefork import Spare, Spares
+from gridmill.pod.prefork import PreforkedProcess, PreforkPool
 from gridmill.pod.small_spares import Program, SmallSpare, SmallSpares, read_trouble
-from gridmill.pod.zygote_client import Nursery
+from gridmill.pod.zygote_client import ZygoteClient
 
 _OURS = "GRIDMILL_"
 TROUBLE = "not-executed"
@@ -42,7 +42,7 @@ TROUBLE = "not-executed"
 _EXITED_WITH_1 = 1 << 8  # as wait() has it
 
 
-class Starter:
+class ProcessStarter:
     """`nursery` is None where every job is executed, `spares` and `small` where none is forked ahead."""
 
     def __init__(
@@ -50,30 +50,30 @@ class Starter:
         *,
         folder: PodFolder,
         base: Mapping[str, str],
-        nursery: Nursery | None,
-        spares: Spares | None,
+        nursery: ZygoteClient | None,
+        spares: PreforkPool | None,
         small: SmallSpares | None = None,
         grace_seconds: float,
     ) -> None:
         self.grace_seconds = grace_seconds
-        self._folder, self._nursery, self._spares = folder, nursery, spares
+        self._folder, self._zygote_client, self._prefork_pool = folder, nursery, spares
         self._small = small
         self._base = _without_ranks(base)
         self._small_code: dict[str, bool] = {}
 
-    def expect(self, orders: Sequence[Order]) -> None:
+    def expect(self, orders: Sequence[AttemptOrder]) -> None:
         """These are about to be started: have processes made for all that need them at once."""
         if self._small is not None and orders:
             self._small.expect(sum(map(self.is_simple, orders)))
 
-    def spare(self, order: Order) -> Spare | SmallSpare | None:
+    def spare(self, order: AttemptOrder) -> PreforkedProcess | SmallSpare | None:
         """A process forked ahead for that order, which is the caller's."""
         if order.job.kind != JobKind.COMMAND:
             return None
         small = self._small.take() if self._small is not None and self.is_simple(order) else None
-        return small or (self._spares.take() if self._spares else None)
+        return small or (self._prefork_pool.take() if self._prefork_pool else None)
 
-    def is_simple(self, order: Order) -> bool:
+    def is_simple(self, order: AttemptOrder) -> bool:
         """Whether a command needs nothing that takes long to make: its code is small, it reads no files."""
         spec = order.job.command
         if spec is None or spec.environment or order.gang is not None:
@@ -94,10 +94,10 @@ class Starter:
     def start(
         self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...], *, warm: bool = True
     ) -> int | None:
-        """The pid; None when the nursery will tell. Takes the pipes over. Raises InputError, OSError."""
+        """The pid; None when the zygote will report it. Takes the pipes over. Raises InputError, OSError."""
         order = attempt.order
         try:
-            if not isinstance(attempt.spare, SmallSpare):
+            if not isinstance(attempt.preforked, SmallSpare):
                 write_order(attempt.folder, order)
             environment = self.environment(order, attempt.folder / "work", attempt.environment)
         except (InputError, OSError):
@@ -113,9 +113,9 @@ class Starter:
         )
         if (
             warm
-            and self._nursery is not None
+            and self._zygote_client is not None
             and _may_be_warm(order)
-            and self._nursery.request(launch, pipes)
+            and self._zygote_client.request(launch, pipes)
         ):
             return None
         try:
@@ -126,7 +126,7 @@ class Starter:
     def _wake(self, attempt: Attempt, launch: Launch, pipes: Pipes) -> int:
         """The pid of the spare that becomes the job; 0 where there is none, it has died meanwhile, or the job
         has to be executed by a process that can say what is wrong with it."""
-        spare = attempt.spare
+        spare = attempt.preforked
         if isinstance(spare, SmallSpare):
             try:
                 spare.launch(self._program(attempt.order, launch), pipes)
@@ -141,7 +141,7 @@ class Starter:
                 return spare.pid
         return 0
 
-    def _program(self, order: Order, launch: Launch) -> Program:
+    def _program(self, order: AttemptOrder, launch: Launch) -> Program:
         """A simple command with all that it needs on the disk. Raises GridmillError, OSError, ValueError."""
         folder = Path(launch.folder)
         ready = make_ready(order, self._folder.home, folder / "work", launch.environment)
@@ -157,10 +157,10 @@ class Starter:
             trouble=f"{folder}/{TROUBLE}",
         )
 
-    def not_executed(self, attempt: Attempt) -> Outcome | None:
+    def not_executed(self, attempt: Attempt) -> AttemptOutcome | None:
         """The outcome of a simple command that could not be executed; None for any other."""
         exited = attempt.exit is not None and attempt.exit.status == _EXITED_WITH_1
-        if not exited or not isinstance(attempt.spare, SmallSpare) or attempt.order.job.command is None:
+        if not exited or not isinstance(attempt.preforked, SmallSpare) or attempt.order.job.command is None:
             return None
         number = read_trouble(attempt.folder / TROUBLE)
         if number is None:
@@ -169,7 +169,7 @@ class Starter:
         error = OSError(number, os.strerror(number))
         return failed_outcome(not_executed(attempt.order.job.command.argv[0], error, environment))
 
-    def _fork(self, order: Order, launch: Launch, pipes: Pipes) -> int:
+    def _fork(self, order: AttemptOrder, launch: Launch, pipes: Pipes) -> int:
         become = self._become(order, launch)
 
         def child(parent: int) -> None:
@@ -179,11 +179,11 @@ class Starter:
         return fork(child)
 
     def cancel(self, attempt_id: str) -> bool:
-        """Take back what the nursery has not begun; False when it has."""
-        return self._nursery is not None and self._nursery.cancel(attempt_id)
+        """Cancel a launch that the zygote has not begun; False when it has."""
+        return self._zygote_client is not None and self._zygote_client.cancel(attempt_id)
 
     def environment(
-        self, order: Order, work: Path, client: Mapping[str, str] | None = None
+        self, order: AttemptOrder, work: Path, client: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """The environment of the attempt's process: on that of the client whose run it is of, or else the
         pod's."""
@@ -196,7 +196,7 @@ class Starter:
         own |= {**markers(order, self._folder.path), "TMPDIR": str(work)}
         return {**base, **own, "PYTHONUNBUFFERED": "1"}
 
-    def _become(self, order: Order, launch: Launch) -> Callable[[], NoReturn]:
+    def _become(self, order: AttemptOrder, launch: Launch) -> Callable[[], NoReturn]:
         def built_in() -> NoReturn:
             folder = Path(launch.folder)
             os.chdir(folder / "work")
@@ -227,17 +227,17 @@ def become_command(launch: Launch, home: Path) -> NoReturn:
     """Execute the command whose order lies in the launch's folder."""
     folder = Path(launch.folder)
     try:
-        execute(decode((folder / "order.json").read_bytes(), Order), home, folder / "work")
+        execute(decode((folder / "order.json").read_bytes(), AttemptOrder), home, folder / "work")
     except (GridmillError, OSError) as error:
         write_outcome(folder, failed_outcome(error))
         raise SystemExit(1) from error
 
 
-def _imports(order: Order) -> tuple[str, ...]:
+def _imports(order: AttemptOrder) -> tuple[str, ...]:
     training = order.job.training
     return MODEL_PREIMPORTS.get(training.model, ()) if training else ()
 
 
-def _may_be_warm(order: Order) -> bool:
+def _may_be_warm(order: AttemptOrder) -> bool:
     """Commands and what runs a project's code are executed, and GPU libraries never start in a fork."""
     return order.job.kind != JobKind.COMMAND and not order.given.gpus and not runs_foreign_code(order)

@@ -9,27 +9,27 @@ from typing import Any
 
 from gridmill.codec import to_builtins
 from gridmill.domain.job import JobKind
-from gridmill.domain.pod_protocol import EventType, Order, Outcome
-from gridmill.domain.resource import Use
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType
+from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
-from gridmill.pod.attempt import Attempt, Exit, Reader, Stage
-from gridmill.pod.cleanup import Janitor
+from gridmill.pod.attempt import Attempt, AttemptStage, OutputReader, ProcessExit
+from gridmill.pod.cleanup import CleanupProcess
 from gridmill.pod.empty_folders import ATTEMPT, INNER, EmptyFolders
 from gridmill.pod.folders import PodFolder, create_attempt_folder, own_outcome, write_order
 from gridmill.pod.inputs import take_back
 from gridmill.pod.journal import Journal
-from gridmill.pod.kill import Leftovers
+from gridmill.pod.kill import OrphanKiller
 from gridmill.pod.launch import make_pipes
-from gridmill.pod.limits import Limits, Meter
+from gridmill.pod.limits import AttemptMeter, PodLimits
 from gridmill.pod.network import is_free
-from gridmill.pod.outcome import Ending, judge, port_taken, was_told_to_end
-from gridmill.pod.outputs import Collection, left_by
-from gridmill.pod.prefork import Spare
+from gridmill.pod.outcome import AttemptEnding, judge, port_in_use, was_terminated
+from gridmill.pod.outputs import OutputCollection, left_by
+from gridmill.pod.prefork import PreforkedProcess
 from gridmill.pod.small_spares import SmallSpare
-from gridmill.pod.start import Starter
+from gridmill.pod.start import ProcessStarter
 
 _LOOK_AGAIN_SECONDS = 0.005
 _FULL_SECONDS = 0.05
@@ -46,22 +46,22 @@ class Supervisor:
         folder: PodFolder,
         journal: Journal,
         selector: selectors.BaseSelector,
-        limits: Limits,
-        starter: Starter,
-        leftovers: Leftovers,
-        janitor: Janitor,
+        limits: PodLimits,
+        starter: ProcessStarter,
+        leftovers: OrphanKiller,
+        janitor: CleanupProcess,
         empties: EmptyFolders,
     ) -> None:
         self._folder, self._journal, self._selector = folder, journal, selector
-        self._limits, self._starter, self._leftovers = limits, starter, leftovers
-        self._janitor, self._empties = janitor, empties
+        self._limits, self._starter, self._orphans = limits, starter, leftovers
+        self._cleanup, self._empties = janitor, empties
         self._deserted: set[str] = set()
         self._live: dict[str, Attempt] = {}
         self._by_pid: dict[int, Attempt] = {}
-        self._ever: set[str] = set()
+        self._known_attempts: set[str] = set()
         self._unacknowledged: dict[str, tuple[int, AttemptState]] = {}
         self._held_back = False
-        self._untidy: list[Attempt] = []
+        self._uncleaned: list[Attempt] = []
         self._done_with: list[str] = []
         self._record = os.open(folder.starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.last_end = time.monotonic()
@@ -78,14 +78,14 @@ class Supervisor:
         """True while any attempt is live."""
         return bool(self._live)
 
-    def start(self, order: Order, environment: Mapping[str, str] | None = None) -> None:
+    def start(self, order: AttemptOrder, environment: Mapping[str, str] | None = None) -> None:
         """Start an attempt, unless its id was ever seen, with its client's environment or the pod's."""
         attempt_id = order.attempt_id
-        if attempt_id in self._ever:
+        if attempt_id in self._known_attempts:
             return
-        self._ever.add(attempt_id)
+        self._known_attempts.add(attempt_id)
         if order.gang is not None and not is_free(order.gang.me.port):
-            self._say_ended(attempt_id, order.token, port_taken(order.gang.me.port))
+            self._journal_end(attempt_id, order.token, port_in_use(order.gang.me.port))
             return
         now = time.monotonic()
         try:
@@ -107,11 +107,11 @@ class Supervisor:
         """Record a start for who must clean up after this pod. Raises OSError."""
         os.write(self._record, f"{attempt_id} {pid} {start}\n".encode())
 
-    def _refuse(self, order: Order, cause: Cause, message: str) -> None:
-        outcome = Outcome(state=AttemptState.FAILED, cause=cause, message=message)
-        self._say_ended(order.attempt_id, order.token, outcome)
+    def _refuse(self, order: AttemptOrder, cause: Cause, message: str) -> None:
+        outcome = AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=message)
+        self._journal_end(order.attempt_id, order.token, outcome)
 
-    def _open(self, order: Order, now: float, environment: Mapping[str, str] | None) -> Attempt:
+    def _open(self, order: AttemptOrder, now: float, environment: Mapping[str, str] | None) -> Attempt:
         """The attempt with its pipes and limits, not yet launched."""
         timeout = order.job.timeout_seconds
         spare = self._spare(order)
@@ -120,15 +120,15 @@ class Supervisor:
             order=order,
             folder=self._folder.attempt(order.attempt_id),
             group=group,
-            meter=Meter(order.given.memory_bytes, group, now),
-            reader=Reader({}, self._emitter(order)),
+            meter=AttemptMeter(order.given.memory_bytes, group, now),
+            reader=OutputReader({}, self._emitter(order)),
             began=now,
             deadline=None if timeout is None else now + timeout,
-            spare=spare,
+            preforked=spare,
             environment=environment,
         )
 
-    def _spare(self, order: Order) -> Spare | SmallSpare | None:
+    def _spare(self, order: AttemptOrder) -> PreforkedProcess | SmallSpare | None:
         """A process forked ahead, held to what the order gives."""
         spare = self._starter.spare(order)
         if spare is not None and not self._limits.hold(spare.group, order.given):
@@ -138,7 +138,7 @@ class Supervisor:
             return None
         return spare
 
-    def _emitter(self, order: Order) -> Callable[[EventType, Mapping[str, Any]], None]:
+    def _emitter(self, order: AttemptOrder) -> Callable[[EventType, Mapping[str, Any]], None]:
         def emit(kind: EventType, body: Mapping[str, Any]) -> None:
             self._journal.append(order.attempt_id, order.token, time.time(), kind, body)
 
@@ -151,7 +151,7 @@ class Supervisor:
         except OSError as error:
             self._ended_early(attempt, f"no pipes could be made: {error.strerror}")
             return
-        attempt.reader = Reader(ends, self._emitter(attempt.order))
+        attempt.reader = OutputReader(ends, self._emitter(attempt.order))
         affinity = self._limits.affinity(attempt.order.given, attempt.group)
         try:
             pid = self._starter.start(attempt, pipes, affinity, warm=warm)
@@ -166,23 +166,23 @@ class Supervisor:
                 self.forked(attempt.order.attempt_id, pid)
 
     def _ended_early(self, attempt: Attempt, trouble: str) -> None:
-        self._ended(attempt, Exit(status=None, trouble=trouble))
+        self._ended(attempt, ProcessExit(status=None, trouble=trouble))
 
     def forked(self, attempt_id: str, pid: int) -> None:
         """The attempt's process exists."""
         attempt = self._live.get(attempt_id)
         if attempt is None:
             return
-        attempt.pid, attempt.stage = pid, Stage.RUNNING
+        attempt.pid, attempt.stage = pid, AttemptStage.RUNNING
         attempt.begin(time.monotonic())
         self._by_pid[pid] = attempt
-        start = self._leftovers.started(pid)
+        start = self._orphans.started(pid)
         with contextlib.suppress(OSError):  # a full disk: it is found by its cgroup or environment
             self._note(attempt_id, pid, start)
         self._emitter(attempt.order)(EventType.STARTED, {"pid": pid})
         self._watch(attempt)
         if attempt.kill_at is not None:
-            self._leftovers.terminate(attempt)
+            self._orphans.terminate(attempt)
 
     def not_forked(self, attempt_id: str, trouble: str) -> None:
         """The zygote could not make its process, or died before it told of it."""
@@ -200,19 +200,19 @@ class Supervisor:
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
         """End an attempt; one that was never heard of is answered, and refused when it comes."""
         attempt = self._live.get(attempt_id)
-        if attempt is not None and attempt.stage != Stage.ENDING:
+        if attempt is not None and attempt.stage != AttemptStage.ENDING:
             attempt.stop_reason = attempt.stop_reason or reason
             self._terminate(attempt, grace_seconds)
         elif attempt is not None:
             self._stop_collecting(attempt, reason)
-        elif attempt_id not in self._ever:
-            self._ever.add(attempt_id)
-            outcome = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=reason)
-            self._say_ended(attempt_id, "", outcome)
+        elif attempt_id not in self._known_attempts:
+            self._known_attempts.add(attempt_id)
+            outcome = AttemptOutcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message=reason)
+            self._journal_end(attempt_id, "", outcome)
 
     def _stop_collecting(self, attempt: Attempt, reason: str) -> None:
         """Its program has ended well, and to keep what it left takes long."""
-        if attempt.collection is not None and attempt.collection.found() is None:
+        if attempt.collection is not None and attempt.collection.collected() is None:
             attempt.stop_reason = attempt.stop_reason or reason
             attempt.collection.cancel()
 
@@ -225,7 +225,7 @@ class Supervisor:
         """The pod was told to end by a signal, and so, perhaps first, were its jobs: their ends are not said.
         Why they were cut short the site knows better."""
         for attempt in self._live.values():
-            ended = attempt.exit is not None and not was_told_to_end(attempt.exit.status)
+            ended = attempt.exit is not None and not was_terminated(attempt.exit.status)
             attempt.cut = attempt.stop_reason is None and not ended
         self.stop_all(reason, grace_seconds)
 
@@ -235,11 +235,11 @@ class Supervisor:
             attempt.kill_at = min(attempt.kill_at, until)
             return
         attempt.kill_at = until
-        if attempt.stage == Stage.QUEUED:
+        if attempt.stage == AttemptStage.QUEUED:
             if self._starter.cancel(attempt.order.attempt_id):
-                self._ended(attempt, Exit(status=None))
-        elif attempt.stage == Stage.RUNNING:
-            self._leftovers.terminate(attempt)
+                self._ended(attempt, ProcessExit(status=None))
+        elif attempt.stage == AttemptStage.RUNNING:
+            self._orphans.terminate(attempt)
 
     def acknowledge(self, number: int) -> None:
         """Forget the attempts whose end is committed."""
@@ -251,7 +251,7 @@ class Supervisor:
 
     # what processes do
 
-    def reaped(self, pid: int, end: Exit) -> None:
+    def reaped(self, pid: int, end: ProcessExit) -> None:
         """A process has ended: an attempt's, or an orphan's, which is nobody's loss."""
         attempt = self._by_pid.get(pid)
         if attempt is not None and attempt.exit is None:
@@ -261,9 +261,9 @@ class Supervisor:
         """True for the process of an attempt."""
         return pid in self._by_pid
 
-    def _ended(self, attempt: Attempt, end: Exit) -> None:
+    def _ended(self, attempt: Attempt, end: ProcessExit) -> None:
         now = time.monotonic()
-        attempt.exit, attempt.ended, attempt.stage = end, now, Stage.ENDING
+        attempt.exit, attempt.ended, attempt.stage = end, now, AttemptStage.ENDING
         attempt.look_again, attempt.give_up = now, now + _GIVE_UP_SECONDS
         attempt.meter.ended(attempt.pid, end.status)
         self._unwatch(attempt)
@@ -275,8 +275,8 @@ class Supervisor:
         if self._journal.full:
             attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS
             return
-        clean = self._leftovers.kill(attempt, now)
-        attempt.deserted = clean and attempt.group is not None  # for certain: its cgroup has no process
+        clean = self._orphans.kill(attempt, now)
+        attempt.released = clean and attempt.group is not None  # for certain: its cgroup has no process
         if not attempt.reader.drain(now):
             return
         if attempt.may_be_cut(now):
@@ -289,10 +289,12 @@ class Supervisor:
         if not attempt.leaves_files:
             return True
         if attempt.collection is None:
-            attempt.collection = Collection(left_by(attempt.order, attempt.folder / "work"), attempt.folder)
+            attempt.collection = OutputCollection(
+                left_by(attempt.order, attempt.folder / "work"), attempt.folder
+            )
             if attempt.collection.pid:
                 self._by_pid[attempt.collection.pid] = attempt
-        return attempt.collection.found() is not None
+        return attempt.collection.collected() is not None
 
     def _conclude(self, attempt: Attempt, now: float) -> None:
         attempt.reader.end(now)
@@ -300,22 +302,22 @@ class Supervisor:
             self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": f"gridmill: {line}"})
         attempt.meter.finish()
         outcome = judge(self._ending(attempt, now))
-        self._forget(attempt)
+        self._remove_attempt(attempt)
         del self._live[attempt.order.attempt_id]
         self.last_end = now
         if not (attempt.cut and outcome.cause in _CUT):
-            self._say_ended(attempt.order.attempt_id, attempt.order.token, outcome)
-        self._untidy.append(attempt)
+            self._journal_end(attempt.order.attempt_id, attempt.order.token, outcome)
+        self._uncleaned.append(attempt)
 
-    def _forget(self, attempt: Attempt) -> None:
+    def _remove_attempt(self, attempt: Attempt) -> None:
         self._by_pid.pop(attempt.pid, None)
         if attempt.collection is not None:
             self._by_pid.pop(attempt.collection.pid, None)
 
-    def _ending(self, attempt: Attempt, now: float) -> Ending:
-        order, end = attempt.order, attempt.exit or Exit(status=None)
+    def _ending(self, attempt: Attempt, now: float) -> AttemptEnding:
+        order, end = attempt.order, attempt.exit or ProcessExit(status=None)
         is_command = order.job.kind == JobKind.COMMAND
-        use = Use(
+        use = MeasuredUse(
             wall_seconds=now - attempt.began,
             cpu_seconds=attempt.meter.cpu_seconds(end.cpu_seconds),
             peak_memory_bytes=attempt.meter.peak_bytes,
@@ -324,11 +326,11 @@ class Supervisor:
             read_bytes=end.read_bytes,
             written_bytes=end.written_bytes,
         )
-        return Ending(
+        return AttemptEnding(
             status=end.status,
             is_command=is_command,
             use=use,
-            own=own_outcome(attempt.folder) or self._starter.not_executed(attempt),
+            reported=own_outcome(attempt.folder) or self._starter.not_executed(attempt),
             shortage=attempt.meter.shortage,
             memory_limit=order.given.memory_bytes,
             timed_out=attempt.timed_out,
@@ -339,38 +341,38 @@ class Supervisor:
             trouble=end.trouble,
             in_gang=order.gang is not None,
             output_uri=order.output_uri,
-            collected=attempt.collection.found() if attempt.collection is not None else None,
+            collected=attempt.collection.collected() if attempt.collection is not None else None,
         )
 
     def tidy(self) -> None:
         """Remove what ended attempts leave, once their ends are on their way: nobody waits for this."""
-        while self._untidy:
-            attempt = self._untidy.pop()
+        while self._uncleaned:
+            attempt = self._uncleaned.pop()
             if attempt.group is not None:
                 self._limits.release(attempt.group)
-            if attempt.deserted:
+            if attempt.released:
                 self._deserted.add(attempt.order.attempt_id)
             self._clear_work(attempt)
             if attempt.order.gang is None:  # else other ranks may be about to write there
                 folder = below(attempt.order.root, attempt.order.output_uri)
-                self._janitor.drop_empty(folder, keep=attempt.deserted and attempt.order.part is None)
+                self._cleanup.drop_empty(folder, keep=attempt.released and attempt.order.part is None)
         while self._done_with:
             attempt_id = self._done_with.pop()
             if attempt_id in self._deserted:
                 self._deserted.discard(attempt_id)
-                self._janitor.clear(self._folder.attempt(attempt_id), ATTEMPT)
+                self._cleanup.clear(self._folder.attempt(attempt_id), ATTEMPT)
             else:
-                self._janitor.remove(self._folder.attempt(attempt_id))
+                self._cleanup.remove(self._folder.attempt(attempt_id))
 
     def _clear_work(self, attempt: Attempt) -> None:
-        if attempt.deserted:
-            self._janitor.clear(attempt.folder / "work", INNER)
+        if attempt.released:
+            self._cleanup.clear(attempt.folder / "work", INNER)
         else:
-            self._janitor.remove_large(attempt.folder / "work")
+            self._cleanup.remove_large(attempt.folder / "work")
         if attempt.order.inputs:
             take_back(attempt.order)
 
-    def _say_ended(self, attempt_id: str, token: str, outcome: Outcome) -> None:
+    def _journal_end(self, attempt_id: str, token: str, outcome: AttemptOutcome) -> None:
         body = {"outcome": to_builtins(outcome)}
         event = self._journal.append(attempt_id, token, time.time(), EventType.ENDED, body)
         self._unacknowledged[attempt_id] = (event.number, outcome.state)
@@ -409,7 +411,7 @@ class Supervisor:
         for attempt in tuple(self._live.values()):
             if attempt.due() > now:
                 continue
-            if attempt.stage == Stage.ENDING:
+            if attempt.stage == AttemptStage.ENDING:
                 self._try_to_end(attempt, now)
             else:
                 attempt.reader.tick(now)
@@ -421,12 +423,12 @@ class Supervisor:
             return
         self._held_back = full
         for attempt in self._live.values():
-            if attempt.stage == Stage.RUNNING:
+            if attempt.stage == AttemptStage.RUNNING:
                 self._unwatch(attempt) if full else self._watch(attempt)
 
     def _enforce(self, attempt: Attempt, now: float) -> None:
         if attempt.kill_at is not None and attempt.kill_at <= now:
-            self._leftovers.kill(attempt, now)
+            self._orphans.kill(attempt, now)
             attempt.kill_at, attempt.ignored_term = now + 1.0, True
         if attempt.deadline is not None and attempt.deadline <= now:
             attempt.timed_out, attempt.deadline = True, None
@@ -434,9 +436,9 @@ class Supervisor:
         if (
             attempt.pid
             and attempt.meter.due <= now
-            and attempt.meter.sample(self._leftovers.tree(attempt), now)
+            and attempt.meter.sample(self._orphans.tree(attempt), now)
         ):
-            self._leftovers.kill(attempt, now)
+            self._orphans.kill(attempt, now)
 
     def close(self) -> None:
         """Let go of files; attempts must have ended."""

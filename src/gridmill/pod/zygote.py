@@ -28,7 +28,7 @@ from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, ent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ZygoteReport:
     """What a zygote says: `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, what wait() told of
     its use) or `failed` (attempt_id, message): it could not fork."""
 
@@ -49,11 +49,11 @@ class Zygote:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._children: set[int] = set()
-        self._bell, self._ring = socket.socketpair()
+        self._wakeup, self._ring = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        for end in (self._bell, self._ring):
+        for end in (self._wakeup, self._ring):
             end.setblocking(False)
-        self._selector.register(self._bell, selectors.EVENT_READ, self._reap)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._reap)
         self._selector.register(link, selectors.EVENT_READ, self._answer)
         signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
@@ -62,7 +62,7 @@ class Zygote:
 
     def serve(self) -> None:
         """Until the pod is gone; then no child outlives it."""
-        self._say(Report(kind="ready"))
+        self._send_report(ZygoteReport(kind="ready"))
         try:
             while True:
                 for key, _ in self._selector.select():
@@ -71,7 +71,7 @@ class Zygote:
             for pid in self._children:
                 kill_group_before_reaping(pid)
 
-    def _say(self, report: Report) -> None:
+    def _send_report(self, report: ZygoteReport) -> None:
         self._link.sendall(encode(report))
 
     def _answer(self) -> None:
@@ -84,16 +84,16 @@ class Zygote:
             pid = fork(lambda parent: _be(launch, pipes, parent))
         except OSError as error:
             message = f"no process could be made: {error.strerror}"
-            self._say(Report(kind="failed", attempt_id=launch.attempt_id, message=message))
+            self._send_report(ZygoteReport(kind="failed", attempt_id=launch.attempt_id, message=message))
         else:
             self._children.add(pid)
-            self._say(Report(kind="forked", attempt_id=launch.attempt_id, pid=pid))
+            self._send_report(ZygoteReport(kind="forked", attempt_id=launch.attempt_id, pid=pid))
         finally:
             pipes.close()
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._bell.recv(4096)
+            self._wakeup.recv(4096)
         while self._children:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
@@ -102,7 +102,7 @@ class Zygote:
             _, status, usage = os.wait4(found.si_pid, 0)
             self._children.discard(found.si_pid)
             spent = usage.ru_utime + usage.ru_stime
-            ended = Report(
+            ended = ZygoteReport(
                 kind="ended",
                 pid=found.si_pid,
                 status=status,
@@ -111,7 +111,7 @@ class Zygote:
                 read_bytes=usage.ru_inblock * BLOCK_BYTES,
                 written_bytes=usage.ru_oublock * BLOCK_BYTES,
             )
-            self._say(ended)
+            self._send_report(ended)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

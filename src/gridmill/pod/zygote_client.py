@@ -12,10 +12,10 @@ from typing import Protocol
 
 from gridmill.codec import decode
 from gridmill.domain.frozen import dataclass
-from gridmill.pod.attempt import Exit
+from gridmill.pod.attempt import ProcessExit
 from gridmill.pod.launch import MESSAGE_BYTES, Launch, Pipes, send, thread_environment
 from gridmill.pod.outcome import describe
-from gridmill.pod.zygote import Report
+from gridmill.pod.zygote import ZygoteReport
 
 _PROGRAM = (sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-m", "gridmill.pod.zygote")
 """Newer Pythons warn of forking with threads. The only threads are those of allocators, which are safe to
@@ -27,8 +27,8 @@ _FAILURES = 3
 """After this many consecutive deaths before it was ready no other zygote is made."""
 
 
-class Listener(Protocol):
-    """Who is told about the jobs' processes: the supervisor."""
+class ZygoteListener(Protocol):
+    """The receiver of news about the jobs' processes: the supervisor."""
 
     def forked(self, attempt_id: str, pid: int) -> None:
         """The attempt's process exists."""
@@ -39,18 +39,19 @@ class Listener(Protocol):
     def launch_cold(self, attempt_id: str) -> None:
         """No zygote is to be had: execute it."""
 
-    def reaped(self, pid: int, end: Exit) -> None:
+    def reaped(self, pid: int, end: ProcessExit) -> None:
         """The attempt's process has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
+class _PendingFork:
     launch: Launch
     pipes: Pipes
 
 
-class Nursery:
-    """Owned by the pod's loop: it calls `tick`, and `zygote_died` when it reaped the zygote."""
+class ZygoteClient:
+    """The client of the zygote. The pod's loop owns it: it calls `tick`, and `zygote_died` when it reaped the
+    zygote."""
 
     def __init__(
         self, kind: str, *, cpus: float, environment: Mapping[str, str], selector: selectors.BaseSelector
@@ -59,18 +60,18 @@ class Nursery:
         self._kind, self._selector = kind, selector
         threads = {**thread_environment(cpus, environment), "OPENBLAS_NUM_THREADS": "1"}
         self._environment = {**environment, **threads, "CUDA_VISIBLE_DEVICES": ""}
-        self._listener: Listener | None = None
+        self._listener: ZygoteListener | None = None
         self._link: socket.socket | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._ready = False
         self._failures = 0
         self._give_up_at = float("inf")
         self._try_again_at = 0.0
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_PendingFork] = deque()
         self._sent: dict[str, None] = {}
         self._children: dict[int, str] = {}
 
-    def bring_up(self, listener: Listener, now: float) -> None:
+    def bring_up(self, listener: ZygoteListener, now: float) -> None:
         """Make a zygote, unless there is one or none would live."""
         self._listener = listener
         if self._link is not None or self._failures >= _FAILURES:
@@ -87,13 +88,13 @@ class Nursery:
             )
         self.pid, self._link, self._ready = self._child.pid, ours, False
         self._give_up_at = now + PATIENCE_SECONDS
-        self._selector.register(ours, selectors.EVENT_READ, self._hear)
+        self._selector.register(ours, selectors.EVENT_READ, self._receive_reports)
 
     def request(self, launch: Launch, pipes: Pipes) -> bool:
         """Take the launch and its pipes; False when there is no zygote to be had."""
         if self._link is None or self._failures >= _FAILURES:
             return False
-        self._queue.append(_Waiting(launch=launch, pipes=pipes))
+        self._queue.append(_PendingFork(launch=launch, pipes=pipes))
         self._pass_on()
         return True
 
@@ -127,7 +128,7 @@ class Nursery:
         if self._listener is not None:
             self._listener.launch_cold(waiting.launch.attempt_id)
 
-    def _hear(self) -> None:
+    def _receive_reports(self) -> None:
         while self._link is not None and self._listener is not None:
             try:
                 data = self._link.recv(MESSAGE_BYTES)
@@ -140,9 +141,9 @@ class Nursery:
                 self._link.close()
                 self._link, self._ready = None, False
                 return
-            self._understand(decode(data, Report), self._listener)
+            self._understand(decode(data, ZygoteReport), self._listener)
 
-    def _understand(self, report: Report, listener: Listener) -> None:
+    def _understand(self, report: ZygoteReport, listener: ZygoteListener) -> None:
         match report.kind:
             case "ready":
                 self._ready, self._failures, self._give_up_at = True, 0, float("inf")
@@ -156,7 +157,7 @@ class Nursery:
                 listener.not_forked(report.attempt_id, report.message)
             case "ended":
                 self._children.pop(report.pid, None)
-                end = Exit(
+                end = ProcessExit(
                     status=report.status,
                     cpu_seconds=report.cpu_seconds,
                     system_seconds=report.system_seconds,
@@ -167,7 +168,7 @@ class Nursery:
 
     def zygote_died(self, status: int, now: float) -> None:
         """End what it had forked (the kernel kills them with it), and make another."""
-        self._hear()  # what it still said
+        self._receive_reports()  # what it still said
         trouble = f"the process it was forked from was {describe(status)}"
         if not self._ready and self._give_up_at < float("inf"):
             self._failures += 1
@@ -189,7 +190,7 @@ class Nursery:
         self._sent.clear()
         if self._listener is not None:
             for pid in children:
-                self._listener.reaped(pid, Exit(status=None, trouble=trouble))
+                self._listener.reaped(pid, ProcessExit(status=None, trouble=trouble))
             for attempt_id in sent:
                 self._listener.not_forked(attempt_id, trouble)
 

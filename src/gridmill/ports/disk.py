@@ -6,11 +6,11 @@ from typing import Protocol
 from gridmill.domain.frozen import dataclass
 
 GOING = ".going-"
-"""Prefix of the name of a thing that was set aside for deletion."""
+"""Prefix of the name of an item that was moved to the trash."""
 
 
-class Place(StrEnum):
-    """Sorts of things that take space."""
+class DiskArea(StrEnum):
+    """The kinds of folders that take space."""
 
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
     CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
@@ -28,39 +28,39 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thing:
+class DiskItem:
     """A folder or file. `name` is unique within its place (outputs: the URI below the root); `changed` is
     Unix time in seconds; `ended` says of a pod or an import that it has."""
 
-    place: Place
+    area: DiskArea
     name: str
     size_bytes: int
     changed: float
     ended: bool = False
 
 
-class House(Protocol):
+class HomeFolders(Protocol):
     """The folders of one home and its storage root."""
 
-    def things(self) -> tuple[Thing, ...]:
+    def items(self) -> tuple[DiskItem, ...]:
         """Everything there is, by place and name. What vanishes meanwhile is left out."""
 
-    def set_aside(self, thing: Thing) -> None:
-        """Put it out of everybody's way at once, unless it changed since it was looked at."""
+    def move_to_trash(self, thing: DiskItem) -> None:
+        """Move the item to the trash at once, unless it changed since it was listed."""
 
-    def take_away(self, thing: Thing) -> None:
-        """Remove what was set aside, now or by one that was cut short. Raises StorageError."""
+    def delete(self, thing: DiskItem) -> None:
+        """Delete the items in the trash, also those of an interrupted deletion. Raises StorageError."""
 
 
-class NoHouse:
-    """Nothing on any disk."""
+class NoHomeFolders:
+    """No folders: for simulations without a disk."""
 
-    def things(self) -> tuple[Thing, ...]:
+    def items(self) -> tuple[DiskItem, ...]:
         """Nothing."""
         return ()
 
-    def set_aside(self, thing: Thing) -> None:
-        """There is nothing to set aside."""
+    def move_to_trash(self, thing: DiskItem) -> None:
+        """There is no item."""
 
-    def take_away(self, thing: Thing) -> None:
+    def delete(self, thing: DiskItem) -> None:
         """There is nothing to take away."""

@@ -10,28 +10,28 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gridmill.domain.advice import Advice
-from gridmill.domain.archive import Moved
+from gridmill.domain.archive import ArchiveResult
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
 from gridmill.domain.backfill import Backfill, BackfillView, Chunk
 from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
 from gridmill.domain.deployment import Deployment
-from gridmill.domain.manifest import Verified
+from gridmill.domain.manifest import VerificationResult
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.run import JobRun, Run
-from gridmill.domain.sink_overrides import Alterations, Change
+from gridmill.domain.sink_overrides import Alterations, SinkChange
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import NodeView, Site
 from gridmill.domain.states import RunState
-from gridmill.domain.usage import HISTORY_DAYS, Usage, Waste
+from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ReclaimableItem
 from gridmill.domain.views import (
     ControlView,
     DryRun,
     FarmView,
-    Removal,
-    RunRemoval,
+    RemovalPreview,
+    RunRemovalPreview,
     RunView,
     ScheduleView,
     VersionView,
@@ -167,7 +167,7 @@ class Altering(Protocol):
     ) -> Page[Alterations]:
         """List the alterations of one sink (`pipeline/job`) or of all sinks that were altered, by name."""
 
-    def alter_sink(self, name: str, change: Change) -> Alterations:
+    def alter_sink(self, name: str, change: SinkChange) -> Alterations:
         """Add or remove a source, constraint, metric or outage window of a sink.
 
         Returns all changes of the sink after that. Raises NotFoundError for a pipeline that is not kept or
@@ -186,13 +186,13 @@ class Altering(Protocol):
 class Projects(Protocol):
     """What a face can ask about whole projects. Paths are on the control node's machine."""
 
-    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
+    def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
 
         Raises NotFoundError, ConflictError while a run may be changing them, StorageError.
         """
 
-    def restore(self, path: str) -> Moved:
+    def restore(self, path: str) -> ArchiveResult:
         """Verify an archive on the control node's machine, then make all of it visible at once.
 
         Versions and pipelines that are here already and the same stay. Raises InputError for an archive that
@@ -204,10 +204,10 @@ class Projects(Protocol):
 class Housekeeping(Protocol):
     """What a face can ask about space."""
 
-    def usage(self) -> tuple[Usage, ...]:
+    def usage(self) -> tuple[DiskUsage, ...]:
         """Show the use of the control node's disk: versions, records, folders of pods, caches."""
 
-    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """Delete unused versions and leftovers, and history that is older than `days`.
 
         These are versions beyond those that their jobs retain, files of removed versions and failed
@@ -216,7 +216,7 @@ class Housekeeping(Protocol):
         the same.
         """
 
-    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """Delete a finished run: its records, events, logs, report, and leftovers of failed attempts.
 
         The versions that it made stay. With `dry_run` nothing is deleted. Raises NotFoundError,
@@ -266,14 +266,16 @@ class Versions(Altering, Protocol):
         first. Raises InputError for a version that is no model, and where there is only one.
         """
 
-    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+    def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
         """Read all content of versions, and compare it with the checksums of when they were made.
 
         `reference` is a version, `pipeline/job` for all versions of it, a pipeline for all of its, or empty
         for all there are. Raises NotFoundError where nothing has that name.
         """
 
-    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+    def remove_artifact(
+        self, artifact_id: str, *, force: bool = False, dry_run: bool = False
+    ) -> RemovalPreview:
         """Delete the content of a version, or of all (`pipeline/job`); their records stay, for lineage.
 
         Raises ConflictError while a run may use it; without `force` also where an alias stands for it or

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.preflight import Checked, Question
-from gridmill.domain.site import NodeLook, Site
+from gridmill.domain.preflight import PreflightRequest, PreflightResult
+from gridmill.domain.site import NodeUtilization, Site
 from gridmill.domain.views import ControlView
 from gridmill.ports.grid import Grid
 from gridmill.ports.store import Store
@@ -47,7 +47,7 @@ class ServedNode(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class LooseGrid:
     """The site of a grid of loose machines, and the file with the token that other machines need."""
 
     site: Site
@@ -55,7 +55,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class FarmAddress:
     """What a join line contains of a farm; nothing of it is secret."""
 
     name: str
@@ -64,26 +64,26 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLine:
+class TenantView:
     """A source as `farm sources` shows it; times are Unix times."""
 
     name: str
     version: str
     added: float
-    heard: float
+    last_contact: float
     user: int | None
     deployments: int
     revoked: bool
 
 
-class FarmDesk(Protocol):
+class TenantRecords(Protocol):
     """The records of the farm of this home: who may use it."""
 
     @property
-    def listening(self) -> Listening:
+    def listening(self) -> FarmAddress:
         """What the farm announced when it was started last."""
 
-    def sources(self) -> tuple[SourceLine, ...]:
+    def tenants(self) -> tuple[TenantView, ...]:
         """All sources that joined."""
 
     def invite(self, name: str = "") -> str:
@@ -109,10 +109,10 @@ class ServedFarm(Protocol):
     def one_user(self) -> str:
         """Why it serves one source only; empty: it serves several."""
 
-    def announce(self, known: Listening) -> None:
+    def announce(self, known: FarmAddress) -> None:
         """Keep what later join lines contain."""
 
-    def count_sources(self) -> int:
+    def count_tenants(self) -> int:
         """How many sources joined, revoked ones included."""
 
     def invite(self) -> str:
@@ -142,7 +142,7 @@ class Provider(Protocol):
     def used_bytes(self) -> int:
         """The memory that is in use now."""
 
-    def look(self, seconds: float) -> NodeLook:
+    def look(self, seconds: float) -> NodeUtilization:
         """Watch what is busy for that time, and what of it is the owner's."""
 
     def seconds_since_input(self) -> float:
@@ -171,7 +171,7 @@ class Provider(Protocol):
 class Host(Protocol):
     """All that commands ask of the program that runs them."""
 
-    def preflight(self, question: Question) -> Checked:
+    def preflight(self, question: PreflightRequest) -> PreflightResult:
         """Hold a pipeline against its data. Never raises for what is wrong in it."""
 
     def check_site(self, site: Site) -> None:
@@ -194,7 +194,7 @@ class Host(Protocol):
     def check_head(self, host: str) -> None:
         """Raise InputError if that is no address of this machine, UnavailableError without Ray."""
 
-    def gather(self, grid: Grid, settings: Settings, host: str, port: int) -> Gathered:
+    def gather(self, grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
         """Start the head of a grid of loose machines, and add its site. Raises UnavailableError."""
 
     def serve_farm(
@@ -208,7 +208,7 @@ class Host(Protocol):
     ) -> AbstractContextManager[ServedFarm]:
         """A farm in this process. Raises InputError, UnavailableError, HomeInUseError, StorageError."""
 
-    def farm_desk(self, settings: Settings) -> AbstractContextManager[FarmDesk]:
+    def farm_desk(self, settings: Settings) -> AbstractContextManager[TenantRecords]:
         """The records of the farm of this home. Raises NotFoundError if there is none."""
 
     def join_farm(self, settings: Settings, name: str, controller: str, line: str) -> None:

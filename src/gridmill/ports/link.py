@@ -8,7 +8,7 @@ from gridmill.domain.pod_protocol import FromPod, ToPod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class ReceivedMessage:
     """A message and the channel it came by (one per connection; a pod's newest Hello owns its channel)."""
 
     channel: int
@@ -18,7 +18,7 @@ class Received:
 class LinkServer(Protocol):
     """The control node's end of all its links. Channels are numbers, new for each connection."""
 
-    def receive(self) -> Sequence[Received]:
+    def receive(self) -> Sequence[ReceivedMessage]:
         """Everything that has come, in order per channel; never waits."""
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:

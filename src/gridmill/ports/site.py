@@ -1,6 +1,6 @@
 """The site port: brings pods up, tears them down and reports on them. A site knows nothing of jobs.
 
-`Sights` is the report of a farm on its pods.
+`PodReports` is the report of a farm on its pods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.farm_protocol import FarmLook
+from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.resource import Use
-from gridmill.domain.route import Way
-from gridmill.domain.site import Node, NodeLook
+from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.route import Route
+from gridmill.domain.site import Node, NodeUtilization
 from gridmill.domain.states import Cause
 
 
-class Sight(StrEnum):
-    """What a site sees of a pod."""
+class PodStatus(StrEnum):
+    """The status of a pod, as its site reports it."""
 
     QUEUED = "queued"  # the site has taken it, and it waits for its turn there
     RUNNING = "running"
@@ -29,8 +29,8 @@ class Sight(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSight:
-    """A sight and what the site has to say about it.
+class PodReport:
+    """The status of a pod and what the site reports about it.
 
     `began` and `ends` are the Unix times at which the site began it and will end it, where it does. Of what
     is GONE: `cause` is why its attempts ended with it, `use` what the site measured of it, `hopeless` that
@@ -38,19 +38,20 @@ class PodSight:
     may come up; `left` that its node has left the site, which says nothing of the pod.
     """
 
-    sight: Sight
+    status: PodStatus
     message: str = ""
     began: float | None = None
     ends: float | None = None
     cause: Cause = Cause.LOST
-    use: Use | None = None
+    use: MeasuredUse | None = None
     hopeless: bool = False
     unfit: bool = False
     left: bool = False
 
 
-class Doors(Protocol):
-    """How pods of other machines reach the control node. A site asks for a door when it is opened."""
+class PodListeners(Protocol):
+    """The listeners by which pods of other machines reach the control node. A site asks for one when it is
+    opened."""
 
     def tls(self, host: str, port: int = 0) -> str:
         """Listen at that address of this machine, once; the link for PodOrder.link. Port 0: one that is
@@ -61,47 +62,47 @@ class Doors(Protocol):
 
 
 @runtime_checkable
-class Clears(Protocol):
-    """A site for which something is kept in other places, as in buckets."""
+class ExternalCleanup(Protocol):
+    """A site that stores files outside the farm and the home, such as objects in buckets."""
 
-    def tidy(self) -> None:
+    def clean_up_previous(self) -> None:
         """This port is the site's from now on: what earlier ones left there goes, beside. Answers at once."""
 
-    def clear(self) -> None:
+    def delete_all(self) -> None:
         """It was removed: all of that goes. May take its time; what cannot go now stays, and is logged."""
 
 
 @runtime_checkable
-class Carries(Protocol):
-    """A site in another place, to which data is carried."""
+class TransferSite(Protocol):
+    """A site that has its own storage, so that data is transferred to it and back."""
 
-    def carried(self, attempt_id: str) -> Mapping[str, Any]:
+    def transfer_progress(self, attempt_id: str) -> Mapping[str, Any]:
         """How far its data is on the way: `done` of `total`, `unit` and `note`, as a progress event's body;
         empty when none is. Answers at once."""
 
-    def farm(self) -> FarmLook:
+    def farm_status(self) -> FarmStatus:
         """What it said of itself some seconds ago at most. Raises UnavailableError."""
 
-    def held_up(self) -> Mapping[str, str]:
-        """Why what attempts need or have made cannot be carried now, by their ids, and what is lost. Answers
+    def transfer_problems(self) -> Mapping[str, str]:
+        """Why the data of attempts cannot be transferred now, by their ids, and what is lost. Answers
         at once."""
 
-    def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
+    def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """Bytes of each version, by its id, that are not there; without those that it would take long to look
         at. Raises UnavailableError."""
 
-    def probe(self) -> Way:
+    def probe(self) -> Route:
         """How quick the way there is, by a few small transfers. Raises UnavailableError."""
 
 
 class SitePort(Protocol):
-    """Every method may be repeated. `bring_up`, `observe`, `last_words` and `tear_down` may take their time,
-    and are called from several threads at once; the others answer at once."""
+    """Every method may be repeated. `bring_up`, `observe`, `undelivered_events` and `tear_down` may take
+    their time, and are called from several threads at once; the others answer at once."""
 
     def nodes(self) -> tuple[Node, ...]:
         """The machines and what each can give."""
 
-    def looks(self) -> Mapping[str, NodeLook]:
+    def utilization(self) -> Mapping[str, NodeUtilization]:
         """What is seen now on those nodes that can be asked, by name; may take a second."""
 
     def link(self) -> str:
@@ -117,13 +118,13 @@ class SitePort(Protocol):
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start pods. A pod id that was ever started is not started again. Raises UnavailableError."""
 
-    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """All at once. GONE for a pod that ended or that was never started; before it answers GONE for a
         pod that died, the site has ended every process the pod's jobs left behind."""
 
-    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
-        """What a pod that is GONE had journalled and may not have delivered, in order; empty where that is
-        lost. A result that waited longer than its pod for a control node is found here."""
+    def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
+        """The events that a pod that is GONE journalled and may not have delivered, in order; empty where
+        that is lost. A result that waited longer than its pod for a control node is found here."""
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """End pods and every process of their jobs; when it returns they are gone. Gone ones are fine."""
@@ -133,8 +134,9 @@ class SitePort(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sights:
-    """How pods look, by id; of those that are gone what they had journalled and may not have delivered."""
+class PodReports:
+    """The reports on pods, by id; for pods that are gone also the journalled events that may not be
+    delivered."""
 
-    sights: Mapping[str, PodSight]
-    words: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)
+    reports: Mapping[str, PodReport]
+    undelivered: Mapping[str, tuple[PodEvent, ...]] = field(default_factory=dict)

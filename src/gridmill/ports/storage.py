@@ -5,8 +5,8 @@ from typing import Protocol
 
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import AliasMove, FileTrouble, Verified
-from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.manifest import AliasMove, FileProblem, VerificationResult
+from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile
 from gridmill.domain.source import Source
 
@@ -52,7 +52,7 @@ class Storage(Protocol):
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
         """The files of a code bundle, by name. Raises StorageError where it is not here, InputError."""
 
-    def preflight(self, question: Question) -> Checked:
+    def preflight(self, question: PreflightRequest) -> PreflightResult:
         """What is wrong with jobs, as far as their data says. Takes bounded time and never raises."""
 
     def remove(self, uri: str) -> None:
@@ -74,12 +74,12 @@ class Storage(Protocol):
     def drop_listed(self, listed: str) -> None:
         """Remove such a list, which a manifest has now. Never raises."""
 
-    def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
+    def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
         """Files of a version that are not as its manifest says, as far as a quick look tells; nothing where
         it has none. May take long: not for holders of the lock. Raises StorageError.
         """
 
-    def verify(self, versions: Iterable[Artifact]) -> Iterator[Verified]:
+    def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
         """The same, one after the other, from all of their content."""
 
     def note_move(self, move: AliasMove) -> None:

@@ -24,7 +24,7 @@ class Role(StrEnum):
     ADMIN = "admin"  # changes what all users share: sites, projects, the disk, the control node
 
 
-class Form(StrEnum):
+class ResponseForm(StrEnum):
     """What an answer is."""
 
     NOTHING = "nothing"
@@ -34,7 +34,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ArgumentLimits:
     """The values that an argument may have over HTTP, in FastAPI's words; None: no limit."""
 
     ge: int | None = None
@@ -46,18 +46,18 @@ class Limits:
     pattern: str | None = None
 
 
-_NAME = Limits(min_length=1, max_length=200)
-_LONG = Limits(min_length=1, max_length=500)
+_NAME = ArgumentLimits(min_length=1, max_length=200)
+_LONG = ArgumentLimits(min_length=1, max_length=500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PathField:
     """A name in a path: an argument or, with `field`, a field of it. `sent` is its name in OpenAPI."""
 
     argument: str
     field: str
     sent: str
-    limits: Limits
+    limits: ArgumentLimits
 
     def value(self, arguments: Mapping[str, Any]) -> str:
         """What stands here in the path of a call."""
@@ -85,7 +85,7 @@ class UseCase:
     operation: str
     body: tuple[str, ...] = ()
     sent: Mapping[str, str] = field(default_factory=dict)
-    limits: Mapping[str, Limits] = field(default_factory=dict)
+    limits: Mapping[str, ArgumentLimits] = field(default_factory=dict)
     starts_run: bool = False
 
     @property
@@ -110,13 +110,17 @@ class UseCase:
         return get_args(self.gives)[0] if origin is Page else None
 
     @property
-    def form(self) -> Form:
+    def form(self) -> ResponseForm:
         """Whether the answer is one value (of a survey: a tuple), a page of a list, a stream or nothing."""
         if self.gives is NoneType:
-            return Form.NOTHING
+            return ResponseForm.NOTHING
         if self.item is not None:
-            return Form.LIST
-        return Form.STREAM if Ellipsis in get_args(self.gives) and "after" in self.takes else Form.ONE
+            return ResponseForm.LIST
+        return (
+            ResponseForm.STREAM
+            if Ellipsis in get_args(self.gives) and "after" in self.takes
+            else ResponseForm.ONE
+        )
 
     @property
     def may_repeat(self) -> bool:
@@ -130,14 +134,14 @@ class UseCase:
         return cleandoc(getattr(Grid, self.name).__doc__).partition("\n")[0]
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[PathField, ...]:
         """The names in the path, in order."""
-        return tuple(self._place(found) for found in _PLACE.finditer(self.path))
+        return tuple(self._place(match) for match in _PLACE.finditer(self.path))
 
-    def _place(self, found: re.Match[str]) -> Place:
+    def _place(self, found: re.Match[str]) -> PathField:
         sent = self.sent.get(found["whole"], found["field"] or found["argument"])
         limits = self.limits.get(found["whole"], _LONG if found["slashes"] else _NAME)
-        return Place(argument=found["argument"], field=found["field"] or "", sent=sent, limits=limits)
+        return PathField(argument=found["argument"], field=found["field"] or "", sent=sent, limits=limits)
 
     @property
     def queries(self) -> Mapping[str, str]:
@@ -170,7 +174,9 @@ _PLACE = re.compile(r"\{(?P<whole>(?P<argument>\w+)(?:\.(?P<field>\w+))?)(?P<sla
 @cache
 def _signature(name: str) -> Signature:
     whole = signature(getattr(Grid, name))
-    return whole.replace(parameters=[one for one in whole.parameters.values() if one.name != "self"])
+    return whole.replace(
+        parameters=[parameter for parameter in whole.parameters.values() if parameter.name != "self"]
+    )
 
 
 @cache

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 
 from gridmill.errors import InputError
 from gridmill.ports.pages import MOST_ITEMS
-from gridmill.ports.usecase import Limits, Role, UseCase
+from gridmill.ports.usecase import ArgumentLimits, Role, UseCase
 
 _NOTHING: Mapping[str, str] = {}
-_NO_LIMITS: Mapping[str, Limits] = {}
-_NAME = Limits(min_length=1, max_length=200)
-_HASH = Limits(pattern=r"^[0-9a-f]{8,128}$")
-_PAGE = Limits(ge=1, le=MOST_ITEMS)
-_CURSOR = Limits(min_length=1, max_length=2000)
-_MANY = Limits(ge=1, le=10_000)
+_NO_LIMITS: Mapping[str, ArgumentLimits] = {}
+_NAME = ArgumentLimits(min_length=1, max_length=200)
+_HASH = ArgumentLimits(pattern=r"^[0-9a-f]{8,128}$")
+_PAGE = ArgumentLimits(ge=1, le=MOST_ITEMS)
+_CURSOR = ArgumentLimits(min_length=1, max_length=2000)
+_MANY = ArgumentLimits(ge=1, le=10_000)
 _VIEWER, _OPERATOR, _ADMIN = Role
 
 
@@ -34,7 +34,7 @@ def _row(
     *,
     body: tuple[str, ...] = (),
     sent: Mapping[str, str] = _NOTHING,
-    limits: Mapping[str, Limits] = _NO_LIMITS,
+    limits: Mapping[str, ArgumentLimits] = _NO_LIMITS,
     starts_run: bool = False,
 ) -> UseCase:
     method, _, path = request.partition(" ")
@@ -78,7 +78,11 @@ _ROWS = (
         "runs",
         _VIEWER,
         "follow_events",
-        limits={"after": Limits(max_length=100), "limit": _MANY, "wait_seconds": Limits(ge=0, le=60)},
+        limits={
+            "after": ArgumentLimits(max_length=100),
+            "limit": _MANY,
+            "wait_seconds": ArgumentLimits(ge=0, le=60),
+        },
     ),
     _row("report", "GET /runs/{run_id}/report", "runs", _VIEWER, "show_report"),
     _list("resources", "GET /resources", "resources"),
@@ -114,11 +118,11 @@ _ROWS = (
         "projects",
         _ADMIN,
         sent={"pipelines": "pipeline"},
-        limits={"pipelines": Limits(min_length=1)},
+        limits={"pipelines": ArgumentLimits(min_length=1)},
     ),
     _row("restore", "POST /restore", "projects", _ADMIN),
     _row("usage", "GET /usage", "housekeeping", _VIEWER),
-    _row("clean", "POST /clean", "housekeeping", _ADMIN, limits={"days": Limits(gt=0)}),
+    _row("clean", "POST /clean", "housekeeping", _ADMIN, limits={"days": ArgumentLimits(gt=0)}),
     _row("verify", "POST /verify", "artifacts", _VIEWER),
     _list("aliases", "GET /aliases", "aliases"),
     _row(
@@ -128,7 +132,7 @@ _ROWS = (
         _OPERATOR,
         body=("alias",),
         sent={"alias.id": "alias_id"},
-        limits={"expected": Limits(ge=0)},
+        limits={"expected": ArgumentLimits(ge=0)},
     ),
     _row("remove_alias", "DELETE /aliases/{alias_id:path}", "aliases", _OPERATOR),
     _list("schedules", "GET /schedules", "schedules"),
@@ -166,7 +170,7 @@ _ROWS = (
         "POST /probes/{name:path}",
         "advice",
         _OPERATOR,
-        limits={"name": _NAME, "workers": Limits(ge=1, le=1024), "share": Limits(gt=0, le=1)},
+        limits={"name": _NAME, "workers": ArgumentLimits(ge=1, le=1024), "share": ArgumentLimits(gt=0, le=1)},
         starts_run=True,
     ),
     _list("alterations", "GET /alterations", "sinks"),

@@ -25,7 +25,7 @@ from gridmill.domain.run import Attempt
 from gridmill.domain.run_failures import at_fault, reason
 from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView, PartView, RunView
-from gridmill.report.svg import Bar, Box, Row, dag, timeline
+from gridmill.report.svg import DagBox, TimelineBar, TimelineRow, dag, timeline
 from gridmill.report.transfers import in_fact
 
 MOST_LINES = 60
@@ -168,11 +168,11 @@ def time_of(job: JobView) -> str:
 
 def seconds_of(job: JobView) -> float | None:
     """The same as a number."""
-    known = job.job
-    restored = known.state == JobState.UNCHANGED and not job.attempts
-    if known.started is None or known.ended is None or restored:
+    job_run = job.job
+    restored = job_run.state == JobState.UNCHANGED and not job.attempts
+    if job_run.started is None or job_run.ended is None or restored:
         return None
-    return max(0.0, known.ended - known.started)
+    return max(0.0, job_run.ended - job_run.started)
 
 
 def headline_of(version: Artifact | None) -> str:
@@ -247,7 +247,7 @@ def graph_of(view: RunView) -> str:
     critical = view.critical.path if view.critical is not None and view.critical.branches else ()
     return dag(
         [
-            Box(
+            DagBox(
                 name=job.job.job.name,
                 kind=job.job.job.kind.value,
                 state=job.job.state.value,
@@ -269,7 +269,7 @@ def timeline_of(view: RunView) -> tuple[str, int]:
     longest = sorted(ran, key=lambda job: -(seconds_of(job) or 0.0))[:ROWS_OF_TIMELINE]
     kept = {job.job.id for job in longest}
     rows = [
-        Row(
+        TimelineRow(
             name=job.job.job.name,
             bars=_bars(job, begin),
             link=anchor(job.job.job.name),
@@ -285,27 +285,27 @@ def timeline_of(view: RunView) -> tuple[str, int]:
     return timeline(rows, total), len(ran) - len(rows)
 
 
-def _bars(job: JobView, begin: float) -> list[Bar]:
+def _bars(job: JobView, begin: float) -> list[TimelineBar]:
     attempts = [*(a for part in job.parts for a in part.attempts), *job.attempts][:200]
     return [*_waiting(job, begin), *(_attempt_bar(job, attempt, begin) for attempt in attempts)]
 
 
-def _waiting(job: JobView, begin: float) -> list[Bar]:
+def _waiting(job: JobView, begin: float) -> list[TimelineBar]:
     first = job.attempts[0].placed if job.attempts else None
     ready = job.job.ready
     if ready is None or first is None or first - ready < 0.01:
         return []
     note = f"waited {show_seconds(first - ready)} for a place"
-    return [Bar(begins=ready - begin, ends=first - begin, state="waiting", note=note)]
+    return [TimelineBar(begins=ready - begin, ends=first - begin, state="waiting", note=note)]
 
 
-def _attempt_bar(job: JobView, attempt: Attempt, begin: float) -> Bar:
+def _attempt_bar(job: JobView, attempt: Attempt, begin: float) -> TimelineBar:
     ended = attempt.ended or job.job.ended or attempt.placed
     only = len(job.attempts) == 1 and not job.parts
     took = time_of(job) if only and time_of(job) else show_seconds(ended - attempt.placed)
     note = f"{attempt.id} on {attempt.pod_id}: {attempt.state}, {took}"
     why = attempt.interrupted.why if attempt.interrupted else attempt.message
-    return Bar(
+    return TimelineBar(
         begins=attempt.placed - begin,
         ends=ended - begin,
         state=attempt.state.value,
@@ -315,16 +315,16 @@ def _attempt_bar(job: JobView, attempt: Attempt, begin: float) -> Bar:
 
 def critical_lines(view: RunView) -> Mapping[str, str]:
     """The critical path with the time of each job, and the slack of the others; empty without branches."""
-    found = view.critical if view.critical is not None and view.critical.branches else None
-    if found is None:
+    critical = view.critical if view.critical is not None and view.critical.branches else None
+    if critical is None:
         return {}
     names = {job.job.id: job.job.job.name for job in view.jobs}
     path = [
-        f'<a href="#{anchor(names[key])}">{escape(names[key])}</a> {show_seconds(found.seconds[key])}'
-        for key in found.path
-        if found.seconds[key]
+        f'<a href="#{anchor(names[key])}">{escape(names[key])}</a> {show_seconds(critical.seconds[key])}'
+        for key in critical.path
+        if critical.seconds[key]
     ]
-    timed = ((key, value) for key, value in found.slack.items() if value > 0 and found.seconds[key] > 0)
+    timed = ((key, value) for key, value in critical.slack.items() if value > 0 and critical.seconds[key] > 0)
     slack = sorted(timed, key=lambda item: -item[1])
     if not slack:
         return {}
@@ -333,6 +333,6 @@ def critical_lines(view: RunView) -> Mapping[str, str]:
     shown = path if len(path) <= 30 else [*path[:15], f"… {len(path) - 30} more …", *path[-15:]]
     return {
         "path": " → ".join(shown),
-        "total": show_seconds(found.total_seconds),
+        "total": show_seconds(critical.total_seconds),
         "spare": ", ".join([*spare, *more]),
     }

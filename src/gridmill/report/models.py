@@ -38,11 +38,11 @@ def name_of(version: Artifact) -> str:
 
 def versions_of(view: RunView, kind: ArtifactKind) -> list[Artifact]:
     """Those that the run made or left unchanged."""
-    return [one for job in view.jobs for one in job.artifacts if one.kind == kind]
+    return [artifact for job in view.jobs for artifact in job.artifacts if artifact.kind == kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class MetricCell:
     """A metric of a model: its text, whether it is the best of the run's models, and how it moved since the
     run before: the text, and `better`, `worse` or nothing as a CSS class."""
 
@@ -58,7 +58,7 @@ class MetricTable:
     comparison."""
 
     models: tuple[tuple[str, str, str], ...] = ()
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...] = ()
+    rows: tuple[tuple[str, tuple[MetricCell, ...]], ...] = ()
     before: str = ""
     notes: tuple[str, ...] = ()
 
@@ -83,7 +83,11 @@ def metric_table(models: Sequence[Artifact], before: RunView | None) -> MetricTa
 
 def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
     """By name the models that the run before had."""
-    return {} if before is None else {one.name: one for one in versions_of(before, ArtifactKind.MODEL)}
+    return (
+        {}
+        if before is None
+        else {versions.name: versions for versions in versions_of(before, ArtifactKind.MODEL)}
+    )
 
 
 def _since(models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Iterator[str]:
@@ -101,16 +105,18 @@ def _since(models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Itera
             yield f"{name_of(model)}: {why}"
 
 
-def _cell(model: Artifact, name: str, models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Cell:
+def _cell(
+    model: Artifact, name: str, models: Sequence[Artifact], earlier: Mapping[str, Artifact]
+) -> MetricCell:
     value = model.output.metrics.get(name)
     if value is None:
-        return Cell()
+        return MetricCell()
     old = earlier.get(model.name)
     was = None if old is None or old.id == model.id else old.output.metrics.get(name)
     moved, way = ("", "") if was is None else _moved(name, was, value)
     if old is not None and rows_measured_on(old, name) != rows_measured_on(model, name):
         way = ""
-    return Cell(text=show_number(value), best=_is_best(model, name, models), moved=moved, way=way)
+    return MetricCell(text=show_number(value), best=_is_best(model, name, models), moved=moved, way=way)
 
 
 def _moved(name: str, was: float, value: float) -> tuple[str, str]:
@@ -125,10 +131,10 @@ def _moved(name: str, was: float, value: float) -> tuple[str, str]:
 
 def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
     same = [one for one in models if rows_measured_on(one, name) == rows_measured_on(model, name)]
-    known = [one.output.metrics[name] for one in same if name in one.output.metrics]
-    if len(known) < 2 or not is_ranked(name):
+    values = [one.output.metrics[name] for one in same if name in one.output.metrics]
+    if len(values) < 2 or not is_ranked(name):
         return False
-    return model.output.metrics.get(name) == (max(known) if read_metric(name)[1] else min(known))
+    return model.output.metrics.get(name) == (max(values) if read_metric(name)[1] else min(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +159,13 @@ class ModelPage:
 def model_pages(view: RunView, events: Sequence[Event]) -> list[ModelPage]:
     """One for each of the first models."""
     steps = _steps(view, events)
-    found = [(job, one) for job in view.jobs for one in job.artifacts if one.kind == ArtifactKind.MODEL]
-    return [_page(job, model, steps) for job, model in found[:SHOWN_MODELS]]
+    models = [
+        (job, artifact)
+        for job in view.jobs
+        for artifact in job.artifacts
+        if artifact.kind == ArtifactKind.MODEL
+    ]
+    return [_page(job, model, steps) for job, model in models[:SHOWN_MODELS]]
 
 
 def _page(job: JobView, model: Artifact, steps: Mapping[str, Mapping[str, Sequence[Point]]]) -> ModelPage:
@@ -210,7 +221,7 @@ def _value(value: object) -> str:
 
 def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, list[Point]]]:
     """By attempt and name the metrics that were reported by step."""
-    found: dict[str, dict[str, list[Point]]] = {}
+    points: dict[str, dict[str, list[Point]]] = {}
     for event in events:
         step, value = event.body.get("step"), event.body.get("value")
         if (
@@ -218,9 +229,9 @@ def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, 
             and isinstance(step, int | float)
             and isinstance(value, int | float)
         ):
-            of = found.setdefault(event.attempt_id, {})
+            of = points.setdefault(event.attempt_id, {})
             of.setdefault(str(event.body.get("name")), []).append((float(step), float(value)))
-    return found
+    return points
 
 
 def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
@@ -306,11 +317,11 @@ def _measured_note(measured: Mapping[str, Any], count: int) -> str:
 
 def _residuals(details: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Of each label a note, the histogram of the errors, and truth against prediction."""
-    known = details.get("residuals") or {}
-    for one in known.get("labels") or ():
+    residuals = details.get("residuals") or {}
+    for one in residuals.get("labels") or ():
         low, middle, high = one["quantiles"]
         note = (
-            f"{one['label']}: prediction − truth on {one['rows']:,} {known['split']} rows; mean "
+            f"{one['label']}: prediction − truth on {one['rows']:,} {residuals['split']} rows; mean "
             f"{show_number(one['mean'])}, median {show_number(middle)}, 90 % of them between "
             f"{show_number(low)} and {show_number(high)}"
         )
@@ -318,8 +329,8 @@ def _residuals(details: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield note, errors, _scatter(one)
 
 
-def _scatter(one: Mapping[str, Any]) -> str:
-    points = [(float(x), float(y)) for x, y in one.get("sample") or ()]
+def _scatter(details: Mapping[str, Any]) -> str:
+    points = [(float(x), float(y)) for x, y in details.get("sample") or ()]
     if not points:
         return ""
     values = [value for point in points for value in point]
@@ -369,7 +380,7 @@ def _search(search: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _calibration_chart(curve: Sequence[Sequence[float]]) -> str:
-    points = [(float(told), float(came)) for told, came, _ in curve]
+    points = [(float(predicted), float(came)) for predicted, came, _ in curve]
     low = min(0.0, *(min(point) for point in points))
     diagonal = Series(name="perfectly calibrated", points=[(low, low), (1.0, 1.0)], dashed=True)
     axes = Axes(x="predicted probability", y="share that came true")

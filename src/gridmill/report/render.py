@@ -27,7 +27,7 @@ from jinja2 import (
 )
 from markupsafe import Markup
 
-from gridmill.domain.advice import Advice, Forecast
+from gridmill.domain.advice import Advice, WorkerForecast
 from gridmill.domain.amounts import show_bytes, show_count, show_factor, show_number, show_seconds
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.column_statistics import column_lines, columns_left_out
@@ -57,14 +57,14 @@ from gridmill.report.jobs import (
 )
 from gridmill.report.models import SHOWN_MODELS, metric_table, model_pages, name_of, versions_of
 from gridmill.report.svg import Axes, Point, Scale, Series, dot, figure, line_chart, tick_texts, ticks
-from gridmill.report.transfers import carried_lines
+from gridmill.report.transfers import transfer_lines
 from gridmill.version import __version__
 
 SHOWN_FAILURES, NAMED_JOBS = 5, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailedJob:
     """A failed job: why, the end of its log, what to do, and the command that shows more. `last` is the last
     line of the log where an exit code is all that is known."""
 
@@ -78,16 +78,16 @@ class Failure:
     more: str
 
 
-def failures(view: RunView, events: Sequence[Event]) -> list[Failure]:
+def failures(view: RunView, events: Sequence[Event]) -> list[FailedJob]:
     """The first failed jobs of a run."""
     return [_failure(view, job, events) for job in failed_jobs(view)[:SHOWN_FAILURES]]
 
 
-def _failure(view: RunView, job: JobView, events: Sequence[Event]) -> Failure:
+def _failure(view: RunView, job: JobView, events: Sequence[Event]) -> FailedJob:
     attempt, name = at_fault(job), job.job.job.name
     why, log = reason(job, attempt), log_end(events, attempt) if attempt else ""
     lines = [line for line in log.splitlines() if line.strip()]
-    return Failure(
+    return FailedJob(
         name=name,
         anchor=anchor(name),
         reason=shortened(why, LONGEST_MESSAGE),
@@ -111,13 +111,13 @@ def _where(job: JobView, attempt: Attempt | None) -> str:
 
 def consequences(view: RunView) -> str:
     """Which jobs did not run as others failed or were stopped."""
-    told = []
+    texts = []
     for state in (JobState.SKIPPED, JobState.STOPPED):
         names = [job.job.job.name for job in view.jobs if job.job.state == state]
         if names:
             more = f" and {len(names) - NAMED_JOBS} more" if len(names) > NAMED_JOBS else ""
-            told.append(f"{show_count(len(names), 'job')} {state}: {', '.join(names[:NAMED_JOBS])}{more}")
-    return "; ".join(told)
+            texts.append(f"{show_count(len(names), 'job')} {state}: {', '.join(names[:NAMED_JOBS])}{more}")
+    return "; ".join(texts)
 
 
 def results(view: RunView) -> list[str]:
@@ -138,7 +138,7 @@ def _results(view: RunView) -> Iterator[str]:
     for one in versions_of(view, ArtifactKind.PREDICTION)[:5]:
         model = one.output.details.get("model")
         by = f" by {model}" if model else ""
-        good = f": {told}" if (told := headline_of(one)) else ""
+        good = f": {headline}" if (headline := headline_of(one)) else ""
         yield f"{name_of(one)} predicted {one.output.rows or 0:,} rows{by}{good}"
     if view.run.state == RunState.STOPPED and not failed_jobs(view):
         yield f"The run was stopped. {next_step(view)}"
@@ -211,21 +211,21 @@ LEAST_SECONDS, LEAST_SAVING = 10.0, 0.2
 share."""
 
 
-def is_worth_it(found: Advice) -> bool:
+def is_worth_it(advice: Advice) -> bool:
     """Whether another number of workers than that of the last attempt is worth a reader's time."""
-    if not found.measured:
+    if not advice.measured:
         return False
-    last, better = found.measured[-1], found.forecast(found.worth)
-    if better is None or last.workers == found.worth:
+    last, better = advice.measured[-1], advice.forecast(advice.worth)
+    if better is None or last.workers == advice.worth:
         return False
     return last.seconds >= LEAST_SECONDS and last.seconds - better.seconds >= LEAST_SAVING * last.seconds
 
 
-def advice_chart(found: Advice) -> str:
+def advice_chart(advice: Advice) -> str:
     """Speed-up by workers: band, law, perfect speed-up, measured points. Each doubling of the workers is as
     wide as the others."""
-    lines = found.forecasts
-    highest = max([line.high for line in lines] + [one.speedup for one in found.measured])
+    lines = advice.forecasts
+    highest = max([line.high for line in lines] + [one.speedup for one in advice.measured])
     most = max(line.workers for line in lines)
     scale = Scale(low=(0.0, 0.0), high=(max(1.0, log2(most)), highest * 1.08))
     levels = ticks(0.0, highest * 1.08)
@@ -239,7 +239,7 @@ def advice_chart(found: Advice) -> str:
             + (f", a probe of {one.share:.0%}" if one.probe else ""),
             "c2" if one.probe else "c1",
         )
-        for one in found.measured
+        for one in advice.measured
     ]
     return figure(
         parts,
@@ -254,13 +254,13 @@ def _path(scale: Scale, points: Sequence[Point]) -> str:
     return " ".join(map(scale.place, points))
 
 
-def _band(scale: Scale, lines: Sequence[Forecast]) -> str:
-    there = [(log2(line.workers), line.high) for line in lines]
+def _band(scale: Scale, lines: Sequence[WorkerForecast]) -> str:
+    upper = [(log2(line.workers), line.high) for line in lines]
     back = [(log2(line.workers), line.low) for line in reversed(lines)]
-    return f'<polygon class="band" points="{_path(scale, [*there, *back])}"/>'
+    return f'<polygon class="band" points="{_path(scale, [*upper, *back])}"/>'
 
 
-def _law(scale: Scale, lines: Sequence[Forecast]) -> str:
+def _law(scale: Scale, lines: Sequence[WorkerForecast]) -> str:
     points = [(log2(line.workers), line.speedup) for line in lines]
     return f'<polyline class="line c1" points="{_path(scale, points)}"/>'
 
@@ -353,7 +353,7 @@ def render(
         metrics=metric_table(models, before),
         models=model_pages(view, events),
         more_models=max(0, len(models) - SHOWN_MODELS),
-        carried=carried_lines(view)[:100],
+        carried=transfer_lines(view)[:100],
         advice=[(one.job.rpartition("/")[2], one, advice_chart(one)) for one in advice if is_worth_it(one)],
     )
 
@@ -363,8 +363,8 @@ def _artifacts(view: RunView) -> list[Artifact]:
 
 
 def _remarks(view: RunView) -> list[Remark]:
-    found = [remark for artifact in _artifacts(view) for remark in remarks_of(artifact)]
-    return sorted(found, key=lambda remark: not remark.warning)
+    remarks = [remark for artifact in _artifacts(view) for remark in remarks_of(artifact)]
+    return sorted(remarks, key=lambda remark: not remark.warning)
 
 
 def _failed(view: RunView) -> int:
@@ -374,8 +374,8 @@ def _failed(view: RunView) -> int:
 def _counts(view: RunView) -> str:
     """`8 jobs: 6 succeeded, 2 unchanged`."""
     states = [job.job.state.value for job in view.jobs]
-    told = ", ".join(f"{states.count(state):,} {state}" for state in dict.fromkeys(states))
-    return f"{len(states):,} job{'' if len(states) == 1 else 's'}: {told}" if states else "no jobs"
+    names = ", ".join(f"{states.count(state):,} {state}" for state in dict.fromkeys(states))
+    return f"{len(states):,} job{'' if len(states) == 1 else 's'}: {names}" if states else "no jobs"
 
 
 def _wall(view: RunView) -> str:

@@ -135,8 +135,8 @@ def _scale(points: Sequence[Point]) -> Scale:
 
 
 def _numbers(low: float, high: float, *, whole: bool) -> list[tuple[float, str]]:
-    found = ticks(low, high, 8, whole=whole)
-    return list(zip(found, tick_texts(found), strict=True))
+    tick_values = ticks(low, high, 8, whole=whole)
+    return list(zip(tick_values, tick_texts(tick_values), strict=True))
 
 
 def _drawable(series: Series) -> Series:
@@ -233,7 +233,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], axes: Axes) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class TimelineBar:
     """A bar of a timeline: seconds from the start; `state` is its CSS class."""
 
     begins: float
@@ -243,16 +243,16 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TimelineRow:
     """A row of a timeline; `link` is the anchor that its name leads to, `time` a text behind it."""
 
     name: str
-    bars: Sequence[Bar]
+    bars: Sequence[TimelineBar]
     link: str = ""
     time: str = ""
 
 
-def timeline(rows: Sequence[Row], total: float) -> str:
+def timeline(rows: Sequence[TimelineRow], total: float) -> str:
     """A row per job; its waiting and its attempts as bars of their state."""
     total = total if total > 0 and isfinite(total) else 1.0
     unit, size = _unit(total)
@@ -270,7 +270,7 @@ def _unit(total: float) -> tuple[str, float]:
     return ("h", 3600.0) if total >= 7200 else ("min", 60.0) if total >= 180 else ("s", 1.0)
 
 
-def _row(row: Row, total: float) -> str:
+def _row(row: TimelineRow, total: float) -> str:
     name = escape(row.name)
     linked = f'<a href="#{escape(row.link)}">{name}</a>' if row.link else name
     bars = "".join(
@@ -307,7 +307,7 @@ Slot = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class DagBox:
     """A box of the DAG, with the names of those it needs; `critical`: it is on the critical path; `link`:
     the anchor that it leads to. One of several alike jobs has their `count`."""
 
@@ -321,7 +321,7 @@ class Box:
     count: int = 1
 
 
-def dag(boxes: Sequence[Box]) -> str:
+def dag(boxes: Sequence[DagBox]) -> str:
     """Boxes in columns by the longest way from a source; edges from needs. Empty where there are too many
     boxes."""
     boxes = folded(boxes) if len(boxes) >= FOLDED_FROM else boxes
@@ -331,7 +331,9 @@ def dag(boxes: Sequence[Box]) -> str:
     columns = _ordered(_sources(boxes, depth), depth)
     tallest = max((_tall(column, depth) for column in columns), default=_GRAPH_HEIGHT)
     at = dict(_places(columns, depth, tallest))
-    edges = [_edge(_way(need, box.name, at, depth)) for box in boxes for need in box.needs if need in depth]
+    edges = [
+        _edge(_edge_points(need, box.name, at, depth)) for box in boxes for need in box.needs if need in depth
+    ]
     drawn = (_box(box, at[box.name, depth[box.name]]) for box in boxes)
     wide = max(len(columns) * (_GRAPH_WIDTH + _GAP_X) - _GAP_X + 16, 184)
     size = f'width="{wide:.0f}" height="{tallest:.0f}" viewBox="0 0 {wide:.0f} {tallest:.0f}"'
@@ -339,12 +341,12 @@ def dag(boxes: Sequence[Box]) -> str:
     return f'<svg class="dag" {size} role="group" aria-label="the jobs and what they need">{body}</svg>'
 
 
-def folded(boxes: Sequence[Box]) -> list[Box]:
+def folded(boxes: Sequence[DagBox]) -> list[DagBox]:
     """One box for jobs of one kind, in one column, whose names differ only in their end."""
     depth = _depths(boxes)
     keys = {box.name: (box.kind, depth[box.name], _stem(box.name)) for box in boxes}
     counts = Counter(keys.values())
-    alike: dict[tuple[str, int, str], list[Box]] = {}
+    alike: dict[tuple[str, int, str], list[DagBox]] = {}
     for box in boxes:
         if counts[keys[box.name]] >= _ALIKE:
             alike.setdefault(keys[box.name], []).append(box)
@@ -360,16 +362,16 @@ def _stem(name: str) -> str:
     return shorter if shorter != name else name.rpartition("-")[0] or name
 
 
-def _together(name: str, boxes: Sequence[Box]) -> Box:
+def _together(name: str, boxes: Sequence[DagBox]) -> DagBox:
     states = Counter(box.state for box in boxes)
     worst = next((state for state in _WORST if states[state]), boxes[0].state)
-    told = f"{states[worst]:,} {worst}"
-    return Box(
+    message = f"{states[worst]:,} {worst}"
+    return DagBox(
         name=name,
         kind=f"{len(boxes):,} jobs",
         state=worst,
         needs=tuple(dict.fromkeys(need for box in boxes for need in box.needs)),
-        note=told,
+        note=message,
         critical=any(box.critical for box in boxes),
         link=next(box.link for box in boxes if box.state == worst),
         count=len(boxes),
@@ -379,12 +381,12 @@ def _together(name: str, boxes: Sequence[Box]) -> Box:
 _WORST = ("failed", "running", "waiting", "blocked", "stopped", "skipped")
 
 
-def _renamed(box: Box, names: Mapping[str, str]) -> Box:
+def _renamed(box: DagBox, names: Mapping[str, str]) -> DagBox:
     needs = tuple(dict.fromkeys(names.get(need, need) for need in box.needs))
     return replace(box, needs=tuple(need for need in needs if need != box.name))
 
 
-def _sources(boxes: Sequence[Box], depth: Mapping[str, int]) -> dict[Slot, list[Slot]]:
+def _sources(boxes: Sequence[DagBox], depth: Mapping[str, int]) -> dict[Slot, list[Slot]]:
     """Every slot, with the slots of the column before that lead to it; in the order of the boxes."""
     sources: dict[Slot, list[Slot]] = {}
     for box in boxes:
@@ -435,7 +437,7 @@ def _places(
             y += _height(slot, depth) + _GAP_Y
 
 
-def _way(need: str, name: str, at: Mapping[Slot, Point], depth: Mapping[str, int]) -> list[Point]:
+def _edge_points(need: str, name: str, at: Mapping[Slot, Point], depth: Mapping[str, int]) -> list[Point]:
     """Where an edge goes: out of the box on its right, along its lanes, into the other on its left."""
     x, y = at[need, depth[need]]
     way = [(x + _GRAPH_WIDTH, y + _GRAPH_HEIGHT / 2)]
@@ -457,22 +459,22 @@ def _edge(way: Sequence[Point]) -> str:
     return f'<path class="edge" d="{" ".join(path)}"/>'
 
 
-def _depths(boxes: Sequence[Box]) -> dict[str, int]:
+def _depths(boxes: Sequence[DagBox]) -> dict[str, int]:
     needs = {box.name: box.needs for box in boxes}
     depth: dict[str, int] = {}
     while len(depth) < len(needs):
-        found = {
+        deeper = {
             name: 1 + max((depth[need] for need in of if need in needs), default=-1)
             for name, of in needs.items()
             if name not in depth and all(need in depth or need not in needs for need in of)
         }
-        if not found:  # a cycle cannot be stored; should one come, draw what there is
+        if not deeper:  # a cycle cannot be stored; should one come, draw what there is
             return depth | dict.fromkeys((name for name in needs if name not in depth), 0)
-        depth |= found
+        depth |= deeper
     return depth
 
 
-def _box(box: Box, at: Point) -> str:
+def _box(box: DagBox, at: Point) -> str:
     x, y = at
     marks = f"{box.state} critical" if box.critical else box.state
     line = f"{box.kind} · {box.note or box.state}"

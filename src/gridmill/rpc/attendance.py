@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Protocol
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.run import Asked
+from gridmill.domain.run import RunRequest
 from gridmill.domain.views import ClientView, RunView
 from gridmill.errors import GridmillError, UnreachedError, explained
 from gridmill.rpc.protocol import Call
@@ -19,11 +19,16 @@ _CALLS_SECONDS = 10.0
 """How long running calls may take when the control node ends."""
 
 
-class Attended(Protocol):
+class AttendedRunsPort(Protocol):
     """Runs that end with their client."""
 
     def begin(
-        self, start: Callable[[], RunView], environment: Mapping[str, str], asked: Asked, *, again: bool
+        self,
+        start: Callable[[], RunView],
+        environment: Mapping[str, str],
+        request: RunRequest,
+        *,
+        again: bool,
     ) -> RunView:
         """Start a run whose jobs have that environment, unless that was done when it was asked for before."""
 
@@ -41,25 +46,25 @@ class Attended(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Client:
-    """One that is here. `say` gives it a warning to show."""
+class AttendedClient:
+    """A connected client. `warn` sends it a warning to show."""
 
     name: str
     pid: int
     command: str
     environment: Mapping[str, str]
     runs: set[str] = field(default_factory=set)
-    say: Callable[[str], None] = lambda warning: None
+    warn: Callable[[str], None] = lambda warning: None
 
 
 class Attendance:
     """Safe for several threads. `stays`: the control node does not end with its last client."""
 
-    def __init__(self, attended: Attended, *, stays: bool, warn: Callable[[str], None]) -> None:
+    def __init__(self, attended: AttendedRunsPort, *, stays: bool, warn: Callable[[str], None]) -> None:
         self.stays = stays
         self._attended, self._warn = attended, warn
         self._changed = threading.Condition()
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, AttendedClient] = {}
         self._numbers = 0
         self._calls = 0
         self._held = 0
@@ -67,27 +72,29 @@ class Attendance:
         self._ending = False
         self._leaving: list[Callable[[], None]] = []
 
-    def enter(self, pid: int, command: str, environment: Mapping[str, str]) -> Client:
+    def enter(self, pid: int, command: str, environment: Mapping[str, str]) -> AttendedClient:
         """A client comes. Raises UnreachedError when the control node ends."""
         with self._changed:
             self._want_open()
             self._numbers += 1
-            client = Client(name=f"{self._numbers}", pid=pid, command=command, environment=environment)
+            client = AttendedClient(
+                name=f"{self._numbers}", pid=pid, command=command, environment=environment
+            )
             self._clients[client.name] = client
             leaving, self._leaving = self._leaving, []
         for say in leaving:
             say()
         return client
 
-    def client(self, name: str) -> Client:
+    def client(self, name: str) -> AttendedClient:
         """One that is here. Raises UnreachedError."""
         with self._changed:
-            found = self._clients.get(name)
-        if found is None:
+            client = self._clients.get(name)
+        if client is None:
             raise UnreachedError("this client is not known to the control node", hint="Try again.")
-        return found
+        return client
 
-    def leave(self, client: Client, stays: Callable[[], None] = lambda: None) -> None:
+    def leave(self, client: AttendedClient, stays: Callable[[], None] = lambda: None) -> None:
         """A client has gone: so do the runs that it waited for. `stays` is called when the control node does
         not end with it."""
         with self._changed:
@@ -102,16 +109,16 @@ class Attendance:
         if not last:
             stays()
 
-    def attend(self, client: Client, run: str) -> None:
+    def attend(self, client: AttendedClient, run: str) -> None:
         """The run ends with the client."""
         with self._changed:
             client.runs.add(run)
         self._attended.take(run, client.environment)
 
-    def begin(self, client: Client, start: Callable[[], RunView], call: Call) -> RunView:
+    def begin(self, client: AttendedClient, start: Callable[[], RunView], call: Call) -> RunView:
         """Start a run for the client."""
-        asked = Asked(attended=call.attend, request=call.key)
-        view = self._attended.begin(start, client.environment, asked, again=call.again)
+        request = RunRequest(attended=call.attend, request=call.key)
+        view = self._attended.begin(start, client.environment, request, again=call.again)
         if not call.attend:
             return view
         with self._changed:
@@ -153,7 +160,7 @@ class Attendance:
 
         return release
 
-    def is_alone(self, client: Client) -> bool:
+    def is_alone(self, client: AttendedClient) -> bool:
         """Whether no other client is here, and the control node ends with this one."""
         with self._changed:
             return not self.stays and self._clients.keys() == {client.name}
@@ -170,12 +177,12 @@ class Attendance:
     def _goes_on(self, run: str) -> bool:
         return not self._attended.is_over(run)
 
-    def tell(self, warning: str) -> None:
+    def warn_clients(self, warning: str) -> None:
         """To all clients."""
         with self._changed:
             clients = tuple(self._clients.values())
         for client in clients:
-            client.say(warning)
+            client.warn(warning)
 
     def keep(self, over: Callable[[], bool]) -> None:
         """Stop runs of clients that have gone, until `over()`, or, unless it stays, until nobody is here and

@@ -19,7 +19,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError, UnreachedError, from_body
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
-from gridmill.rpc.protocol import Call, Hello, Welcome, Word, readable, receive_frame, send_frame
+from gridmill.rpc.protocol import Call, Hello, SessionMessage, Welcome, readable, receive_frame, send_frame
 from gridmill.settings import Settings, as_variables
 from gridmill.transport.unix import dial
 from gridmill.version import __version__
@@ -37,10 +37,10 @@ GIVE_WAY = "give_way"
 they are."""
 
 
-def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "Link":
+def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "ClientLink":
     """To the control node that listens there. Raises UnreachedError where none does."""
     sock, welcome = _greet(path, hello)
-    return Link(path, sock, welcome, warn)
+    return ClientLink(path, sock, welcome, warn)
 
 
 def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
@@ -62,7 +62,7 @@ def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
         ) from error
 
 
-class Link:
+class ClientLink:
     """A client's connections to one control node; safe for several threads. While it is open the control node
     knows that the client lives."""
 
@@ -73,19 +73,19 @@ class Link:
         self._path, self._sign, self._warn = path, sock, warn
         self._idle: list[socket.socket] = []
         self._reading = threading.Lock()
-        self._gone = False
+        self._ended = False
         self._process = os.getpid()
 
     def grid(self, *, attend: bool = False, key: str = "", again: bool = False) -> Grid:
         """The use cases. With `attend` the control node stops what is started here when the client goes.
         What is started is known by `key`; when it is asked for `again`, one that was started is not started
         twice."""
-        return cast(Grid, _Calls(link=self, attend=attend, key=key, again=again))
+        return cast(Grid, _CallingGrid(link=self, attend=attend, key=key, again=again))
 
     def ask(self, call: Call, parts: list[bytes]) -> bytes:
         """The value that came back, as JSON. Raises UnreachedError where nothing was asked, UnavailableError
         where it cannot be known, and what the call raised."""
-        if self.is_gone():
+        if self.has_ended():
             raise UnreachedError(f"the control node at {self._path} has ended", hint="Try again.")
         connection = self._connection()
         try:
@@ -111,30 +111,30 @@ class Link:
     def attend(self, run: str) -> None:
         """From now on the control node stops that run when the client goes."""
         with contextlib.suppress(OSError):  # it has ended: the next one is told with the hello
-            send_frame(self._sign, [encode(Word(attend=run))])
+            send_frame(self._sign, [encode(SessionMessage(attend=run))])
 
     def release(self) -> None:
         """No more work comes from this client: what is idle may go, where nobody else is here."""
         with contextlib.suppress(OSError):
-            send_frame(self._sign, [encode(Word(release=True))])
+            send_frame(self._sign, [encode(SessionMessage(release=True))])
 
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the control node has ended; warnings that have come are passed on. In a child that was
         forked it counts as gone: the connections are the parent's."""
         if self._is_of_parent():
             return True
         with self._reading:
-            while not self._gone and readable(self._sign):
-                word = self._word()
-                self._gone = word is None
+            while not self._ended and readable(self._sign):
+                word = self._receive_message()
+                self._ended = word is None
                 if word is not None and word.warning:
                     self._warn(word.warning)
-            return self._gone
+            return self._ended
 
-    def _word(self) -> Word | None:
+    def _receive_message(self) -> SessionMessage | None:
         try:
             parts = receive_frame(self._sign)
-            return None if parts is None else decode(parts[0], Word)
+            return None if parts is None else decode(parts[0], SessionMessage)
         except (OSError, InputError):
             return None
 
@@ -155,9 +155,9 @@ class Link:
         if self._is_of_parent():
             return
         with self._reading:
-            if not self._gone:
-                self._gone = True
-                self._say_bye()
+            if not self._ended:
+                self._ended = True
+                self._send_bye()
             self._drop()
 
     def _is_of_parent(self) -> bool:
@@ -167,16 +167,16 @@ class Link:
         """Whether the control node ends within that time."""
         with self._reading, contextlib.suppress(OSError):
             until = time.monotonic() + seconds
-            while not self._gone and (left := until - time.monotonic()) > 0:
+            while not self._ended and (left := until - time.monotonic()) > 0:
                 if readable(self._sign, milliseconds=int(left * 1000) + 1):
-                    self._gone = self._word() is None
-        return self._gone
+                    self._ended = self._receive_message() is None
+        return self._ended
 
-    def _say_bye(self) -> None:
+    def _send_bye(self) -> None:
         with contextlib.suppress(OSError):
             self._sign.settimeout(_END_SECONDS)
-            send_frame(self._sign, [encode(Word(bye=True))])
-            while (word := self._word()) is not None and not word.stays:
+            send_frame(self._sign, [encode(SessionMessage(bye=True))])
+            while (word := self._receive_message()) is not None and not word.stays:
                 if word.warning:
                     self._warn(word.warning)
 
@@ -187,10 +187,10 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Calls:
+class _CallingGrid:
     """Each use case as a call."""
 
-    link: Link
+    link: ClientLink
     attend: bool
     key: str
     again: bool
@@ -198,12 +198,12 @@ class _Calls:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        asked = use_case(name)
+        case = use_case(name)
 
         def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401  as the use case has them
-            names = asked.names(len(given), named)
+            names = case.names(len(given), named)
             values = (*given, *(named[name] for name in names[len(given) :]))
-            parts = [one if isinstance(one, bytes) else encode(one) for one in values]
+            parts = [value if isinstance(value, bytes) else encode(value) for value in values]
             envelope = Call(
                 name=name,
                 arguments=names,
@@ -211,12 +211,12 @@ class _Calls:
                 key=self.key,
                 again=self.again,
             )
-            return decode(self.link.ask(envelope, parts), asked.gives)
+            return decode(self.link.ask(envelope, parts), case.gives)
 
         return call
 
 
-def give_way(link: Link) -> None:
+def ask_to_end(link: ClientLink) -> None:
     """Ask the control node to end for one that stays. Raises HomeInUseError where it stays itself."""
     link.ask(Call(name=GIVE_WAY), [])
 
@@ -230,19 +230,19 @@ def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, 
     what the client's environment sets counts as different."""
     ours = as_variables(settings)
     names = hello.chosen if stays else tuple(ours)
-    told = [
+    lines = [
         _line(name, hello.settings[name], ours[name])
         for name in names
         if name in ours and name in hello.settings and not _are_same(name, hello.settings[name], ours[name])
     ]
     if hello.version != __version__:
-        told.append(f"Gridmill is {hello.version} here and {__version__} at the control node that is up")
+        lines.append(f"Gridmill is {hello.version} here and {__version__} at the control node that is up")
     if hello.python != sys.prefix:
-        told.append(
+        lines.append(
             f"Python is {hello.python} here and {sys.prefix} at the control node that is up:"
             " jobs of Gridmill's own kinds use the latter"
         )
-    return tuple(told)
+    return tuple(lines)
 
 
 def _are_same(name: str, theirs: str, ours: str) -> bool:

@@ -120,8 +120,8 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """What is sent over a client's first connection after the welcome. The client says `bye` (and gets one
+class SessionMessage:
+    """A message over a client's first connection after the welcome. The client says `bye` (and gets one
     word back if the control node `stays`), `release` when it starts no more work, or `attend` with a run; the
     control node sends warnings."""
 

@@ -16,14 +16,14 @@ from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError, to_body
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
-from gridmill.rpc.attendance import Attendance, Client
+from gridmill.rpc.attendance import Attendance, AttendedClient
 from gridmill.rpc.client import GIVE_WAY
 from gridmill.rpc.protocol import (
     REQUEST_BYTES,
     Call,
     Hello,
+    SessionMessage,
     Welcome,
-    Word,
     frame,
     readable,
     receive_frame,
@@ -117,14 +117,16 @@ class CallServer:
     def _be_with(self, sock: socket.socket, hello: Hello, pid: int, ended: int | None) -> None:
         """From the welcome of a client to its end."""
         client = self._attendance.enter(pid, hello.command, hello.environment)
-        stays = partial(_say, sock, Word(stays=True))
+        stays = partial(_send_message, sock, SessionMessage(stays=True))
         try:
             for run in hello.attends:
                 self._attendance.attend(client, run)
             stay = self._attendance.stays
             welcome = Welcome(client=client.name, pid=os.getpid(), stays=stay, notices=self._notices(hello))
             send_frame(sock, [encode(welcome)])
-            client.say = lambda warning: _say(sock, Word(warning=warning[:_WARNING_CHARACTERS]))
+            client.warn = lambda warning: _send_message(
+                sock, SessionMessage(warning=warning[:_WARNING_CHARACTERS])
+            )
             said_bye = self._accompany(sock, client, ended)
         except BaseException:
             self._attendance.leave(client)
@@ -134,7 +136,7 @@ class CallServer:
             while said_bye and sock.recv(1):  # until it closes its end; ours closes when this process ends
                 continue
 
-    def _accompany(self, sock: socket.socket, client: Client, ended: int | None) -> bool:
+    def _accompany(self, sock: socket.socket, client: AttendedClient, ended: int | None) -> bool:
         """Until the client goes; whether it said so. One whose process has ended is gone, whoever else holds
         the connection (a child that it forked)."""
         sock.settimeout(_HELLO_SECONDS)
@@ -149,11 +151,11 @@ class CallServer:
             if word.release and self._attendance.is_alone(client):
                 self._release()
 
-    def _answer_all(self, sock: socket.socket, client: Client) -> None:
+    def _answer_all(self, sock: socket.socket, client: AttendedClient) -> None:
         while (parts := receive_frame(sock, REQUEST_BYTES)) is not None:
             send_frame(sock, self._answer(parts, client))
 
-    def _answer(self, parts: list[bytes], client: Client) -> list[bytes]:
+    def _answer(self, parts: list[bytes], client: AttendedClient) -> list[bytes]:
         """An empty part and the value, or the error."""
         try:
             with self._attendance.calling():
@@ -164,32 +166,32 @@ class CallServer:
             _LOG.exception("a call failed")
             return [encode(to_body(InternalError(f"the control node failed: {type(error).__name__}")))]
 
-    def _call(self, call: Call, parts: list[bytes], client: Client) -> object:
+    def _call(self, call: Call, parts: list[bytes], client: AttendedClient) -> object:
         if call.name == GIVE_WAY:
             return self._give_way()
-        asked = use_case(call.name)
+        case = use_case(call.name)
         for name in call.arguments:
-            if name not in asked.takes:
+            if name not in case.takes:
                 raise InputError(f"there is no argument {name!r}")
         given = {
-            name: part if asked.takes[name] is bytes else decode(part, asked.takes[name])
+            name: part if case.takes[name] is bytes else decode(part, case.takes[name])
             for name, part in zip(call.arguments, parts, strict=True)
         }
         use = partial(getattr(self._grid, call.name), **given)
-        if asked.starts_run:
+        if case.starts_run:
             return self._attendance.begin(client, use, call)
         return use()
 
 
-def _word(sock: socket.socket) -> Word | None:
+def _word(sock: socket.socket) -> SessionMessage | None:
     try:
         parts = receive_frame(sock, REQUEST_BYTES)
-        return None if parts is None else decode(parts[0], Word)
+        return None if parts is None else decode(parts[0], SessionMessage)
     except (OSError, InputError):
         return None
 
 
-def _say(sock: socket.socket, word: Word) -> None:
+def _send_message(sock: socket.socket, word: SessionMessage) -> None:
     """A client that does not read is not waited for: it goes without. The log has all."""
     with contextlib.suppress(OSError):
         sock.send(frame([encode(word)]), socket.MSG_DONTWAIT)

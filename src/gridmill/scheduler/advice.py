@@ -3,16 +3,24 @@
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
-from gridmill.domain.advice import Advice, Bound, Forecast, Law, LawKind, Measured, Probe
+from gridmill.domain.advice import (
+    Advice,
+    Bottleneck,
+    Probe,
+    ScalingLaw,
+    ScalingLawKind,
+    ScalingMeasurement,
+    WorkerForecast,
+)
 from gridmill.domain.amounts import Amounts, show_count, show_seconds
 from gridmill.domain.footprint import PER_PROBE_WORKER, WORKER_BYTES
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
 from gridmill.domain.resource import Measurement, Resource
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 from gridmill.scheduler.bottleneck import blind_spot, bound_of, disturbed, has_workers, shares_of, why_bound
 from gridmill.scheduler.history import PROBE
-from gridmill.scheduler.scaling_law import Curve, Trial, fit, fit_coherent
+from gridmill.scheduler.scaling_law import TimeCurve, WorkMeasurement, fit, fit_coherent
 
 TIMING_SECONDS = 0.02
 """Standard deviation of the measurement of a shard's time, whatever its length: short shards are less
@@ -36,7 +44,7 @@ RULE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class AdviceInput:
     """What advice is made from. `measured` are attempts and probes of the job, oldest first; `most` is what
     one pod could get at its site, of `pods` that it may have."""
 
@@ -66,55 +74,55 @@ def most_of(resource: Resource, largest: Amounts) -> Amounts:
     )
 
 
-def advised_workers(known: Known) -> int | None:
+def advised_workers(advice_input: AdviceInput) -> int | None:
     """The number that is worth paying for; None where nothing was measured."""
-    attempts = comparable(known)
-    return worth_of(curve_of(known, attempts), known, attempts) if attempts else None
+    attempts = comparable(advice_input)
+    return worth_of(curve_of(advice_input, attempts), advice_input, attempts) if attempts else None
 
 
-def pace_of(known: Known, workers: int) -> Callable[[Measurement], float]:
+def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], float]:
     """How much longer an attempt with so many workers takes than a measured one had with its own."""
-    attempts = comparable(known)
-    curve = curve_of(known, attempts) if attempts else None
+    attempts = comparable(advice_input)
+    curve = curve_of(advice_input, attempts) if attempts else None
     alike = {one.attempt_id for one, _ in attempts}
 
-    def pace(one: Measurement) -> float:
-        if curve is None or one.parallel is None or one.attempt_id not in alike:
+    def pace(measurement: Measurement) -> float:
+        if curve is None or measurement.parallel is None or measurement.attempt_id not in alike:
             return 1.0
-        return curve.seconds(workers) / curve.seconds(one.parallel.workers)
+        return curve.seconds(workers) / curve.seconds(measurement.parallel.workers)
 
     return pace
 
 
-def comparable(known: Known) -> list[tuple[Measurement, Parallel]]:
+def comparable(advice_input: AdviceInput) -> list[tuple[Measurement, ParallelTiming]]:
     """Attempts whose workers did what those of the newest one did; none where it had no workers."""
-    told = [(one, one.parallel) for one in known.measured if one.parallel is not None]
-    return [(one, parallel) for one, parallel in told if parallel.work == told[-1][1].work]
+    timed = [(one, one.parallel) for one in advice_input.measured if one.parallel is not None]
+    return [(one, parallel) for one, parallel in timed if parallel.work == timed[-1][1].work]
 
 
-def advise(known: Known) -> Advice | None:
+def advise(advice_input: AdviceInput) -> Advice | None:
     """None when no attempt of the job told of workers."""
-    attempts = comparable(known)
+    attempts = comparable(advice_input)
     if not attempts:
         return None
     rows = attempts[-1][1].whole_rows
     newest = max(attempts, key=lambda one: (one[1].share, one[0].ended))[0]
-    curve = curve_of(known, attempts)
+    curve = curve_of(advice_input, attempts)
     shares = shares_of(newest)
     bound = bound_of(shares)
-    forecasts = _forecasts(curve, attempts, known)
-    worth = worth_of(curve, known, attempts)
-    probes = _probes(curve, attempts, known)
+    forecasts = _forecasts(curve, attempts, advice_input)
+    worth = worth_of(curve, advice_input, attempts)
+    probes = _probes(curve, attempts, advice_input)
     return Advice(
-        job=known.name,
+        job=advice_input.name,
         work=attempts[-1][1].work,
         bound=bound,
         shares=shares,
         law=_law(curve),
         summary=_summary(curve, forecasts, worth),
         worth=worth,
-        rule=RULE.format(far=FAR, room=show_count(_room(known, attempts), "worker")),
-        vertical=_vertical(curve, shares, bound, worth, known),
+        rule=RULE.format(far=FAR, room=show_count(_room(advice_input, attempts), "worker")),
+        vertical=_vertical(curve, shares, bound, worth, advice_input),
         rows=rows,
         serial_seconds=curve.serial_seconds,
         opening_seconds=curve.opening(1),
@@ -122,74 +130,76 @@ def advise(known: Known) -> Advice | None:
         forecasts=forecasts,
         measured=tuple(_measured(one, parallel, curve) for one, parallel in attempts),
         why=tuple(why_bound(newest, shares, bound)),
-        unknown=tuple(_unknown(curve, newest, known, probes)),
+        unknown=tuple(_unknown(curve, newest, advice_input, probes)),
         probes=probes,
     )
 
 
-def curve_of(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> Curve:
+def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> TimeCurve:
     """What these attempts say of the time of any number of workers, for the data of the newest one."""
     rows = attempts[-1][1].whole_rows
-    cpus = known.cpus
-    law = fit([_trial(parallel, rows, known.most) for _, parallel in attempts])
-    opening_load = min(_opening_load(parallel, known.most) for _, parallel in attempts)
+    cpus = advice_input.cpus
+    law = fit([_trial(parallel, rows, advice_input.most) for _, parallel in attempts])
+    opening_load = min(_opening_load(parallel, advice_input.most) for _, parallel in attempts)
     waits = [_opening_wait(parallel) for _, parallel in attempts]
-    return Curve(
+    return TimeCurve(
         law=law,
         serial_seconds=_serial_seconds(attempts, rows),
         opening_wait_seconds=max(waits),
         opening_load_seconds=opening_load,
         cpus=cpus,
-        cpu_share=fmean(_cpu_share(parallel, known.most) for _, parallel in attempts),
+        cpu_share=fmean(_cpu_share(parallel, advice_input.most) for _, parallel in attempts),
         rows=rows,
-        wanted=known.job.prediction.shards if known.job.prediction else None,
-        even=known.in_parts,
+        wanted=advice_input.job.prediction.shards if advice_input.job.prediction else None,
+        even=advice_input.in_parts,
     )
 
 
-def _trial(told: Parallel, rows: int, most: Amounts) -> Trial:
+def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
     """Worker-seconds for all rows. Time without a CPU is not the law's: the curve knows how many CPUs there
     are, and what else ran on them will be something else the next time."""
-    sampled = told.deviation**2 / max(1, told.shards) * (1.0 - told.share)
-    clocked = TIMING_SECONDS**2 * told.shards / max(told.busy_seconds, _LEAST_SECONDS) ** 2
-    return Trial(
-        workers=told.workers,
-        work_seconds=max(_LEAST_SECONDS, _running_seconds(told, most) * rows / max(1, told.rows)),
+    sampled = timing.deviation**2 / max(1, timing.shards) * (1.0 - timing.share)
+    clocked = TIMING_SECONDS**2 * timing.shards / max(timing.busy_seconds, _LEAST_SECONDS) ** 2
+    return WorkMeasurement(
+        workers=timing.workers,
+        work_seconds=max(_LEAST_SECONDS, _running_seconds(timing, most) * rows / max(1, timing.rows)),
         variance=sampled + clocked,
     )
 
 
-def _running_seconds(told: Parallel, most: Amounts) -> float:
+def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
     """Worker-seconds at the shards, had each worker the CPU that it wants. Where the system does not count
     the time without one, it is what so many workers must take each other."""
-    if told.delay_seconds is not None:
-        return max(told.busy_seconds - told.delay_seconds, min(told.busy_seconds, told.cpu_seconds))
-    wanted = told.workers * told.cpu_seconds / told.busy_seconds if told.busy_seconds else 0.0
-    cpus = most.cpus * told.pods
-    return told.busy_seconds / max(1.0, wanted / cpus if cpus else 1.0)
+    if timing.delay_seconds is not None:
+        return max(timing.busy_seconds - timing.delay_seconds, min(timing.busy_seconds, timing.cpu_seconds))
+    wanted = timing.workers * timing.cpu_seconds / timing.busy_seconds if timing.busy_seconds else 0.0
+    cpus = most.cpus * timing.pods
+    return timing.busy_seconds / max(1.0, wanted / cpus if cpus else 1.0)
 
 
-def _cpu_share(told: Parallel, most: Amounts) -> float:
+def _cpu_share(timing: ParallelTiming, most: Amounts) -> float:
     """CPUs that a worker keeps busy while it has all it wants of them."""
-    return told.cpu_seconds / max(_LEAST_SECONDS, _running_seconds(told, most))
+    return timing.cpu_seconds / max(_LEAST_SECONDS, _running_seconds(timing, most))
 
 
-def _opening_wait(told: Parallel) -> float:
-    return max(0.0, told.opening_seconds - told.opening_cpu_seconds - told.opening_delay_seconds)
+def _opening_wait(timing: ParallelTiming) -> float:
+    return max(0.0, timing.opening_seconds - timing.opening_cpu_seconds - timing.opening_delay_seconds)
 
 
-def _opening_load(told: Parallel, most: Amounts) -> float:
+def _opening_load(timing: ParallelTiming, most: Amounts) -> float:
     """Seconds on and for a CPU, had one worker opened alone: they all open at once, on the CPUs there are.
     Of several attempts the least counts, which others disturbed least."""
-    cpus = most.cpus * told.pods
-    crowd = max(1.0, told.workers / cpus) if cpus else 1.0
-    return (told.opening_cpu_seconds + told.opening_delay_seconds) / crowd
+    cpus = most.cpus * timing.pods
+    crowd = max(1.0, timing.workers / cpus) if cpus else 1.0
+    return (timing.opening_cpu_seconds + timing.opening_delay_seconds) / crowd
 
 
-def _serial_seconds(attempts: Sequence[tuple[Measurement, Parallel]], rows: int) -> float:
+def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows: int) -> float:
     """Before and after the shards, for so many rows: a constant, and a part that grows with the rows where
     attempts of different size show one."""
-    points = [(told.rows, max(0.0, one.use.wall_seconds - told.stage_seconds)) for one, told in attempts]
+    points = [
+        (timing.rows, max(0.0, one.use.wall_seconds - timing.stage_seconds)) for one, timing in attempts
+    ]
     whole = [seconds for size, seconds in points if size >= rows]
     if whole:
         return fmean(whole)
@@ -200,12 +210,12 @@ def _serial_seconds(attempts: Sequence[tuple[Measurement, Parallel]], rows: int)
     return large[1] + slope * (rows - large[0])
 
 
-def _law(curve: Curve) -> Law:
+def _law(curve: TimeCurve) -> ScalingLaw:
     """The whole of the job: what does not get shorter is serial, whatever the reason."""
     alone = curve.seconds(1)
     work = curve.law
-    return Law(
-        kind=LawKind.USL if work.coherent else LawKind.AMDAHL,
+    return ScalingLaw(
+        kind=ScalingLawKind.USL if work.coherent else ScalingLawKind.AMDAHL,
         serial=(curve.serial_seconds + curve.opening(1) + work.contention) / alone,
         coherence=work.coherence / alone,
         noise=work.noise,
@@ -213,21 +223,21 @@ def _law(curve: Curve) -> Law:
 
 
 def _forecasts(
-    curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], known: Known
-) -> tuple[Forecast, ...]:
-    numbers = {*SHOWN, *curve.law.numbers, worth_of(curve, known, attempts)}
-    careful = _careful(curve, attempts, known)
+    curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
+) -> tuple[WorkerForecast, ...]:
+    numbers = {*SHOWN, *curve.law.numbers, worth_of(curve, advice_input, attempts)}
+    careful = _careful(curve, attempts, advice_input)
     return tuple(careful(curve.forecast(number)) for number in sorted(numbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Careful:
+class _WidenedForecast:
     """Widens an interval by what the measurements do not exclude."""
 
-    curve: Curve
-    other: Curve | None
+    curve: TimeCurve
+    other: TimeCurve | None
 
-    def __call__(self, line: Forecast) -> Forecast:
+    def __call__(self, line: WorkerForecast) -> WorkerForecast:
         largest = max(self.curve.law.numbers)
         if len(self.curve.law.numbers) == 1 and line.workers > 1:
             return replace(line, low=min(line.low, self._reached(largest, line.workers)))
@@ -242,53 +252,59 @@ class _Careful:
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 
-def _careful(curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], known: Known) -> _Careful:
+def _careful(
+    curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
+) -> _WidenedForecast:
     other = None
     if len(curve.law.numbers) == 2:
         rows = attempts[-1][1].whole_rows
-        other = replace(curve, law=fit_coherent([_trial(told, rows, known.most) for _, told in attempts]))
-    return _Careful(curve=curve, other=other)
+        other = replace(
+            curve, law=fit_coherent([_trial(timing, rows, advice_input.most) for _, timing in attempts])
+        )
+    return _WidenedForecast(curve=curve, other=other)
 
 
-def worth_of(curve: Curve, known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
+def worth_of(
+    curve: TimeCurve, advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]
+) -> int:
     """See RULE. Of equal numbers the smallest."""
-    most = min(FAR * max(curve.law.numbers), _room(known, attempts))
+    most = min(FAR * max(curve.law.numbers), _room(advice_input, attempts))
     numbers = range(1, max(1, most) + 1)
     return max(numbers, key=lambda n: (round(curve.speedup(n) ** 2 / n, 6), -n))
 
 
-def _room(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
-    return max(1, min(MOST_WORKERS, _by_memory(known, attempts)))
+def _room(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> int:
+    return max(1, min(MOST_WORKERS, _by_memory(advice_input, attempts)))
 
 
-def _by_memory(known: Known, attempts: Sequence[tuple[Measurement, Parallel]]) -> int:
+def _by_memory(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> int:
     """Workers that the memory of its pods holds beside what an attempt took; a part has a pod of its own."""
-    if known.in_parts:
-        return known.pods
-    one, told = max(attempts, key=lambda pair: pair[1].rows)
-    left = known.most.memory_bytes - one.use.peak_memory_bytes
-    each = max(1, told.workers // told.pods + left // WORKER_BYTES)
-    return each * known.pods if known.most.memory_bytes else MOST_WORKERS
+    if advice_input.in_parts:
+        return advice_input.pods
+    one, timing = max(attempts, key=lambda pair: pair[1].rows)
+    left = advice_input.most.memory_bytes - one.use.peak_memory_bytes
+    each = max(1, timing.workers // timing.pods + left // WORKER_BYTES)
+    return each * advice_input.pods if advice_input.most.memory_bytes else MOST_WORKERS
 
 
-def _measured(one: Measurement, told: Parallel, curve: Curve) -> Measured:
-    part = told.rows / curve.rows if curve.rows else 1.0
-    seconds = one.use.wall_seconds
+def _measured(measurement: Measurement, timing: ParallelTiming, curve: TimeCurve) -> ScalingMeasurement:
+    part = timing.rows / curve.rows if curve.rows else 1.0
+    seconds = measurement.use.wall_seconds
     if 0.0 < part != 1.0:
-        seconds = curve.serial_seconds + told.opening_seconds + told.busy_seconds / part / told.workers
-    return Measured(
-        attempt_id=one.attempt_id,
-        workers=told.workers,
-        share=told.share,
+        seconds = curve.serial_seconds + timing.opening_seconds + timing.busy_seconds / part / timing.workers
+    return ScalingMeasurement(
+        attempt_id=measurement.attempt_id,
+        workers=timing.workers,
+        share=timing.share,
         seconds=seconds,
         speedup=curve.seconds(1) / max(_LEAST_SECONDS, seconds),
-        probe=one.subject.endswith(PROBE),
+        probe=measurement.subject.endswith(PROBE),
     )
 
 
-def _summary(curve: Curve, forecasts: Sequence[Forecast], worth: int) -> str:
+def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) -> str:
     """`4 workers: 2.9 x (2.7-3.1); from 4 to 8 you would pay 2 x for 1.3 x`."""
-    line = next(one for one in forecasts if one.workers == worth)
+    line = next(forecast for forecast in forecasts if forecast.workers == worth)
     twice = curve.speedup(2 * worth) / curve.speedup(worth)
     more = f"from {worth} to {2 * worth} you would pay 2 x for {twice:.2g} x"
     if worth == 1:
@@ -296,7 +312,9 @@ def _summary(curve: Curve, forecasts: Sequence[Forecast], worth: int) -> str:
     return f"{worth} workers: {line.speedup:.1f} x ({line.low:.1f}-{line.high:.1f}); {more}"
 
 
-def _vertical(curve: Curve, shares: object, bound: Bound, worth: int, known: Known) -> str:
+def _vertical(
+    curve: TimeCurve, shares: object, bound: Bottleneck, worth: int, advice_input: AdviceInput
+) -> str:
     """More or faster CPUs for each worker, against more workers."""
     cpus, share = curve.cpus, curve.cpu_share
     alone = curve.seconds(1)
@@ -304,7 +322,7 @@ def _vertical(curve: Curve, shares: object, bound: Bound, worth: int, known: Kno
     gpu = f"a GPU could save no more than the CPU time: {most:.1f} x at best, with one worker"
     if curve.law.work(2) >= 2 * curve.law.alone:
         return f"more workers make it no faster, whatever they run on; {gpu}"
-    if bound != Bound.CPU:
+    if bound != Bottleneck.CPU:
         return (
             f"a worker uses {share:.2g} of a CPU: more or faster CPUs, or a GPU, buy almost nothing;"
             " more workers do, as long as what they wait for can serve more at a time"
@@ -321,7 +339,9 @@ def _vertical(curve: Curve, shares: object, bound: Bound, worth: int, known: Kno
     return f"a worker computes on one CPU: further CPUs for it buy nothing, more workers do{end}; {gpu}"
 
 
-def _unknown(curve: Curve, newest: Measurement, known: Known, probes: Sequence[Probe]) -> Iterator[str]:
+def _unknown(
+    curve: TimeCurve, newest: Measurement, advice_input: AdviceInput, probes: Sequence[Probe]
+) -> Iterator[str]:
     numbers = curve.law.numbers
     if len(numbers) == 1:
         yield (
@@ -329,7 +349,7 @@ def _unknown(curve: Curve, newest: Measurement, known: Known, probes: Sequence[P
             f" {'was' if numbers[0] == 1 else 'were'} measured; low ends take it that no more than these help"
         )
     elif len(numbers) == 2:
-        yield _third(curve, offered=bool(probes) or known.in_parts)
+        yield _third(curve, offered=bool(probes) or advice_input.in_parts)
     most = newest.parallel.whole_rows if newest.parallel else 0
     if newest.parallel and newest.parallel.share < 1.0:
         yield f"a whole run: all of this comes from parts of the {most:,} rows"
@@ -339,7 +359,7 @@ def _unknown(curve: Curve, newest: Measurement, known: Known, probes: Sequence[P
         yield hidden
 
 
-def _third(curve: Curve, *, offered: bool) -> str:
+def _third(curve: TimeCurve, *, offered: bool) -> str:
     """What two numbers of workers leave open."""
     least, most = curve.law.numbers
     where = "" if offered else "; the CPUs and the memory here leave none that would tell"
@@ -355,22 +375,22 @@ def _third(curve: Curve, *, offered: bool) -> str:
 
 
 def _probes(
-    curve: Curve, attempts: Sequence[tuple[Measurement, Parallel]], known: Known
+    curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[Probe, ...]:
     """At most two, while fewer than three numbers of workers are known; each in one pod. Of a job whose
     parts are its workers none: each would be a whole run."""
-    if known.in_parts:
+    if advice_input.in_parts:
         return ()
     numbers = set(curve.law.numbers)
     if len(numbers) > 2:
         return ()
-    busy = round(min(curve.most_busy() / known.pods, MOST_WORKERS))
-    most = max(2, min(PROBE_WORKERS, _by_memory(known, attempts) // known.pods, busy))
+    busy = round(min(curve.most_busy() / advice_input.pods, MOST_WORKERS))
+    most = max(2, min(PROBE_WORKERS, _by_memory(advice_input, attempts) // advice_input.pods, busy))
     wanted = [number for number in (1, most, max(2, most // 2)) if number not in numbers]
     return tuple(_probe(curve, number) for number in dict.fromkeys(wanted[: 3 - len(numbers)]))[:2]
 
 
-def _probe(curve: Curve, workers: int) -> Probe:
+def _probe(curve: TimeCurve, workers: int) -> Probe:
     """A tenth of the data, less where that takes longer than a minute; but as much as makes shards of half a
     second, next to which what each shard costs is little."""
     stage = curve.stage(workers)

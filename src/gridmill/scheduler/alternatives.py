@@ -8,30 +8,30 @@ from functools import cached_property
 from heapq import heappop, heappush, nsmallest
 from types import MappingProxyType
 
-from gridmill.domain.farm_protocol import Line
+from gridmill.domain.farm_protocol import QueuePosition
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobSize
 from gridmill.domain.project import DEFAULT
-from gridmill.domain.resource import Alternative, Resource, Sizing
+from gridmill.domain.resource import Resource, ResourceAlternative, Sizing
 from gridmill.domain.run import JobRun
 from gridmill.scheduler.capacity import POD_ID
-from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.draft import DraftPlan
 from gridmill.scheduler.feasibility import most_places, problem_of, problem_of_resource
-from gridmill.scheduler.forecast import seconds_there
+from gridmill.scheduler.forecast import seconds_at
 from gridmill.scheduler.lane import find_pod
 from gridmill.scheduler.provisioning import can_bring_up
 from gridmill.scheduler.queue import Demand, demand_of
 from gridmill.scheduler.reclaim import reclaim
-from gridmill.scheduler.site_choice import Reading, labels, travel
+from gridmill.scheduler.site_choice import InputVersion, labels, transfer_estimate
 from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
-from gridmill.scheduler.wait_estimate import Waits
+from gridmill.scheduler.wait_estimate import WaitForecasts
 
 NONE: Mapping[str, float] = MappingProxyType({})
 
 
-class Joining:
-    """Forecasts for many jobs at one time: what was told once is told again. Those that were sent to a
+class CachedForecasts:
+    """Forecasts for many jobs at one time, each computed once. Those that were sent to a
     resource meanwhile (`send`), and are not in the snapshot yet, go before those that are asked for next.
     `coming`: in how many seconds sites expect room for deployments that stand in line there, by their ids."""
 
@@ -39,27 +39,29 @@ class Joining:
         self.snapshot = snapshot
         self.now = now
         self._coming = coming
-        self.waits = Waits(snapshot, now)
-        self._told: dict[tuple[str, Demand], float | None] = {}
+        self.waits = WaitForecasts(snapshot, now)
+        self._cached: dict[tuple[str, Demand], float | None] = {}
         self._sent: dict[str, list[float]] = {}  # by resource, when each place is free after those
 
-    def seconds(self, resource: Resource, demand: Demand, *, line: Line | None = None) -> float | None:
+    def seconds(
+        self, resource: Resource, demand: Demand, *, line: QueuePosition | None = None
+    ) -> float | None:
         """About when it could start there, in seconds from now, behind all that wait there; None where that
         cannot be told. What a pod takes to come up is not counted. `line`: others have its site's room."""
-        asked = (resource.name, demand)
-        if asked not in self._told:
-            self._told[asked] = self._joining_seconds(resource, demand)
-        told = self._told[asked]
-        if line is not None and told == 0.0 and self._must_come_up(resource.name, demand):
+        key = (resource.name, demand)
+        if key not in self._cached:
+            self._cached[key] = self._joining_seconds(resource, demand)
+        cached = self._cached[key]
+        if line is not None and cached == 0.0 and self._must_come_up(resource.name, demand):
             return line.seconds
         sent = self._sent.get(resource.name)
-        return told if told is None or not sent else told + nsmallest(demand.workers, sent)[-1]
+        return cached if cached is None or not sent else cached + nsmallest(demand.workers, sent)[-1]
 
     def standing_seconds(self, job_run: JobRun) -> float:
         """The same where it stands in line: where it cannot be told, as long again as it has waited."""
-        known = self.waits.of(job_run.id)
-        if known is not None:
-            return known.likely
+        forecast = self.waits.of(job_run.id)
+        if forecast is not None:
+            return forecast.likely
         demand, places = demand_of(job_run), self.snapshot.places
         pods = places.open.get(job_run.resource)
         if pods is not None and find_pod(pods, demand) is not None:
@@ -95,13 +97,13 @@ class Joining:
         return self.waits.behind(resource.name, demand)
 
     @cached_property
-    def _draft(self) -> Draft:
+    def _draft(self) -> DraftPlan:
         """To look at, not to plan with."""
-        return Draft(self.snapshot, self.now, None)
+        return DraftPlan(self.snapshot, self.now, None)
 
     def _can_reclaim(self, resource: str, demand: Demand) -> bool:
         """Whether what stands idle at its site can be given back for it."""
-        draft = Draft(self.snapshot, self.now, None)
+        draft = DraftPlan(self.snapshot, self.now, None)
         lane = draft.lane(resource)
         return lane is not None and reclaim(draft, lane, demand, urgent=True)
 
@@ -109,22 +111,22 @@ class Joining:
         """Whether no pod that is up or comes has room for it."""
         places = self.snapshot.places
         pods = (places.open.get(resource), places.coming.get(resource))
-        return all(one is None or find_pod(one, demand) is None for one in pods)
+        return all(pod is None or find_pod(pod, demand) is None for pod in pods)
 
     def _coming_seconds(self, pod_id: str) -> float:
         """As its site expects, or as long again as it has been coming up: others may stand in line there."""
         deployment_id = self.snapshot.places.owners[pod_id]
-        known = self._coming.get(deployment_id)
-        if known is not None:
-            return known
+        result = self._coming.get(deployment_id)
+        if result is not None:
+            return result
         return max(0.0, self.now - self.snapshot.deployments[deployment_id].created)
 
     def _places(self, resource: Resource, demand: Demand) -> list[float]:
         """Those of an empty site, but for what runs there: that is waited for only where all are taken."""
-        known = resource.site in self.snapshot.sites
-        most = most_places(self.snapshot, resource, demand) if known else 1
+        site_exists = resource.site in self.snapshot.sites
+        most = most_places(self.snapshot, resource, demand) if site_exists else 1
         attempts = self.snapshot.attempts.values()
-        held = sum(self._runs_on(one.job_run_id, resource.name) for one in attempts)
+        held = sum(self._runs_on(attempt.job_run_id, resource.name) for attempt in attempts)
         return [0.0] * max(1, most - held if most > held else most)
 
     def _runs_on(self, job_run_id: str, resource: str) -> bool:
@@ -133,11 +135,11 @@ class Joining:
 
 
 AWAY = "does not answer"
-NOBODY: Mapping[str, Line] = MappingProxyType({})
+NOBODY: Mapping[str, QueuePosition] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ResourceCandidate:
     """A resource, and the size that the job would have there."""
 
     resource: Resource
@@ -146,28 +148,28 @@ class Candidate:
 
 def alternatives(
     job: Job,
-    candidates: Sequence[Candidate],
-    joining: Joining,
+    candidates: Sequence[ResourceCandidate],
+    joining: CachedForecasts,
     *,
     pipeline: str,
     size: JobSize,
-    readings: Sequence[Reading],
+    readings: Sequence[InputVersion],
     back_bytes: int | None,
     away: Collection[str] = (),
-    crowded: Mapping[str, Line] = NOBODY,
+    crowded: Mapping[str, QueuePosition] = NOBODY,
     sites: Mapping[str, str] | None = None,
     project: str = DEFAULT,
     standing: JobRun | None = None,
-) -> tuple[Alternative, ...]:
+) -> tuple[ResourceAlternative, ...]:
     """One for each candidate, in their order. `away` are sites that do not answer, `sites` where jobs of the
     same run are to run, by job; `crowded` are resources whose room at a farm others have, and the line
     there. `standing` is the job where it stands in line already."""
     snapshot = joining.snapshot
-    called = labels([one.resource for one in candidates])
+    called = labels([candidate.resource for candidate in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
-    made: list[Alternative] = []
-    for one in candidates:
-        resource, demand = one.resource, demand_there(job, one.sizing, project)
+    made: list[ResourceAlternative] = []
+    for candidate in candidates:
+        resource, demand = candidate.resource, demand_at(job, candidate.sizing, project)
         stands = standing if standing is not None and standing.resource == resource.name else None
         site, line = snapshot.sites.get(resource.site), crowded.get(resource.name)
         wait = (
@@ -176,31 +178,31 @@ def alternatives(
             else joining.seconds(resource, demand, line=line)
         )
         made.append(
-            Alternative(
+            ResourceAlternative(
                 resource=resource.name,
                 site=resource.site,
                 label=called[resource.name],
-                run_seconds=seconds_there(name, subject, size, snapshot.history, resource),
+                run_seconds=seconds_at(name, subject, size, snapshot.history, resource),
                 wait_seconds=wait,
-                before=line.before if line is not None and stands is None and wait == line.seconds else 0,
-                travel=(
-                    travel(readings, back_bytes, site, sites or {}, resource.staging)
+                before=line.position if line is not None and stands is None and wait == line.seconds else 0,
+                transfer=(
+                    transfer_estimate(readings, back_bytes, site, sites or {}, resource.staging)
                     if site is not None
                     else None
                 ),
                 problem=_problem(snapshot, resource, demand),
-                away=AWAY if resource.site in away else "",
+                unreachable=AWAY if resource.site in away else "",
             )
         )
     return tuple(made)
 
 
-def demand_there(job: Job, sizing: Sizing, project: str) -> Demand:
+def demand_at(job: Job, sizing: Sizing, project: str) -> Demand:
     """What it asks for where it has that size."""
-    asked = sizing.amounts
+    amounts = sizing.amounts
     return Demand(
-        asked.memory_bytes,
-        asked.gpus,
+        amounts.memory_bytes,
+        amounts.gpus,
         job.cpus or 0.0,
         job.priority,
         job.kind,
@@ -210,6 +212,6 @@ def demand_there(job: Job, sizing: Sizing, project: str) -> Demand:
 
 
 def _problem(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
-    found = problem_of_resource(snapshot, resource.name, resource)
-    found = found or problem_of(snapshot, resource, demand)
-    return found.message if found is not None else ""
+    refusal = problem_of_resource(snapshot, resource.name, resource)
+    refusal = refusal or problem_of(snapshot, resource, demand)
+    return refusal.message if refusal is not None else ""

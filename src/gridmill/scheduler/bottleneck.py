@@ -6,7 +6,7 @@ part of its data.
 
 from collections.abc import Iterator, Mapping
 
-from gridmill.domain.advice import Bound
+from gridmill.domain.advice import Bottleneck
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import replace
@@ -15,9 +15,9 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.resource import Measurement
 
 _NAMES = {
-    Bound.CPU: "CPU-bound: its workers compute",
-    Bound.DISK: "IO-bound: its workers wait for the disk",
-    Bound.WAITING: "waiting: its workers stand still for something else than CPU and disk"
+    Bottleneck.CPU: "CPU-bound: its workers compute",
+    Bottleneck.DISK: "IO-bound: its workers wait for the disk",
+    Bottleneck.WAITING: "waiting: its workers stand still for something else than CPU and disk"
     " (the network, a lock, another process, a model that answers elsewhere)",
 }
 _MENTIONED = 0.05
@@ -25,44 +25,44 @@ _DISTURBED = 0.1
 _TIMED_SECONDS = 0.001
 
 
-def shares_of(known: Measurement) -> Mapping[str, float]:
+def shares_of(measurement: Measurement) -> Mapping[str, float]:
     """Parts of the workers' time at their shards, as in Advice: of one whole. CPU seconds are counted of all
     their threads, those ready without one of the first: of these no more are told than it had left.
-    `known` has a parallel part."""
-    told = known.parallel
-    if told is None or not told.busy_seconds:
+    `measurement` has a parallel part."""
+    timing = measurement.parallel
+    if timing is None or not timing.busy_seconds:
         return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
-    busy = told.busy_seconds
-    delay = min(1.0, (told.delay_seconds or 0.0) / busy)
-    cpu = min(1.0 - delay, told.cpu_seconds / busy)
+    busy = timing.busy_seconds
+    delay = min(1.0, (timing.delay_seconds or 0.0) / busy)
+    cpu = min(1.0 - delay, timing.cpu_seconds / busy)
     left = 1.0 - delay - cpu
-    disk = min(left, _disk_seconds(known) / busy)
+    disk = min(left, _disk_seconds(measurement) / busy)
     return {"cpu": cpu, "delay": delay, "disk": disk, "waiting": max(0.0, left - disk)}
 
 
-def _disk_seconds(known: Measurement) -> float:
+def _disk_seconds(measurement: Measurement) -> float:
     """The kernel's figure, else what the pod saw of all processes."""
-    told = known.parallel
-    if told is not None and told.disk_seconds is not None:
-        return told.disk_seconds
-    return known.use.disk_seconds or 0.0
+    timing = measurement.parallel
+    if timing is not None and timing.disk_seconds is not None:
+        return timing.disk_seconds
+    return measurement.use.disk_seconds or 0.0
 
 
-def bound_of(shares: Mapping[str, float]) -> Bound:
+def bound_of(shares: Mapping[str, float]) -> Bottleneck:
     """The largest part. Time without a CPU is left aside: it is long for those who compute, and for whoever
     shares a busy machine."""
     parts = {
-        Bound.CPU: shares["cpu"],
-        Bound.DISK: shares["disk"],
-        Bound.WAITING: shares["waiting"],
+        Bottleneck.CPU: shares["cpu"],
+        Bottleneck.DISK: shares["disk"],
+        Bottleneck.WAITING: shares["waiting"],
     }
     return max(parts, key=lambda bound: parts[bound])
 
 
-def why_bound(known: Measurement, shares: Mapping[str, float], bound: Bound) -> Iterator[str]:
+def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bottleneck) -> Iterator[str]:
     """Sentences with the numbers."""
-    told = known.parallel
-    if told is None:
+    timing = measurement.parallel
+    if timing is None:
         return
     parts = [
         f"{shares['cpu']:.0%} of their time on a CPU",
@@ -71,25 +71,26 @@ def why_bound(known: Measurement, shares: Mapping[str, float], bound: Bound) -> 
     ]
     if shares["delay"] >= _MENTIONED:
         parts.insert(1, f"{shares['delay']:.0%} ready without a CPU")
-    yield f"{_NAMES[bound]} ({', '.join(parts)}; {known.attempt_id}, {told.workers} workers)"
-    moved = (told.read_bytes or 0) + (told.written_bytes or 0)
-    if bound != Bound.CPU and moved and told.stage_seconds >= _TIMED_SECONDS:
-        speed = show_bytes(int(moved / told.stage_seconds))
+    yield f"{_NAMES[bound]} ({', '.join(parts)}; {measurement.attempt_id}, {timing.workers} workers)"
+    moved = (timing.read_bytes or 0) + (timing.written_bytes or 0)
+    if bound != Bottleneck.CPU and moved and timing.stage_seconds >= _TIMED_SECONDS:
+        speed = show_bytes(int(moved / timing.stage_seconds))
         yield (
-            f"they read {show_bytes(told.read_bytes or 0)} and wrote {show_bytes(told.written_bytes or 0)}"
+            f"they read {show_bytes(timing.read_bytes or 0)} and wrote"
+            f" {show_bytes(timing.written_bytes or 0)}"
             f" on disks, {speed}/s"
         )
-    if known.waited_seconds > known.use.wall_seconds / 2:
+    if measurement.waited_seconds > measurement.use.wall_seconds / 2:
         yield (
-            f"before it began it waited {show_seconds(known.waited_seconds)} for a place or its turn:"
+            f"before it began it waited {show_seconds(measurement.waited_seconds)} for a place or its turn:"
             " more workers do not shorten that"
         )
 
 
-def disturbed(known: Measurement, cpus: float) -> Iterator[str]:
+def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
     """A sentence where others had the CPUs for which the workers were ready."""
-    told, shares = known.parallel, shares_of(known)
-    crowded = told is not None and told.workers * told.cpu_seconds >= cpus * told.busy_seconds
+    timing, shares = measurement.parallel, shares_of(measurement)
+    crowded = timing is not None and timing.workers * timing.cpu_seconds >= cpus * timing.busy_seconds
     if shares["delay"] >= _DISTURBED and not crowded:
         yield (
             f"how long it takes while others compute: {shares['delay']:.0%} of their time the workers were"
@@ -97,10 +98,10 @@ def disturbed(known: Measurement, cpus: float) -> Iterator[str]:
         )
 
 
-def blind_spot(known: Measurement) -> str:
+def blind_spot(measurement: Measurement) -> str:
     """What the records cannot tell apart; empty when they can."""
-    told = known.parallel
-    if told is None or told.disk_seconds is not None or known.use.disk_seconds is not None:
+    timing = measurement.parallel
+    if timing is None or timing.disk_seconds is not None or measurement.use.disk_seconds is not None:
         return ""
     return (
         "how much of the waiting is for the disk: the kernel does not count it"

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
 from gridmill.domain.amounts import Amounts
-from gridmill.scheduler.sorted_tuples import Ordered
+from gridmill.scheduler.sorted_tuples import SortedTuples
 
 JOBS_PER_CPU = 2
 """Jobs a pod runs at once per CPU. Jobs spend part of their time starting, reading and writing: two per
@@ -23,7 +23,7 @@ def most_jobs(cpus: float) -> int:
     return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
 
 
-class Whole(NamedTuple):
+class PodCapacity(NamedTuple):
     """What of a pod does not change: `capacity` is all it has, `most` how many jobs it runs at once, `loads`
     its jobs per CPU by how many it has, up to `most`."""
 
@@ -34,7 +34,7 @@ class Whole(NamedTuple):
     capacity: Amounts
 
 
-Key: TypeAlias = tuple[float, int, str, int, int, Whole]
+Key: TypeAlias = tuple[float, int, str, int, int, PodCapacity]
 """(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): the least loaded first, among equals the one
 with the least free memory. Ids differ, so the elements after them are never compared. It is no named tuple
 because a plan makes one for each start: with named tuples plans take 3 % to 15 % longer."""
@@ -46,10 +46,10 @@ JOBS: Final = 4
 WHOLE: Final = 5
 
 
-class Slot(NamedTuple):
+class PodSlot(NamedTuple):
     """A pod and what is free in it. `jobs` counts live attempts."""
 
-    whole: Whole
+    whole: PodCapacity
     key: Key
 
     @property
@@ -73,11 +73,13 @@ class Slot(NamedTuple):
         return self.jobs >= self.whole.most or self.free_memory < 0
 
 
-def slot_of(pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str) -> Slot:
+def slot_of(
+    pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str
+) -> PodSlot:
     """What is free in a pod on which attempts were given that much."""
     loads, most = _loads(capacity.cpus or 1.0), most_jobs(capacity.cpus)
-    whole = Whole(loads, most, deployment_id, node, capacity)
-    return Slot(whole, _key(pod_id, whole, given))
+    whole = PodCapacity(loads, most, deployment_id, node, capacity)
+    return PodSlot(whole, _key(pod_id, whole, given))
 
 
 @cache
@@ -86,7 +88,7 @@ def _loads(cpus: float) -> Sequence[float]:
     return tuple(jobs / cpus for jobs in range(most_jobs(cpus) + 1))
 
 
-def _key(pod_id: str, whole: Whole, given: Sequence[Amounts]) -> Key:
+def _key(pod_id: str, whole: PodCapacity, given: Sequence[Amounts]) -> Key:
     free_memory = whole.capacity.memory_bytes - sum(amounts.memory_bytes for amounts in given)
     free_gpus = whole.capacity.gpus - sum(amounts.gpus for amounts in given)
     jobs = min(len(given), whole.most)
@@ -99,7 +101,7 @@ class Pods:
     __slots__ = ("_keys", "_order", "_taken", "capacities")
 
     def __init__(self) -> None:
-        self._order: Ordered[Key] = Ordered()
+        self._order: SortedTuples[Key] = SortedTuples()
         self._taken: list[Key] = []  # pods that got a job: sorted in when the least loaded of them is next
         self.capacities: dict[tuple[int, int], int] = {}  # (memory, GPUs) of whole pods -> how many
         self._keys: dict[str, Key] = {}
@@ -110,14 +112,14 @@ class Pods:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def items(self) -> Iterator[tuple[str, Slot]]:
+    def items(self) -> Iterator[tuple[str, PodSlot]]:
         """All pods, in no order."""
-        return ((pod_id, Slot(key[WHOLE], key)) for pod_id, key in self._keys.items())
+        return ((pod_id, PodSlot(key[WHOLE], key)) for pod_id, key in self._keys.items())
 
-    def slot(self, pod_id: str) -> Slot:
+    def slot(self, pod_id: str) -> PodSlot:
         """What is free there. Raises KeyError."""
         key = self._keys[pod_id]
-        return Slot(key[WHOLE], key)
+        return PodSlot(key[WHOLE], key)
 
     def copy(self) -> "Pods":
         """An independent copy."""
@@ -127,7 +129,7 @@ class Pods:
         twin.capacities = self.capacities.copy()
         return twin
 
-    def set(self, slot: Slot) -> None:
+    def set(self, slot: PodSlot) -> None:
         """Add a pod, or put another in its place."""
         whole, key = slot
         self.drop(key[POD_ID])
@@ -141,12 +143,12 @@ class Pods:
         """Change what the attempts on a pod were given."""
         whole = self._keys[pod_id][WHOLE]
         self._in_order().discard(self._keys[pod_id])
-        slot = Slot(whole, _key(pod_id, whole, given))
+        slot = PodSlot(whole, _key(pod_id, whole, given))
         self._keys[pod_id] = slot.key
         if not slot.is_full:
             self._order.add(slot.key)
 
-    def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[Whole, int]:
+    def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[PodCapacity, int]:
         """Put a job on a pod that `find` returned; the pod, and how many jobs it has now."""
         _, free_memory, pod_id, free_gpus, jobs, whole = found
         jobs += 1
@@ -159,7 +161,7 @@ class Pods:
                 self._taken[0], self._taken[-1] = key, self._taken[0]
         return whole, jobs
 
-    def _in_order(self) -> Ordered[Key]:
+    def _in_order(self) -> SortedTuples[Key]:
         """All that are offered: many that got a job are sorted in at once."""
         if self._taken:
             self._order.update(self._taken)
@@ -197,21 +199,21 @@ class Pods:
 
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
         """The least loaded pod where that fits, tightest first among equals."""
-        found = self._order.first()
-        if self._taken and (found is None or self._taken[0] < found):
-            found = self._in_order().first()
-        while found is not None:
-            load, free_memory, pod_id, free_gpus, _, _ = found
+        result = self._order.first()
+        if self._taken and (result is None or self._taken[0] < result):
+            result = self._in_order().first()
+        while result is not None:
+            load, free_memory, pod_id, free_gpus, _, _ = result
             if free_memory < memory_bytes:  # too little, and so have those between it and the next load
-                found = self._in_order().first_from((load, memory_bytes, ""))
+                result = self._in_order().first_from((load, memory_bytes, ""))
             elif free_gpus >= gpus:
-                return found
+                return result
             else:
-                found = self._in_order().first_from((load, free_memory, pod_id + "\0"))
+                result = self._in_order().first_from((load, free_memory, pod_id + "\0"))
         return None
 
 
-def _places(slot: Slot, memory_bytes: int, gpus: int, empty: bool) -> int:
+def _places(slot: PodSlot, memory_bytes: int, gpus: int, empty: bool) -> int:
     whole = slot.whole
     if empty:
         return places_in(whole.capacity, whole.most, memory_bytes, gpus)
@@ -235,7 +237,7 @@ class Nodes:
     __slots__ = ("_free", "_order")
 
     def __init__(self) -> None:
-        self._order: Ordered[tuple[bool, int, str]] = Ordered()
+        self._order: SortedTuples[tuple[bool, int, str]] = SortedTuples()
         self._free: dict[str, Amounts] = {}
 
     def free(self, name: str) -> Amounts:

@@ -7,10 +7,10 @@ from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState, PodState
 from gridmill.scheduler.capacity import Nodes, Pods, slot_of
 from gridmill.scheduler.run_index import forget
-from gridmill.scheduler.sorted_tuples import Ordered
+from gridmill.scheduler.sorted_tuples import SortedTuples
 
 
-class Tally:
+class ProjectTotals:
     """What the live attempts of a project hold together. Kept in whole numbers (of thousandths), so that it
     does not depend on the order in which they came."""
 
@@ -45,9 +45,9 @@ class Tally:
         self.memory_bytes += memory_bytes
         self.gpus += gpus
 
-    def copy(self) -> "Tally":
+    def copy(self) -> "ProjectTotals":
         """An independent copy."""
-        twin = Tally()
+        twin = ProjectTotals()
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
         return twin
@@ -56,7 +56,7 @@ class Tally:
 _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 
 
-class Places:
+class CapacityIndex:
     """Free amounts of pods and nodes.
 
     `open` and `coming` hold, by resource, the pods that are up and those that are starting; `nodes`, by site,
@@ -75,11 +75,11 @@ class Places:
         self.coming: dict[str, Pods] = {}
         self.broken: dict[str, dict[str, None]] = {}
         self.nodes: dict[str, Nodes] = {}
-        self.idle: dict[str, Ordered[tuple[float, str]]] = {}
-        self.resumable: dict[str, Ordered[tuple[float, str]]] = {}
-        self.tallies: dict[str, Tally] = {}
+        self.idle: dict[str, SortedTuples[tuple[float, str]]] = {}
+        self.resumable: dict[str, SortedTuples[tuple[float, str]]] = {}
+        self.tallies: dict[str, ProjectTotals] = {}
         self.yielding: dict[str, dict[str, None]] = {}
-        self.leaving: dict[str, None] = {}  # deployments that are being released
+        self.removed_nodes: dict[str, None] = {}  # deployments that are being released
         self.owners: dict[str, str] = {}  # pod -> deployment
         self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
         self.largest: dict[str, Amounts] = {}  # site -> `Site.largest`: computed once, read for each job
@@ -161,7 +161,7 @@ class Places:
     def _count(self, attempt: Attempt, times: int) -> None:
         tally = self.tallies.get(attempt.project)
         if tally is None:
-            tally = self.tallies[attempt.project] = Tally()
+            tally = self.tallies[attempt.project] = ProjectTotals()
         tally.count(attempt, times)
         if not tally.places:
             del self.tallies[attempt.project]
@@ -172,7 +172,7 @@ class Places:
         if attempt.resumable and attempt.interrupted is not None:
             self.yielding.setdefault(resource, {})[attempt.id] = None
         elif _is_resumable(attempt):
-            self.resumable.setdefault(resource, Ordered()).add(_begun(attempt))
+            self.resumable.setdefault(resource, SortedTuples()).add(_begun(attempt))
 
     def _forget_resumable(self, attempt: Attempt) -> None:
         resource = attempt.deployment_id.rpartition("-")[0]
@@ -205,7 +205,7 @@ class Places:
             return
         self.deployments[deployment.id] = deployment
         if deployment.state == DeploymentState.RELEASING:
-            self.leaving[deployment.id] = None
+            self.removed_nodes[deployment.id] = None
         if old is None or old.state != deployment.state or self.is_broken(old) != self.is_broken(deployment):
             self._replace_pods(old.pods if old else (), deployment)
         elif old.pods is not deployment.pods:
@@ -215,7 +215,7 @@ class Places:
     def drop_deployment(self, key: str) -> None:
         """Take a deployment and its pods out."""
         old = self.deployments.pop(key, None)
-        self.leaving.pop(key, None)
+        self.removed_nodes.pop(key, None)
         if old is not None:
             self._forget_idle(old)
             for pod in old.pods:
@@ -231,10 +231,10 @@ class Places:
         """Only those that changed: acknowledgements replace one pod of a deployment many times a second."""
         before = {pod.id: pod for pod in old.pods}
         for pod in deployment.pods:
-            known = before.pop(pod.id, None)
-            if known is None or not _same_pod(known, pod):
-                if known is not None:
-                    self._forget_pod(old, known)
+            previous = before.pop(pod.id, None)
+            if previous is None or not _same_pod(previous, pod):
+                if previous is not None:
+                    self._forget_pod(old, previous)
                 self._place_pod(deployment, pod)
         for pod in before.values():
             self._forget_pod(old, pod)
@@ -274,8 +274,8 @@ class Places:
         return self._kind(site) is not SiteKind.SLURM
 
     def _kind(self, site: str) -> SiteKind | None:
-        known = self.sites.get(site)
-        return None if known is None else known.kind
+        site_record = self.sites.get(site)
+        return None if site_record is None else site_record.kind
 
     def _forget_pod(self, deployment: Deployment, pod: Pod) -> None:
         self.owners.pop(pod.id, None)
@@ -301,7 +301,7 @@ class Places:
     def _refresh_idle(self, deployment: Deployment) -> None:
         self._forget_idle(deployment)
         if deployment.state == DeploymentState.UP and not self.on.get(deployment.id):
-            self.idle.setdefault(deployment.resource, Ordered()).add((expiry(deployment), deployment.id))
+            self.idle.setdefault(deployment.resource, SortedTuples()).add((expiry(deployment), deployment.id))
 
     def _forget_idle(self, deployment: Deployment) -> None:
         entries = self.idle.get(deployment.resource)

@@ -19,28 +19,28 @@ def failed_before(job_run: JobRun, find: Find) -> tuple[str, ...]:
 
 def _all_before(job_run: JobRun, find: Find) -> Sequence[JobRun]:
     """The jobs that it needs, and those that these need."""
-    found: dict[str, JobRun] = {}
+    job_runs: dict[str, JobRun] = {}
     open_ids = list(job_run.needs)
     while open_ids:
         key = open_ids.pop()
         need = find(key)
-        if need is not None and key not in found:
-            found[key] = need
+        if need is not None and key not in job_runs:
+            job_runs[key] = need
             open_ids.extend(need.needs)
-    return tuple(found.values())
+    return tuple(job_runs.values())
 
 
 def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
     """The jobs to look at when this one has ended: those that need it, and those that need a job that was
     skipped before this one had ended."""
-    found: list[str] = []
+    result: list[str] = []
     open_ids, seen = [job_run_id], {job_run_id}
     while open_ids:
         for user in snapshot.dependents_of(open_ids.pop()):
             if user.id not in seen:
                 seen.add(user.id)
-                (open_ids if user.state in FINISHED_JOBS else found).append(user.id)
-    return found
+                (open_ids if user.state in FINISHED_JOBS else result).append(user.id)
+    return result
 
 
 def why_skipped(job_run: JobRun, needs: Sequence[JobRun], find: Find) -> str | None:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.run import JobRun
-from gridmill.scheduler.capacity import POD_ID, Key, Nodes, Pods, Whole
-from gridmill.scheduler.fair_share import Shares, Standing
-from gridmill.scheduler.feasibility import Problem, problem_of_resource, will_do_without
+from gridmill.scheduler.capacity import POD_ID, Key, Nodes, PodCapacity, Pods
+from gridmill.scheduler.fair_share import ProjectShares, ProjectStanding
+from gridmill.scheduler.feasibility import RefusalReason, problem_of_resource, will_do_without
 from gridmill.scheduler.lane import Lane, find_pod
-from gridmill.scheduler.preemptible import Running, running_on
-from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Claim, Ticket, demand_of
+from gridmill.scheduler.preemptible import PreemptibleJob, running_on
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, QuotaClaim, Ticket, demand_of
 from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
@@ -26,7 +26,7 @@ its room may still become free by itself, and keeps machines busy."""
 NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
-class Mark(NamedTuple):
+class DraftCheckpoint(NamedTuple):
     """Where a draft stood before deployments were brought up for a gang."""
 
     left: float
@@ -37,7 +37,7 @@ class Mark(NamedTuple):
     alive: int
 
 
-class Draft:
+class DraftPlan:
     """Reads the snapshot, never changes it: lanes and nodes are copied when they are first touched."""
 
     def __init__(
@@ -50,9 +50,9 @@ class Draft:
     ) -> None:
         self.snapshot = snapshot
         self.now = now
-        self.unwilling = unwilling  # nodes that are tried last, by resource
+        self.refusing_nodes = unwilling  # nodes that are tried last, by resource
         self._unfit = unfit
-        self._left_aside: dict[str, Collection[str]] = {}
+        self._excluded_nodes: dict[str, Collection[str]] = {}
         self._left = inf if limit is None else limit  # decisions that may still be made
         self._held_until = snapshot.lines.held_until
         self._attempts_of = snapshot.places.on
@@ -60,9 +60,10 @@ class Draft:
         self._nodes: dict[str, Nodes] = {}
         self._started: list[Ticket] = []
         self._where: list[str] = []  # pods of those, in the same order
-        self._filled: dict[str, tuple[Whole, int]] = {}  # pods that get jobs, and how many they then have
-        self.shares = Shares(snapshot, now) if snapshot.projects else None
-        self._running: dict[str, tuple[Running, ...]] = {}
+        # pods that get jobs, and how many they then have
+        self._filled: dict[str, tuple[PodCapacity, int]] = {}
+        self.shares = ProjectShares(snapshot, now) if snapshot.projects else None
+        self._running: dict[str, tuple[PreemptibleJob, ...]] = {}
         self.used: set[str] = set()  # deployments that get jobs
         self.released: set[str] = set()  # deployments to be released
         self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
@@ -108,19 +109,19 @@ class Draft:
             self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
         return self._nodes[site]
 
-    def running_on(self, resource: str) -> tuple[Running, ...]:
+    def running_on(self, resource: str) -> tuple[PreemptibleJob, ...]:
         """Those of a resource that can resume, once somebody looks whom to interrupt."""
         if resource not in self._running:
             self._running[resource] = tuple(running_on(self.snapshot, resource, self.now))
         return self._running[resource]
 
-    def left_aside(self, lane: Lane) -> Collection[str]:
+    def excluded_nodes(self, lane: Lane) -> Collection[str]:
         """The nodes that lack what they promised for a resource, as long as others will do."""
-        if lane.name not in self._left_aside:
+        if lane.name not in self._excluded_nodes:
             unfit = self._unfit.get(lane.name, ())
             will_do = not unfit or will_do_without(self.snapshot, lane.resource, unfit)
-            self._left_aside[lane.name] = unfit if will_do else ()
-        return self._left_aside[lane.name]
+            self._excluded_nodes[lane.name] = unfit if will_do else ()
+        return self._excluded_nodes[lane.name]
 
     def can_start(self, job_run_id: str) -> bool:
         """Not refused, not held back, and without a live attempt."""
@@ -130,13 +131,13 @@ class Draft:
             and (job_run_id not in self._held_until or self._held_until[job_run_id] <= self.now)
         )
 
-    def standing_of(self, claim: Claim) -> Standing | None:
+    def standing_of(self, claim: QuotaClaim) -> ProjectStanding | None:
         """How its project stands; None where no projects share the grid."""
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:
         """Let no other job of its project have what comes free for a job that is over its quota."""
-        claim = Claim(demand_of(job_run))
+        claim = QuotaClaim(demand_of(job_run))
         standing = self.standing_of(claim)
         if standing is not None and standing.is_over(claim):
             standing.kept_for = job_run.id
@@ -147,12 +148,12 @@ class Draft:
         since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
         return self.now - since > RESERVE_AFTER_SECONDS
 
-    def start(self, lane: Lane, ticket: Ticket, found: Key) -> None:
+    def start(self, lane: Lane, ticket: Ticket, key: Key) -> None:
         """Start a job on a pod that the lane found for it."""
         demand = ticket[JOB_CLASS].demand
-        self.fill(ticket, found[POD_ID], lane.open.take(found, demand.memory_bytes, demand.gpus))
+        self.fill(ticket, key[POD_ID], lane.open.take(key, demand.memory_bytes, demand.gpus))
 
-    def fill(self, ticket: Ticket, pod_id: str, filled: tuple[Whole, int]) -> None:
+    def fill(self, ticket: Ticket, pod_id: str, filled: tuple[PodCapacity, int]) -> None:
         """Note that a job, or the next rank of a gang, starts on a pod, which then has so many."""
         self._filled[pod_id] = filled
         whole, _ = filled
@@ -161,7 +162,7 @@ class Draft:
         self._where.append(pod_id)
         self._left -= 1
 
-    def refuse(self, job_run_id: str, problem: Problem) -> None:
+    def refuse(self, job_run_id: str, problem: RefusalReason) -> None:
         """Refuse a job, within the bound of the plan."""
         if not self.is_full:
             self._left -= 1
@@ -178,13 +179,15 @@ class Draft:
         self._left -= 1
         self._bring_ups.append(wanted)
 
-    def mark(self, lane: Lane) -> Mark:
+    def mark(self, lane: Lane) -> DraftCheckpoint:
         """What bringing up for a lane changes, to `undo` it."""
         planned = {node: list(pods) for node, pods in lane.planned.items()}
         nodes = self.nodes(lane.resource.site).copy()
-        return Mark(self._left, len(self._bring_ups), nodes, lane.coming.copy(), planned, lane.alive)
+        return DraftCheckpoint(
+            self._left, len(self._bring_ups), nodes, lane.coming.copy(), planned, lane.alive
+        )
 
-    def undo(self, lane: Lane, mark: Mark) -> None:
+    def undo(self, lane: Lane, mark: DraftCheckpoint) -> None:
         """As it stood then."""
         self._left = mark.left
         del self._bring_ups[mark.bring_ups :]
@@ -243,24 +246,24 @@ _MOST_SHARE = 0.9
 would live long enough, and a forecast may be wrong."""
 
 
-def find_lasting(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
+def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
     """A pod that is up, has room, and is there for as long as the job is expected to take."""
     demand = ticket[JOB_CLASS].demand
-    found = lane.find(demand)
-    if found is None or not draft.snapshot.places.terms:
-        return found
+    result = lane.find(demand)
+    if result is None or not draft.snapshot.places.terms:
+        return result
     expected = draft.snapshot.job_runs[ticket[JOB_RUN_ID]].sizing.expected_seconds
     too_short = []
-    while found is not None and expected is not None and not _lasts(draft, found[POD_ID], expected):
-        too_short.append(lane.open.slot(found[POD_ID]))
-        lane.open.drop(found[POD_ID])
-        found = find_pod(lane.open, demand)
+    while result is not None and expected is not None and not _lasts(draft, result[POD_ID], expected):
+        too_short.append(lane.open.slot(result[POD_ID]))
+        lane.open.drop(result[POD_ID])
+        result = find_pod(lane.open, demand)
     for slot in too_short:
         lane.open.set(slot)
-    return found
+    return result
 
 
-def _lasts(draft: Draft, pod_id: str, expected_seconds: float) -> bool:
+def _lasts(draft: DraftPlan, pod_id: str, expected_seconds: float) -> bool:
     term = draft.snapshot.places.terms.get(pod_id)
     if term is None:
         return True

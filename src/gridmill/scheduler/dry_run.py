@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from gridmill.domain.amounts import Amounts
-from gridmill.domain.farm_protocol import Line
+from gridmill.domain.farm_protocol import QueuePosition
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
@@ -14,29 +14,29 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource, Sizing, default_resource
 from gridmill.domain.site import LOCAL
 from gridmill.domain.views import DryRun, PlannedJob
-from gridmill.scheduler.alternatives import Candidate, Joining, alternatives, demand_there
+from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
 from gridmill.scheduler.bottleneck import may_be_cut
 from gridmill.scheduler.capacity import most_jobs
-from gridmill.scheduler.feasibility import Problem, at, cpus_of, problem_of, problem_of_resource
-from gridmill.scheduler.site_choice import Reading, choose, travel
+from gridmill.scheduler.feasibility import RefusalReason, at, cpus_of, problem_of, problem_of_resource
+from gridmill.scheduler.site_choice import InputVersion, choose, transfer_estimate
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
 from gridmill.scheduler.splitting import cut_job, parts_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carrying:
+class TransferInput:
     """What is known of data that is carried, by job: the versions that it reads, and the bytes that it made
-    last. `away` are sites that do not answer, `crowded` resources whose room at a farm others have, with
-    the line there."""
+    last. `unreachable` are sites that do not answer, `crowded` resources whose room at a farm others have,
+    with the line there."""
 
-    readings: Mapping[str, Sequence[Reading]] = field(default_factory=dict)
+    readings: Mapping[str, Sequence[InputVersion]] = field(default_factory=dict)
     made_bytes: Mapping[str, int] = field(default_factory=dict)
-    away: Collection[str] = ()
-    crowded: Mapping[str, Line] = field(default_factory=dict)
+    unreachable: Collection[str] = ()
+    crowded: Mapping[str, QueuePosition] = field(default_factory=dict)
 
 
-NOTHING_CARRIED = Carrying()
+NOTHING_CARRIED = TransferInput()
 
 
 def dry_run(
@@ -44,7 +44,7 @@ def dry_run(
     snapshot: Snapshot,
     sizes: Mapping[str, JobSize],
     unchanged: frozenset[str],
-    carrying: Carrying = NOTHING_CARRIED,
+    carrying: TransferInput = NOTHING_CARRIED,
     now: float = 0.0,
 ) -> DryRun:
     """The run of `pipeline` as it would go on an idle grid, in the order of its waves.
@@ -54,47 +54,47 @@ def dry_run(
     """
     waves: dict[str, int] = {}
     planned: dict[str, PlannedJob] = {}
-    joining = Joining(snapshot, now)
+    joining = CachedForecasts(snapshot, now)
     for name in order(pipeline):
         job = pipeline.job(name)
         waves[name] = 1 + max((waves[need] for need in job.all_needs), default=0)
         size = sizes.get(name, JobSize(rows=job.rows))
-        sites = {known: one.site for known, one in planned.items()}
+        sites = {job_name: one.site for job_name, one in planned.items()}
         placed = _placed(job, pipeline, joining, size, carrying, sites)
         planned[name] = replace(placed, wave=waves[name], unchanged=name in unchanged)
     timed = _Timeline(snapshot).times(planned)
     jobs = tuple(sorted(timed, key=lambda job: job.wave))
     ends = [job.ends for job in jobs]
-    known = [end for end in ends if end is not None]
+    job_name = [end for end in ends if end is not None]
     return DryRun(
         pipeline=pipeline.name,
         jobs=jobs,
         peak_memory_bytes=_peak_memory(jobs),
-        expected_seconds=max(known, default=0.0) if len(known) == len(ends) else None,
+        expected_seconds=max(job_name, default=0.0) if len(job_name) == len(ends) else None,
     )
 
 
 def _placed(
     job: Job,
     pipeline: Pipeline,
-    joining: Joining,
+    joining: CachedForecasts,
     size: JobSize,
-    carrying: Carrying,
+    carrying: TransferInput,
     sites: Mapping[str, str],
 ) -> PlannedJob:
     """Where it goes, with what is carried there. `sites`: where the jobs before it go."""
     snapshot = joining.snapshot
     readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
     named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
-    found = [one for one in named if one is not None and job.at in (None, one.site)]
-    if not found:
+    present_named = [one for one in named if one is not None and job.at in (None, one.site)]
+    if not present_named:
         planned, resource = _planned(job, pipeline, snapshot, size), resource_for(job, pipeline, snapshot)[1]
         site, staging = snapshot.sites.get(planned.site), resource.staging if resource is not None else None
-        carried = travel(readings, made, site, sites, staging) if site is not None else None
-        return replace(planned, travel=carried)
-    each = {one.name: _planned(_only(job, one.name), pipeline, snapshot, size) for one in found}
-    candidates = [Candidate(resource=one, sizing=each[one.name].sizing) for one in found]
-    told = alternatives(
+        carried = transfer_estimate(readings, made, site, sites, staging) if site is not None else None
+        return replace(planned, transfer=carried)
+    each = {one.name: _planned(_only(job, one.name), pipeline, snapshot, size) for one in present_named}
+    candidates = [ResourceCandidate(resource=one, sizing=each[one.name].sizing) for one in present_named]
+    options = alternatives(
         job,
         candidates,
         joining,
@@ -102,15 +102,15 @@ def _placed(
         size=size,
         readings=readings,
         back_bytes=made,
-        away=carrying.away,
+        away=carrying.unreachable,
         crowded=carrying.crowded,
         sites=sites,
         project=pipeline.project,
     )
-    choice = choose(told)
-    chosen = next(one for one in told if one.resource == choice.resource)
+    choice = choose(options)
+    chosen = next(one for one in options if one.resource == choice.resource)
     return replace(
-        each[choice.resource], travel=chosen.travel, alternatives=choice.alternatives, choice=choice.why
+        each[choice.resource], transfer=chosen.transfer, alternatives=choice.alternatives, choice=choice.why
     )
 
 
@@ -132,12 +132,12 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         nodes=len(site.nodes) if site else 1,
     )
     sizing = sized(job)
-    found = cut_job(job, size, fitting, site, sized) if site is not None else None
+    part_sizes = cut_job(job, size, fitting, site, sized) if site is not None else None
     why = parts_line(job, size, fitting, site, sized) if site is not None else ""
-    if found is not None and may_be_cut(job):
-        sizing = found.whole
-    elif found is not None:
-        sizing = replace(found.part, why=(*found.part.why, why))
+    if part_sizes is not None and may_be_cut(job):
+        sizing = part_sizes.whole
+    elif part_sizes is not None:
+        sizing = replace(part_sizes.part, why=(*part_sizes.part.why, why))
     elif why:
         sizing = replace(sizing, why=(*sizing.why, why))
     return PlannedJob(
@@ -159,15 +159,15 @@ def resource_for(job: Job, pipeline: Pipeline, snapshot: Snapshot) -> tuple[str,
 
     The one it names, else the one it was assigned to (`job` or `pipeline/job`), else the default of its kind.
     """
-    known = {**snapshot.resources, **{resource.name: resource for resource in pipeline.resources}}
+    by_name = {**snapshot.resources, **{resource.name: resource for resource in pipeline.resources}}
     if job.resource is not None:
-        return job.resource, known.get(job.resource)
+        return job.resource, by_name.get(job.resource)
     for assigned in (f"{pipeline.name}/{job.name}", job.name):
-        for resource in sorted(known.values(), key=lambda resource: resource.name):
+        for resource in sorted(by_name.values(), key=lambda resource: resource.name):
             if assigned in resource.jobs:
                 return resource.name, resource
     default = default_resource(job.kind, at(job, pipeline, snapshot.sites) or LOCAL)
-    return default.name, known.get(default.name, default)
+    return default.name, by_name.get(default.name, default)
 
 
 def _problem(
@@ -180,17 +180,17 @@ def _problem(
 ) -> str:
     problem = problem_of_resource(snapshot, name, resource)
     if problem is None and resource is not None:
-        problem = problem_of(snapshot, resource, demand_there(job, sizing, pipeline.project))
+        problem = problem_of(snapshot, resource, demand_at(job, sizing, pipeline.project))
     if problem is None:
         return ""
-    known = [*snapshot.resources, *(other.name for other in pipeline.resources)]
-    close = get_close_matches(name, known, n=1) if resource is None else []
+    names = [*snapshot.resources, *(other.name for other in pipeline.resources)]
+    close = get_close_matches(name, names, n=1) if resource is None else []
     return f"{_place(job, problem, pipeline)}{problem.message}. " + (
         f"Did you mean {close[0]!r}?" if close else problem.hint
     )
 
 
-def _place(job: Job, problem: Problem, pipeline: Pipeline) -> str:
+def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
     """`FILE:LINE: FIELD: ` of what asks for too much; nothing where the pipeline has no file."""
     if pipeline.lines is None:
         return ""
@@ -203,7 +203,7 @@ def _place(job: Job, problem: Problem, pipeline: Pipeline) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
+class _TimelineJob:
     """A job on the timeline."""
 
     starts: float
@@ -217,21 +217,21 @@ class _Timeline:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._taken: list[_Taken] = []
+        self._taken: list[_TimelineJob] = []
 
     def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
         """The jobs with `starts` and `ends`, where they can be told."""
         timed: dict[str, PlannedJob] = {}
         for name, job in planned.items():
             ends = [timed[need].ends for need in job.needs]
-            known = [end for end in ends if end is not None]
+            present_ends = [end for end in ends if end is not None]
             seconds = 0.0 if not _will_run(job) else _seconds(job)
             timed[name] = job
-            if len(known) == len(ends) and (seconds is not None):
-                starts = self._place(job, max(known, default=0.0), seconds)
+            if len(present_ends) == len(ends) and (seconds is not None):
+                starts = self._place(job, max(present_ends, default=0.0), seconds)
                 timed[name] = replace(job, starts=starts, ends=starts + seconds)
-            elif len(known) == len(ends):
-                timed[name] = replace(job, starts=max(known, default=0.0))
+            elif len(present_ends) == len(ends):
+                timed[name] = replace(job, starts=max(present_ends, default=0.0))
         return list(timed.values())
 
     def _place(self, job: PlannedJob, earliest: float, seconds: float) -> float:
@@ -240,7 +240,7 @@ class _Timeline:
         later = sorted(taken.ends for taken in self._taken if taken.ends > earliest)
         starts = next((time for time in (earliest, *later) if self._fits(job, time)), earliest)
         self._taken.append(
-            _Taken(
+            _TimelineJob(
                 starts=starts,
                 ends=starts + seconds,
                 memory_bytes=job.sizing.amounts.memory_bytes,
@@ -250,10 +250,10 @@ class _Timeline:
         return starts
 
     def _fits(self, job: PlannedJob, time: float) -> bool:
-        beside = [taken for taken in self._taken if taken.starts <= time < taken.ends]
+        concurrent = [taken for taken in self._taken if taken.starts <= time < taken.ends]
         largest = self._snapshot.largest(job.site)
-        memory = sum(taken.memory_bytes for taken in beside) + job.sizing.amounts.memory_bytes
-        same = sum(taken.resource == job.resource for taken in beside)
+        memory = sum(taken.memory_bytes for taken in concurrent) + job.sizing.amounts.memory_bytes
+        same = sum(taken.resource == job.resource for taken in concurrent)
         return memory <= largest.memory_bytes and same < most_jobs(largest.cpus)
 
 
@@ -264,7 +264,7 @@ def _will_run(job: PlannedJob) -> bool:
 
 def _seconds(job: PlannedJob) -> float | None:
     """With what is carried."""
-    travel = 0.0 if job.travel is None else job.travel.seconds
+    travel = 0.0 if job.transfer is None else job.transfer.seconds
     run = job.sizing.expected_seconds
     return None if travel is None or run is None else travel + run
 

@@ -8,13 +8,13 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.scheduler.capacity import Nodes, Pods, most_jobs
-from gridmill.scheduler.capacity_index import Tally
-from gridmill.scheduler.fair_share import Shares, bounds
+from gridmill.scheduler.capacity_index import ProjectTotals
+from gridmill.scheduler.fair_share import ProjectShares, bounds
 from gridmill.scheduler.feasibility import fits_now, gpus_of, problem_of, problem_of_resource, show
 from gridmill.scheduler.provisioning import PART_OF_CPU
-from gridmill.scheduler.queue import Claim, Demand, demand_of, rank_of
+from gridmill.scheduler.queue import Demand, QuotaClaim, demand_of, rank_of
 from gridmill.scheduler.snapshot import Snapshot
-from gridmill.scheduler.wait_estimate import Waits
+from gridmill.scheduler.wait_estimate import WaitForecasts
 
 _DOING = {
     JobKind.SINK: "is loading",
@@ -25,7 +25,7 @@ _DOING = {
 }
 
 
-def why_waiting(snapshot: Snapshot, job_run_id: str, now: float, waits: Waits | None = None) -> str:
+def why_waiting(snapshot: Snapshot, job_run_id: str, now: float, waits: WaitForecasts | None = None) -> str:
     """What a blocked or waiting job waits for; empty for any other. `waits`: forecasts for the same snapshot
     and time, where reasons of several jobs are asked for."""
     job_run = snapshot.job_runs.get(job_run_id)
@@ -35,7 +35,7 @@ def why_waiting(snapshot: Snapshot, job_run_id: str, now: float, waits: Waits | 
         return _why_blocked(snapshot, job_run)
     if job_run.state is not JobState.WAITING:
         return ""
-    return _why_not_placed(snapshot, job_run, now, Waits(snapshot, now) if waits is None else waits)
+    return _why_not_placed(snapshot, job_run, now, WaitForecasts(snapshot, now) if waits is None else waits)
 
 
 def _why_blocked(snapshot: Snapshot, job_run: JobRun) -> str:
@@ -45,7 +45,7 @@ def _why_blocked(snapshot: Snapshot, job_run: JobRun) -> str:
     return f"waits for {', '.join(missing)}" if missing else "is about to be looked at"
 
 
-def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Waits) -> str:
+def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: WaitForecasts) -> str:
     run = snapshot.runs.get(job_run.run_id)
     if run is None or run.state is not RunState.ACTIVE:
         return "its run is stopping"
@@ -65,7 +65,7 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
     problem = problem_of(snapshot, resource, demand)
     if problem is not None:
         return problem.message
-    told = job_run.message if job_run.interruptions else ""
+    message = job_run.message if job_run.interruptions else ""
     quota = _why_quota(snapshot, job_run, demand)
     room = (
         _why_no_room(snapshot, resource, demand),
@@ -73,7 +73,7 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
         *_before(snapshot, job_run, now),
     )
     wait = waits.of(job_run.id)
-    parts = (told, *((quota,) if quota else room), "" if wait is None else str(wait))
+    parts = (message, *((quota,) if quota else room), "" if wait is None else str(wait))
     return "; ".join(part for part in parts if part)
 
 
@@ -82,8 +82,8 @@ def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
     project = snapshot.projects.get(job_run.project)
     if project is None:
         return ""
-    found = bounds(project, snapshot.places.tallies.get(project.name, Tally()), Claim(demand))
-    in_use = ", ".join(bound.in_use for bound in found)
+    limits = bounds(project, snapshot.places.tallies.get(project.name, ProjectTotals()), QuotaClaim(demand))
+    in_use = ", ".join(bound.in_use for bound in limits)
     return f"quota of project {project.name}: {in_use}" if in_use else ""
 
 
@@ -101,7 +101,7 @@ def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
     if count:
         yield f"{show_count(count, 'job')}{f' of project {own}' if several else ''} before it"
     if several:
-        shares = Shares(snapshot, now)
+        shares = ProjectShares(snapshot, now)
         score = shares[own].score
         less = [name for name in sorted(queue.heads) if shares[name].score < score]
         if less:
@@ -146,9 +146,9 @@ def _what_keeps(snapshot: Snapshot, coming: Pods) -> str:
     """What the site says of a pod that is not up yet: `: waits in Slurm's queue (reason: Priority)`."""
     for pod_id, slot in coming.items():
         pods = snapshot.deployments[slot.whole.deployment_id].pods
-        said = next((pod.message for pod in pods if pod.id == pod_id), "")
-        if said:
-            return f": {said}"
+        message = next((pod.message for pod in pods if pod.id == pod_id), "")
+        if message:
+            return f": {message}"
     return ""
 
 
@@ -169,14 +169,14 @@ def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
     return "is about to start"
 
 
-def _places_to_come(nodes: Nodes, resource: Resource, asked: Amounts, demand: Demand) -> int:
+def _places_to_come(nodes: Nodes, resource: Resource, amounts: Amounts, demand: Demand) -> int:
     """For how many of a gang's ranks pods that could come up now would have room; at most all."""
     places = 0
     for _, free in nodes.items():
-        while asked.fits_in(free) and free.memory_bytes > 0 and places < demand.workers:
+        while amounts.fits_in(free) and free.memory_bytes > 0 and places < demand.workers:
             memory = resource.memory_bytes or free.memory_bytes
-            places += min(most_jobs(asked.cpus or free.cpus), memory // max(1, demand.memory_bytes))
-            free -= Amounts(cpus=asked.cpus or free.cpus, memory_bytes=memory, gpus=asked.gpus)
+            places += min(most_jobs(amounts.cpus or free.cpus), memory // max(1, demand.memory_bytes))
+            free -= Amounts(cpus=amounts.cpus or free.cpus, memory_bytes=memory, gpus=amounts.gpus)
     return places
 
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import replace
 from gridmill.domain.project import Project
-from gridmill.scheduler.capacity_index import Tally
-from gridmill.scheduler.feasibility import Problem
-from gridmill.scheduler.lane import Lane, Line
-from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, Claim, JobClass, Ticket
+from gridmill.scheduler.capacity_index import ProjectTotals
+from gridmill.scheduler.feasibility import RefusalReason
+from gridmill.scheduler.lane import Lane, LaneQueue
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, JobClass, QuotaClaim, Ticket
 from gridmill.scheduler.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
@@ -39,19 +39,19 @@ def charged(project: Project, seconds: float, now: float) -> Project:
     return replace(project, used_seconds=used, used_at=max(now, project.used_at))
 
 
-def used_now(project: Project, tally: Tally, now: float) -> float:
+def used_now(project: Project, tally: ProjectTotals, now: float) -> float:
     """With what its live attempts used so far."""
     return decayed(project.used_seconds, project.used_at, now) + tally.held_seconds(now)
 
 
-class Standing:
+class ProjectStanding:
     """How a project stands. `score`: what it used over its share, the places that it holds counted ahead;
     least goes first. `per_place`: what one more place adds to it. `kept_for`: the job for which others are
     making room in its quota."""
 
     __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
-    def __init__(self, project: Project, tally: Tally, now: float) -> None:
+    def __init__(self, project: Project, tally: ProjectTotals, now: float) -> None:
         self.bounded = project.bounded
         self.kept_for = ""
         self.per_place = AHEAD_SECONDS / project.share
@@ -65,7 +65,7 @@ class Standing:
         """It goes on to hold what it holds."""
         self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
 
-    def start(self, claim: Claim) -> None:
+    def start(self, claim: QuotaClaim) -> None:
         """It holds such a job more."""
         self._places += claim.places
         self.score += claim.places * self.per_place
@@ -75,7 +75,7 @@ class Standing:
             if claim.gpus:
                 self._gpus -= claim.gpus
 
-    def end(self, claim: Claim) -> None:
+    def end(self, claim: QuotaClaim) -> None:
         """It holds such a job less."""
         self._places -= claim.places
         self.score -= claim.places * self.per_place
@@ -97,7 +97,7 @@ class Standing:
             or (self.kept_for != "" and self.kept_for != ticket[JOB_RUN_ID])
         )
 
-    def is_over(self, claim: Claim) -> bool:
+    def is_over(self, claim: QuotaClaim) -> bool:
         """Whether the quota leaves too little for such a job."""
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes or claim.cpus > self._cpus or 0 < claim.gpus > self._gpus
@@ -108,7 +108,7 @@ def _left(most: int | None, used: int) -> int:
     return NO_BOUND if most is None else most - used
 
 
-class Shares(dict[str, Standing]):
+class ProjectShares(dict[str, ProjectStanding]):
     """How projects stand, by name, while a plan is made: each start counts. Filled as they are asked for."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
@@ -116,23 +116,23 @@ class Shares(dict[str, Standing]):
         self._projects: Mapping[str, Project] = snapshot.projects
         self._tallies = snapshot.places.tallies
         self._now = now
-        self._wholes: dict[str, Standing] = {}
+        self._wholes: dict[str, ProjectStanding] = {}
 
-    def __missing__(self, name: str) -> Standing:
-        standing = Standing(self._project(name), self._tallies.get(name, Tally()), self._now)
+    def __missing__(self, name: str) -> ProjectStanding:
+        standing = ProjectStanding(self._project(name), self._tallies.get(name, ProjectTotals()), self._now)
         self[name] = standing
         return standing
 
-    def problem(self, group: JobClass) -> Problem | None:
+    def problem(self, group: JobClass) -> RefusalReason | None:
         """Why the quota is too little for such jobs ever, or None."""
         name = group.project
         whole = self._wholes.get(name)
         if whole is None:
-            whole = self._wholes[name] = Standing(self._project(name), Tally(), self._now)
+            whole = self._wholes[name] = ProjectStanding(self._project(name), ProjectTotals(), self._now)
         if not whole.is_over(group):
             return None
-        asks = next(bound.asks for bound in bounds(self._project(name), Tally(), group))
-        return Problem(
+        asks = next(bound.asks for bound in bounds(self._project(name), ProjectTotals(), group))
+        return RefusalReason(
             f"needs more than the whole quota of project {name}: {asks}",
             f"Let it ask for less, or `gridmill configure project {name}` with more.",
         )
@@ -146,7 +146,7 @@ class Shares(dict[str, Standing]):
         return self._projects.get(name) or Project(name=name)
 
 
-class Bound(NamedTuple):
+class QuotaLimit(NamedTuple):
     """A part of a quota that is in the way of a job, as text."""
 
     used: str
@@ -164,17 +164,17 @@ class Bound(NamedTuple):
         return f"{self.wanted} of {self.most}"
 
 
-def bounds(project: Project, tally: Tally, claim: Claim) -> Iterator[Bound]:
+def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterator[QuotaLimit]:
     """The parts of the quota that such a job would exceed."""
     cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
-        yield Bound(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
+        yield QuotaLimit(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
     if project.memory_bytes is not None and tally.memory_bytes + memory_bytes > project.memory_bytes:
-        yield Bound(
+        yield QuotaLimit(
             show_bytes(tally.memory_bytes), show_bytes(memory_bytes), show_bytes(project.memory_bytes)
         )
     if project.gpus is not None and 0 < gpus > project.gpus - tally.gpus:
-        yield Bound(str(tally.gpus), str(gpus), f"{project.gpus} GPUs")
+        yield QuotaLimit(str(tally.gpus), str(gpus), f"{project.gpus} GPUs")
 
 
 _Place: TypeAlias = list[Any]
@@ -182,12 +182,12 @@ _Place: TypeAlias = list[Any]
 jobs differ, so the elements after them are never compared."""
 
 
-class FairLine(Line):
+class FairQueue(LaneQueue):
     """A line of several projects, each in its own order. Priorities go before shares."""
 
     __slots__ = ("_heaps", "_shares")
 
-    def __init__(self, lanes: dict[str, Lane], shares: Shares) -> None:
+    def __init__(self, lanes: dict[str, Lane], shares: ProjectShares) -> None:
         super().__init__(lanes)
         self._shares = shares
         self._heaps: dict[str, list[Ticket]] = {}

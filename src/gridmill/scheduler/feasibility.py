@@ -17,7 +17,7 @@ from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.snapshot import Snapshot
 
 
-class Problem(NamedTuple):
+class RefusalReason(NamedTuple):
     """Why a job is refused, and what to do."""
 
     message: str
@@ -27,8 +27,8 @@ class Problem(NamedTuple):
 def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
     """The site that a job, else its pipeline, says. A farm loads no sinks: those of a pipeline that runs at
     one are loaded here."""
-    there = sites.get(pipeline.at or "")
-    stays = job.sink is not None and there is not None and there.kind == SiteKind.CLUSTER
+    site = sites.get(pipeline.at or "")
+    stays = job.sink is not None and site is not None and site.kind == SiteKind.CLUSTER
     return job.at or (LOCAL if stays else pipeline.at)
 
 
@@ -40,12 +40,12 @@ def gpus_of(resource: Resource) -> int:
 def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
     """The sizes of nodes at the resource's site on which one worker of it fits; also of nodes that are away:
     what fitted once waits until they are back."""
-    asked = Amounts(
+    amounts = Amounts(
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
     site = snapshot.sites.get(resource.site)
     shapes = (*snapshot.places.shapes.get(resource.site, ()), *(site.past if site else ()))
-    return tuple(shape for shape in shapes if asked.fits_in(shape))
+    return tuple(shape for shape in shapes if amounts.fits_in(shape))
 
 
 def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
@@ -60,51 +60,55 @@ def most_memory(snapshot: Snapshot, resource: Resource) -> int:
     return max((shape.memory_bytes for shape in fitting_shapes(snapshot, resource)), default=0)
 
 
-def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> Problem | None:
+def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> RefusalReason | None:
     """Why no job of a resource can run, or None. A site without nodes may get some: no problem yet."""
     if resource is None:
-        return Problem(f"there is no resource {name!r}", "`gridmill list resources` shows what there is.")
+        return RefusalReason(
+            f"there is no resource {name!r}", "`gridmill list resources` shows what there is."
+        )
     if resource.site not in snapshot.sites:
-        return Problem(
+        return RefusalReason(
             f"resource {name!r} is at site {resource.site!r}, which does not exist",
             "`gridmill list sites` shows what there is.",
         )
     if snapshot.sites[resource.site].nodes and not fitting_shapes(snapshot, resource):
-        return Problem(
-            f"resource {name!r} asks for {_asked(resource)} per worker; "
+        return RefusalReason(
+            f"resource {name!r} asks for {_request_text(resource)} per worker; "
             f"the largest node of site {resource.site} gives {show(snapshot.largest(resource.site))}",
             f"`gridmill configure resource {name}` with less, or a larger site.",
         )
     return None
 
 
-def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
     """Why jobs that ask for `demand` can never run on a resource that has no problem itself, or None."""
     if demand.kind != resource.type:
-        return Problem(
+        return RefusalReason(
             f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
             f"Use a resource of type {demand.kind}, or none for the default one.",
         )
     if demand.node and (resource.site, demand.node) not in snapshot.places.capacities:
-        return Problem(
+        return RefusalReason(
             f"node {demand.node} has left site {resource.site}", "`gridmill nodes` shows what is there."
         )
     if demand.node:
-        there = snapshot.places.capacities[(resource.site, demand.node)]
-        if not Amounts(memory_bytes=demand.memory_bytes, gpus=demand.gpus, cpus=demand.cpus).fits_in(there):
-            message = f"node {demand.node} has {show(there)}: too little"
-            return Problem(message, "Let the job ask for less, or `each` for larger nodes.")
+        capacity = snapshot.places.capacities[(resource.site, demand.node)]
+        if not Amounts(memory_bytes=demand.memory_bytes, gpus=demand.gpus, cpus=demand.cpus).fits_in(
+            capacity
+        ):
+            message = f"node {demand.node} has {show(capacity)}: too little"
+            return RefusalReason(message, "Let the job ask for less, or `each` for larger nodes.")
     if not snapshot.sites[resource.site].nodes:
         return None
     if demand.gpus > gpus_of(resource):
-        return Problem(
+        return RefusalReason(
             f"needs {demand.gpus} GPUs; resource {resource.name!r} has {gpus_of(resource)} per worker",
             f"`gridmill configure resource {resource.name} --gpus {demand.gpus}`.",
         )
     return _too_large(snapshot, resource, demand) or _too_many(snapshot, resource, demand)
 
 
-def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
     memory = most_memory(snapshot, resource)
     if demand.memory_bytes > memory:
         whose = (
@@ -112,7 +116,7 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
             if resource.memory_bytes is not None
             else f"the largest node of site {resource.site} gives"
         )
-        return Problem(
+        return RefusalReason(
             f"needs {show_bytes(demand.memory_bytes)}; {whose} {show_bytes(memory)}",
             "Let the job ask for less `memory`, or give it a larger resource or site.",
         )
@@ -123,15 +127,15 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Proble
     ]
     cpus = resource.cpus or max(shape.cpus for shape in roomy)
     if demand.cpus > cpus:
-        beside = f" beside {show_bytes(demand.memory_bytes)}" if demand.memory_bytes else ""
-        return Problem(
-            f"needs {demand.cpus:g} CPUs{beside}; a worker of resource {resource.name} has at most {cpus:g}",
+        extra = f" beside {show_bytes(demand.memory_bytes)}" if demand.memory_bytes else ""
+        return RefusalReason(
+            f"needs {demand.cpus:g} CPUs{extra}; a worker of resource {resource.name} has at most {cpus:g}",
             "Let the job ask for fewer `cpus`, or give it a larger resource or site.",
         )
     return None
 
 
-def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem | None:
+def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
     """A gang that has no place for all its ranks even if everything else were away. Sites of several machines
     may get more of them."""
     if demand.workers == 1 or snapshot.sites[resource.site].kind is not SiteKind.LOCAL:
@@ -139,7 +143,7 @@ def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Problem
     most = most_places(snapshot, resource, demand)
     if most >= demand.workers:
         return None
-    return Problem(
+    return RefusalReason(
         f"needs {demand.workers} places at once for its workers; "
         f"resource {resource.name} at site {resource.site} has at most {most}",
         "Let the job have fewer `workers` or less `memory` for each, or give it a larger resource or site.",
@@ -181,7 +185,7 @@ def _places_on(node: Amounts, resource: Resource, demand: Demand) -> list[int]:
     return [places_in(pod, most, demand.memory_bytes, demand.gpus)] * count
 
 
-def _asked(resource: Resource) -> str:
+def _request_text(resource: Resource) -> str:
     parts = [
         f"{resource.cpus:g} CPUs" if resource.cpus else "",
         show_bytes(resource.memory_bytes) if resource.memory_bytes else "",

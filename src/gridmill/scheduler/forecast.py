@@ -7,7 +7,7 @@ from gridmill.domain.footprint import cells_of
 from gridmill.domain.job import JobSize
 from gridmill.domain.resource import Measurement, Resource
 from gridmill.scheduler.feasibility import gpus_of
-from gridmill.scheduler.history import History
+from gridmill.scheduler.history import MeasurementHistory
 
 ENOUGH = 3
 """Attempts of other jobs of the subject, with known sizes, that a forecast needs."""
@@ -19,7 +19,7 @@ def expected_seconds(
     job: str,
     subject: str,
     size: JobSize,
-    history: History,
+    history: MeasurementHistory,
     pace: Callable[[Measurement], float] | None = None,
     resource: Resource | None = None,
 ) -> float | None:
@@ -31,37 +31,37 @@ def expected_seconds(
     """
     same_job = _succeeded(history.of_job(job, subject))
     if same_job:
-        return _told(_there(same_job, resource) or same_job, size, pace)
+        return _median_seconds(_measured_at(same_job, resource) or same_job, size, pace)
     alike = _comparable(history, subject, size)
-    there = _there(alike, resource)
-    alike = there if len(there) >= ENOUGH else alike
+    measured_at_resource = _measured_at(alike, resource)
+    alike = measured_at_resource if len(measured_at_resource) >= ENOUGH else alike
     return median(_scaled(one, size) for one in alike) if len(alike) >= ENOUGH else None
 
 
-def seconds_there(
-    job: str, subject: str, size: JobSize, history: History, resource: Resource
+def seconds_at(
+    job: str, subject: str, size: JobSize, history: MeasurementHistory, resource: Resource
 ) -> float | None:
     """Wall seconds on that resource, by what ran there, or on another such one of its site; None where too
     little did."""
-    same_job = _there(_succeeded(history.of_job(job, subject)), resource)
+    same_job = _measured_at(_succeeded(history.of_job(job, subject)), resource)
     if same_job:
-        return _told(same_job, size, None)
-    alike = _there(_comparable(history, subject, size), resource)
+        return _median_seconds(same_job, size, None)
+    alike = _measured_at(_comparable(history, subject, size), resource)
     return median(_scaled(one, size) for one in alike) if len(alike) >= ENOUGH else None
 
 
-def _told(
+def _median_seconds(
     same_job: Sequence[Measurement], size: JobSize, pace: Callable[[Measurement], float] | None
 ) -> float:
     return median(_scaled(one, size) * (pace(one) if pace else 1.0) for one in same_job[-RECENT:])
 
 
-def _comparable(history: History, subject: str, size: JobSize) -> Sequence[Measurement]:
-    known = _succeeded(history.of_subject(subject)) if cells_of(size) is not None else ()
-    return [one for one in known if cells_of(one.size)]
+def _comparable(history: MeasurementHistory, subject: str, size: JobSize) -> Sequence[Measurement]:
+    succeeded = _succeeded(history.of_subject(subject)) if cells_of(size) is not None else ()
+    return [one for one in succeeded if cells_of(one.size)]
 
 
-def _there(measured: Sequence[Measurement], resource: Resource | None) -> Sequence[Measurement]:
+def _measured_at(measured: Sequence[Measurement], resource: Resource | None) -> Sequence[Measurement]:
     """Those of the resource; else those of its site that had GPUs as it has, or had none either."""
     if resource is None:
         return ()
@@ -70,19 +70,21 @@ def _there(measured: Sequence[Measurement], resource: Resource | None) -> Sequen
     return own or [one for one in at_site if bool(one.given.gpus) == bool(gpus_of(resource))]
 
 
-def _scaled(known: Measurement, size: JobSize) -> float:
-    return known.use.wall_seconds * _growth(size, known.size)
+def _scaled(measurement: Measurement, size: JobSize) -> float:
+    return measurement.use.wall_seconds * _growth(size, measurement.size)
 
 
-def lasted(job: str, subject: str, size: JobSize, history: History) -> list[float]:
+def lasted(job: str, subject: str, size: JobSize, history: MeasurementHistory) -> list[float]:
     """Wall seconds that attempts like it took, ascending: the job's own, scaled by its size, or of other jobs
     of its subject while it has none."""
-    known = _succeeded(history.of_job(job, subject)) or _succeeded(history.of_subject(subject))
-    return sorted(one.use.wall_seconds * _growth(size, one.size) for one in known)
+    succeeded = _succeeded(history.of_job(job, subject)) or _succeeded(history.of_subject(subject))
+    return sorted(one.use.wall_seconds * _growth(size, one.size) for one in succeeded)
 
 
 def _succeeded(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    return tuple([known for known in measured if not known.memory_killed]) if measured else ()
+    return (
+        tuple([measurement for measurement in measured if not measurement.memory_killed]) if measured else ()
+    )
 
 
 def _growth(size: JobSize, before: JobSize) -> float:

@@ -9,16 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean, stdev
 
 from gridmill.domain.frozen import replace
-from gridmill.domain.gang import CHIEF, SERVER, WORKER, Gang, Member, roles_in_order
-from gridmill.domain.pod_protocol import Outcome, Told
-from gridmill.domain.resource import Use
-from gridmill.domain.route import Carriage
+from gridmill.domain.gang import CHIEF, SERVER, WORKER, Gang, GangMember, roles_in_order
+from gridmill.domain.pod_protocol import AttemptOutcome, PartReport
+from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.route import AttemptTransfers
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import AttemptState, Cause
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 
 
-def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
+def together(members: Sequence[Attempt]) -> tuple[Attempt, AttemptOutcome]:
     """Rank 0's attempt as it stands for all, and the outcome. All ranks have ended, and are given by rank.
 
     What went wrong first decides; ranks that were told to end because of it do not. What is kept of a success
@@ -34,25 +34,27 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, Outcome]:
         outcome = _with_files(outcome, members)
     elif len(members) > 1 and not stopped:
         outcome = replace(outcome, message=f"rank {deciding.rank} of {len(members)}: {outcome.message}")
-    asked = next((member.interrupted for member in bad if member.interrupted is not None), None)
-    head = replace(members[0], stop_requested=stopped, interrupted=asked)
+    interruption = next((member.interrupted for member in bad if member.interrupted is not None), None)
+    head = replace(members[0], stop_requested=stopped, interrupted=interruption)
     used = together_used([one.use for one in outcomes])
-    return head, replace(outcome, use=used, carriage=_carried([one.carriage for one in outcomes]))
+    return head, replace(outcome, use=used, transfers=_summed_transfers([one.transfers for one in outcomes]))
 
 
-def _with_files(outcome: Outcome, members: Sequence[Attempt]) -> Outcome:
+def _with_files(outcome: AttemptOutcome, members: Sequence[Attempt]) -> AttemptOutcome:
     """A success with the files in the folder that all ranks share; a failure where the last one to end found
     that they cannot be kept."""
     last = _of(max(members, key=lambda one: (not one.dismissed, one.ended or 0.0, one.rank)))
     if last.cause is Cause.OUTPUT:
         return replace(last, state=AttemptState.FAILED, outputs=())
-    outputs = max((_of(one).outputs for one in members), key=lambda made: sum(out.size_bytes for out in made))
+    outputs = max(
+        (_of(member).outputs for member in members), key=lambda made: sum(out.size_bytes for out in made)
+    )
     return replace(outcome, outputs=outputs, cause=None, message="", hint="")
 
 
-def _carried(carriages: Sequence[Carriage | None]) -> Carriage | None:
-    known = [one for one in carriages if one is not None]
-    return sum(known[1:], known[0]) if known else None
+def _summed_transfers(carriages: Sequence[AttemptTransfers | None]) -> AttemptTransfers | None:
+    present_carriages = [carriage for carriage in carriages if carriage is not None]
+    return sum(present_carriages[1:], present_carriages[0]) if present_carriages else None
 
 
 def to_dismiss(members: Sequence[Attempt], roles: Sequence[str]) -> tuple[Attempt, ...]:
@@ -69,8 +71,8 @@ def to_dismiss(members: Sequence[Attempt], roles: Sequence[str]) -> tuple[Attemp
     return tuple(one for one, role in named if role in serving and one.outcome is None) if done else ()
 
 
-def _of(member: Attempt) -> Outcome:
-    return member.outcome or Outcome(state=AttemptState.LOST)
+def _of(member: Attempt) -> AttemptOutcome:
+    return member.outcome or AttemptOutcome(state=AttemptState.LOST)
 
 
 def _order(member: Attempt) -> tuple[bool, bool, bool, float, int]:
@@ -82,9 +84,9 @@ def _order(member: Attempt) -> tuple[bool, bool, bool, float, int]:
     return not lost, member.stop_requested, not killed, member.ended or 0.0, member.rank
 
 
-def together_used(uses: Sequence[Use]) -> Use:
+def together_used(uses: Sequence[MeasuredUse]) -> MeasuredUse:
     """What several ranks used: CPU seconds and bytes added up, the longest time, the most memory of one."""
-    return Use(
+    return MeasuredUse(
         wall_seconds=max(use.wall_seconds for use in uses),
         cpu_seconds=sum(use.cpu_seconds for use in uses),
         peak_memory_bytes=max(use.peak_memory_bytes for use in uses),
@@ -97,14 +99,14 @@ def together_used(uses: Sequence[Use]) -> Use:
 
 def added(values: Sequence[float | None]) -> float | None:
     """Seconds together; None where any is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    present_values = [value for value in values if value is not None]
+    return sum(present_values) if len(present_values) == len(values) else None
 
 
 def counted(values: Sequence[int | None]) -> int | None:
     """Bytes together; None where any are not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    present_values = [value for value in values if value is not None]
+    return sum(present_values) if len(present_values) == len(values) else None
 
 
 FIRST_PORT, PORTS = 20_000, 12_000
@@ -142,7 +144,7 @@ def gang_of(
         rank=rank,
         restarts=restarts,
         members=tuple(
-            Member(
+            GangMember(
                 rank=one.rank,
                 host=one.pod_id if by_pod else one.address,
                 address=one.address,
@@ -155,19 +157,19 @@ def gang_of(
     )
 
 
-def use_of_whole(parts: Sequence[Told], gathered: Use) -> Use:
+def use_of_whole(parts: Sequence[PartReport], gathered: MeasuredUse) -> MeasuredUse:
     """Of the parts and of the attempt that put them together. The memory is what one pod needed."""
     use = together_used([*(part.use for part in parts), gathered])
     return replace(use, wall_seconds=_stage(parts) + gathered.wall_seconds)
 
 
-def parallel_of_whole(work: str, rows: int, parts: Sequence[Told]) -> Parallel:
+def parallel_of_whole(work: str, rows: int, parts: Sequence[PartReport]) -> ParallelTiming:
     """Its parts as shards: as many workers as there were parts at work at once. `rows` is how much it did,
     in whatever attempts of one `work` count."""
     uses = [part.use for part in parts]
     seconds = [use.wall_seconds for use in uses]
     mean = fmean(seconds)
-    return Parallel(
+    return ParallelTiming(
         work=work,
         workers=_at_once(parts),
         pods=_at_once(parts),
@@ -188,20 +190,20 @@ def parallel_of_whole(work: str, rows: int, parts: Sequence[Told]) -> Parallel:
     )
 
 
-def parallel_of_swarm(told: Parallel, parts: Sequence[Told]) -> Parallel:
+def parallel_of_swarm(timing: ParallelTiming, parts: Sequence[PartReport]) -> ParallelTiming:
     """What the workers of all parts told together, by how many parts were at work at once."""
     at_once = _at_once(parts)
     if at_once == len(parts):
-        return replace(told, pods=at_once)
-    workers = max(1, told.workers * at_once // len(parts))
-    return replace(told, pods=at_once, workers=workers, stage_seconds=_stage(parts))
+        return replace(timing, pods=at_once)
+    workers = max(1, timing.workers * at_once // len(parts))
+    return replace(timing, pods=at_once, workers=workers, stage_seconds=_stage(parts))
 
 
-def _stage(parts: Sequence[Told]) -> float:
+def _stage(parts: Sequence[PartReport]) -> float:
     return max(part.ended for part in parts) - min(part.began for part in parts)
 
 
-def _at_once(parts: Sequence[Told]) -> int:
+def _at_once(parts: Sequence[PartReport]) -> int:
     """The most that were at work at a time. One that begins as another ends comes after it."""
     moments = sorted([(part.began, 1) for part in parts] + [(part.ended, -1) for part in parts])
     most = now = 0

@@ -12,7 +12,7 @@ PROBE = "/probe"
 """Suffix of the subject of a probe's measurements: sizes and forecasts do not use these."""
 
 
-class History:
+class MeasurementHistory:
     """Bounded: the newest `PER_JOB` measurements of each job, `PER_SUBJECT` of each subject.
 
     The same attempt is counted once, however often it is added.
@@ -32,16 +32,18 @@ class History:
 
     def of_job(self, name: str, subject: str) -> tuple[Measurement, ...]:
         """Measurements of `pipeline/job` while it was of that subject, oldest first."""
-        known = self._by_job.get(name)
-        return tuple([one for one in known if one.subject == subject]) if known else ()
+        measurements = self._by_job.get(name)
+        return tuple([one for one in measurements if one.subject == subject]) if measurements else ()
 
     def of_workers(self, name: str, subject: str) -> tuple[Measurement, ...]:
         """Measurements of its attempts and probes that succeeded, in the order of their ends: what advice on
         its workers learns from."""
-        found = (*self.of_job(name, subject), *self.of_job(name, subject + PROBE))
-        return tuple(sorted((one for one in found if not one.memory_killed), key=lambda one: one.ended))
+        measurements = (*self.of_job(name, subject), *self.of_job(name, subject + PROBE))
+        return tuple(
+            sorted((one for one in measurements if not one.memory_killed), key=lambda one: one.ended)
+        )
 
     def of_subject(self, subject: str) -> tuple[Measurement, ...]:
         """Measurements of every job of a subject, oldest first."""
-        known = self._by_subject.get(subject)
-        return tuple(known) if known else ()
+        measurements = self._by_subject.get(subject)
+        return tuple(measurements) if measurements else ()

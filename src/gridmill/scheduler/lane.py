@@ -5,9 +5,9 @@ from heapq import heappop, heappush, heapreplace
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.resource import Resource
-from gridmill.scheduler.capacity import JOBS, Key, Pods, Slot
+from gridmill.scheduler.capacity import JOBS, Key, Pods, PodSlot
 from gridmill.scheduler.feasibility import gpus_of, most_memory
-from gridmill.scheduler.queue import JOB_CLASS, Demand, JobClass, Queue, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, Demand, JobClass, JobQueue, Ticket
 from gridmill.scheduler.snapshot import Snapshot
 
 _NO_PODS = Pods()
@@ -17,8 +17,8 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
     """The least loaded of these pods that has room for it."""
     if demand.node:
         return pods.find_on(demand.node, demand.memory_bytes, demand.gpus)
-    found = pods.find(demand.memory_bytes, demand.gpus)
-    return None if demand.alone and found is not None and found[JOBS] else found
+    key = pods.find(demand.memory_bytes, demand.gpus)
+    return None if demand.alone and key is not None and key[JOBS] else key
 
 
 class Lane:
@@ -28,8 +28,8 @@ class Lane:
     `tries`: for how many it was tried to make room so; `over_quota`: how many of those that the quota of
     their project has no room for have come into that line. `fair`: several projects wait. `kept_free`: a pod
     that waits for the first. `alive`: pods that are up (of broken deployments those that run something),
-    coming or planned. `members`: those behind the first of a class, once that was dealt with. `wish`: what a
-    new pod should have, once that was asked.
+    coming or planned. `members`: those behind the first of a class, once that was dealt with.
+    `wanted_amounts`: what a new pod should have, once that was asked.
     """
 
     __slots__ = (
@@ -60,13 +60,13 @@ class Lane:
         "resource",
         "stuck",
         "tries",
-        "wish",
+        "wanted_amounts",
     )
 
-    def __init__(self, snapshot: Snapshot, name: str, resource: Resource, queue: Queue | None) -> None:
+    def __init__(self, snapshot: Snapshot, name: str, resource: Resource, queue: JobQueue | None) -> None:
         self.name = name
         self.resource = resource
-        self.queue = queue or Queue(name)
+        self.queue = queue or JobQueue(name)
         self.open = snapshot.places.open.get(name, _NO_PODS).copy()
         self.coming = snapshot.places.coming.get(name, _NO_PODS).copy()
         self.kept = Pods()
@@ -78,10 +78,10 @@ class Lane:
         self.beneficiary = ""
         self.tries = 0
         self.over_quota = 0
-        self.kept_free: Slot | None = None
+        self.kept_free: PodSlot | None = None
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
         self.alive = len(self.open) + len(self.coming) + snapshot.places.busy_broken(name)
-        self.wish: Amounts | None = None
+        self.wanted_amounts: Amounts | None = None
         self._up = snapshot.places.open.get(name, _NO_PODS)
         self._most_memory = most_memory(snapshot, resource)
         self._gpus = gpus_of(resource)
@@ -133,10 +133,10 @@ class Lane:
             return find_pod(self.open, demand)
         if self._too_much and self.is_too_much(demand):
             return None
-        found = self.open.find(demand.memory_bytes, demand.gpus)
-        if found is None:
+        result = self.open.find(demand.memory_bytes, demand.gpus)
+        if result is None:
             self._note_too_much(demand)
-        return found
+        return result
 
     def is_possible(self, demand: Demand) -> bool:
         """Whether nothing speaks against such jobs here, at a glance; if not, `problem_of` knows."""
@@ -151,7 +151,7 @@ class Lane:
 
     def _note_too_much(self, demand: Demand) -> None:
         memory, gpus = demand.memory_bytes, demand.gpus
-        self._too_much = [known for known in self._too_much if known[0] < memory or known[1] < gpus]
+        self._too_much = [other for other in self._too_much if other[0] < memory or other[1] < gpus]
         self._too_much.append((memory, gpus))
 
     def is_too_much(self, demand: Demand) -> bool:
@@ -186,7 +186,7 @@ class Lane:
     def places(self, demand: Demand) -> int:
         """How many of a gang's ranks have a place in what is free, kept for it, and coming."""
         pods = (self.open, self.kept, self.coming)
-        return sum(one.places(demand.memory_bytes, demand.gpus) for one in pods)
+        return sum(pod.places(demand.memory_bytes, demand.gpus) for pod in pods)
 
     def keep(self, demand: Demand) -> None:
         """Let no later job onto the pods that a gang can use."""
@@ -201,7 +201,7 @@ class Lane:
         self.kept_free = self.open.slot(pod_id)
         self.open.drop(pod_id)
 
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[PodSlot]:
         """All pods that are up, and what is free in them, kept for somebody or not; in no order."""
         for pods in (self.open, self.kept):
             yield from (slot for _, slot in pods.items())
@@ -212,9 +212,9 @@ class Lane:
         """Count on what is coming, for the ranks that what is free has no place for."""
         free = sum(one.places(demand.memory_bytes, demand.gpus) for one in (self.open, self.kept))
         for _ in range(demand.workers - free):
-            found = self.coming.find(demand.memory_bytes, demand.gpus)
-            if found is not None:
-                self.coming.take(found, demand.memory_bytes, demand.gpus)
+            key = self.coming.find(demand.memory_bytes, demand.gpus)
+            if key is not None:
+                self.coming.take(key, demand.memory_bytes, demand.gpus)
 
     def freest(self, demand: Demand) -> str | None:
         """The large enough pod with the most free: the one to keep free for a job that waited too long.
@@ -232,7 +232,7 @@ class Lane:
         return max(large)[2] if large else None
 
 
-class Line:
+class LaneQueue:
     """All lanes' jobs in order, read lazily: the first stands until it was dealt with."""
 
     __slots__ = ("_heap", "_lanes")

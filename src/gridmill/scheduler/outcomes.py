@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.frozen import replace
-from gridmill.domain.run import Attempt, Interruption, JobRun, Run
+from gridmill.domain.run import Attempt, JobRun, Preemption, Run
 from gridmill.domain.states import (
     DONE_JOBS,
     FINISHED_JOBS,
@@ -63,7 +63,7 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> Job
     return _after_failure(job_run, attempt, now)
 
 
-def _after_interruption(job_run: JobRun, attempt: Attempt, why: Interruption, now: float) -> JobRun:
+def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now: float) -> JobRun:
     """However it ended: it was asked to, and no try is counted."""
     made_room = replace(
         job_run,
@@ -173,10 +173,10 @@ def skipped(snapshot: Snapshot, candidates: str | Iterable[str], now: float) -> 
 
 def _blocked(snapshot: Snapshot, candidates: str | Iterable[str]) -> list[JobRun]:
     if isinstance(candidates, str):
-        known: Iterable[JobRun] = snapshot.job_runs_of(candidates)
+        job_runs: Iterable[JobRun] = snapshot.job_runs_of(candidates)
     else:
-        known = (snapshot.job_runs[key] for key in candidates if key in snapshot.job_runs)
-    return [job_run for job_run in known if job_run.state is JobState.BLOCKED]
+        job_runs = (snapshot.job_runs[key] for key in candidates if key in snapshot.job_runs)
+    return [job_run for job_run in job_runs if job_run.state is JobState.BLOCKED]
 
 
 def _states_of_needs(snapshot: Snapshot, job_run: JobRun) -> list[JobState]:

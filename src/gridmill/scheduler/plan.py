@@ -9,11 +9,11 @@ from math import inf, nextafter
 from gridmill.domain.plan import Plan
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import DeploymentState
-from gridmill.scheduler.capacity import POD_ID, Key, Slot
-from gridmill.scheduler.draft import NONE, Draft, find_lasting
-from gridmill.scheduler.fair_share import FairLine
+from gridmill.scheduler.capacity import POD_ID, Key, PodSlot
+from gridmill.scheduler.draft import NONE, DraftPlan, find_lasting
+from gridmill.scheduler.fair_share import FairQueue
 from gridmill.scheduler.feasibility import most_memory, most_places, problem_of
-from gridmill.scheduler.lane import Lane, Line, find_pod
+from gridmill.scheduler.lane import Lane, LaneQueue, find_pod
 from gridmill.scheduler.preemption import interrupt_for, keep_what_is_made, note_over_quota
 from gridmill.scheduler.provisioning import bring_up, can_bring_up
 from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, JobClass, Ticket
@@ -21,44 +21,44 @@ from gridmill.scheduler.reclaim import drain, reclaim
 from gridmill.scheduler.snapshot import Snapshot
 
 
-def start_gang(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
+def start_gang(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     """Start every rank, the least loaded pods first; False, and nothing is taken, where not all fit now."""
-    found = _find_places(draft, lane, ticket)
-    if found is None:
+    places = _find_places(draft, lane, ticket)
+    if places is None:
         return False
-    for slot in sorted(found, key=_by_node):
+    for slot in sorted(places, key=_by_node):
         pod_id = slot.key[POD_ID]
         draft.fill(ticket, pod_id, (slot.whole, lane.open.slot(pod_id).jobs))
     return True
 
 
-def _find_places(draft: Draft, lane: Lane, ticket: Ticket) -> list[Slot] | None:
+def _find_places(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PodSlot] | None:
     """The pods as each rank found them; taken in the lane. None, and all is as it was, where not all fit."""
-    demand, found = ticket[JOB_CLASS].demand, list[Slot]()
-    while len(found) < demand.workers:
+    demand, result = ticket[JOB_CLASS].demand, list[PodSlot]()
+    while len(result) < demand.workers:
         key = _next_place(draft, lane, ticket)
         if key is None:
-            for slot in reversed(found):
+            for slot in reversed(result):
                 lane.open.set(slot)
             return None
-        found.append(lane.open.slot(key[POD_ID]))
+        result.append(lane.open.slot(key[POD_ID]))
         lane.open.take(key, demand.memory_bytes, demand.gpus)
-    return found
+    return result
 
 
-def _next_place(draft: Draft, lane: Lane, ticket: Ticket) -> Key | None:
+def _next_place(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
     """As for any job; that a rank finds none says nothing of jobs that need one place."""
     demand = ticket[JOB_CLASS].demand
-    found = lane.open.find(demand.memory_bytes, demand.gpus)
-    return found if found is None or not draft.snapshot.places.terms else find_lasting(draft, lane, ticket)
+    key = lane.open.find(demand.memory_bytes, demand.gpus)
+    return key if key is None or not draft.snapshot.places.terms else find_lasting(draft, lane, ticket)
 
 
-def _by_node(slot: Slot) -> tuple[str, str]:
+def _by_node(slot: PodSlot) -> tuple[str, str]:
     """Ranks of one host come one after the other."""
     return slot.whole.node, slot.key[POD_ID]
 
 
-def brings_up_gang(draft: Draft, lane: Lane, demand: Demand) -> bool:
+def brings_up_gang(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     """Whether all ranks will have a place: counting what is free and what is coming, and bringing up the
     rest. All of it or nothing: half a gang's room would only keep others out."""
     mark = draft.mark(lane)
@@ -92,7 +92,7 @@ def plan(
     which its pods did not come up: these are the last to be tried. Those that are `unfit` lack what they
     promised: they are not tried as long as others will do.
     """
-    draft = Draft(snapshot, now, limit, unwilling, unfit)
+    draft = DraftPlan(snapshot, now, limit, unwilling, unfit)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)
@@ -106,7 +106,7 @@ def plan(
     return draft.finish()
 
 
-def _refuse_too_large(draft: Draft, lane: Lane) -> None:
+def _refuse_too_large(draft: DraftPlan, lane: Lane) -> None:
     """Only the jobs above the bound are looked at."""
     most = most_memory(draft.snapshot, lane.resource)
     for group in lane.queue.largest_first() if most else ():
@@ -115,21 +115,21 @@ def _refuse_too_large(draft: Draft, lane: Lane) -> None:
         _refuse_all(draft, lane, group, lane.smallest._replace(memory_bytes=group.demand.memory_bytes))
 
 
-def _refuse_all(draft: Draft, lane: Lane, group: JobClass, demand: Demand) -> None:
+def _refuse_all(draft: DraftPlan, lane: Lane, group: JobClass, demand: Demand) -> None:
     for ticket in group.members:
         if draft.is_full:
             break
         _refuse_if_impossible(draft, lane, ticket[JOB_RUN_ID], demand)
 
 
-def _refuse_if_impossible(draft: Draft, lane: Lane, job_run_id: str, demand: Demand) -> bool:
+def _refuse_if_impossible(draft: DraftPlan, lane: Lane, job_run_id: str, demand: Demand) -> bool:
     problem = problem_of(draft.snapshot, lane.resource, demand)
     if problem is not None and job_run_id not in draft.refused:
         draft.refuse(job_run_id, problem)
     return problem is not None
 
 
-def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
+def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
     """Start what fits, in order. Returns what found no pod."""
     line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
@@ -162,12 +162,12 @@ def _serve(draft: Draft, lanes: dict[str, Lane]) -> Line:
     return later
 
 
-def _line(draft: Draft, lanes: dict[str, Lane]) -> Line:
+def _line(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
     projects = {name for lane in lanes.values() for name in lane.queue.heads}
-    return Line(lanes) if draft.shares is None or len(projects) < 2 else FairLine(lanes, draft.shares)
+    return LaneQueue(lanes) if draft.shares is None or len(projects) < 2 else FairQueue(lanes, draft.shares)
 
 
-def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> bool:
+def _pass_over(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> bool:
     """The quota of its project is used up, for all that ask for the same; False: it is too small ever."""
     problem = draft.shares.problem(ticket[JOB_CLASS]) if draft.shares is not None else None
     if problem is None:
@@ -179,17 +179,17 @@ def _pass_over(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> bool:
     return False
 
 
-def _is_started(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
+def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     """Start it where it has room: a gang as a whole."""
     if ticket[JOB_CLASS].demand.workers > 1:
         return start_gang(draft, lane, ticket)
-    found = find_lasting(draft, lane, ticket)
-    if found is not None:
-        draft.start(lane, ticket, found)
-    return found is not None
+    place = find_lasting(draft, lane, ticket)
+    if place is not None:
+        draft.start(lane, ticket, place)
+    return place is not None
 
 
-def _passes(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
+def _passes(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     """Whether the job is not to be placed now: held back, started already, or refused."""
     job_run_id, demand = ticket[JOB_RUN_ID], ticket[JOB_CLASS].demand
     if not draft.can_start(job_run_id):
@@ -197,20 +197,20 @@ def _passes(draft: Draft, lane: Lane, ticket: Ticket) -> bool:
     return not lane.is_possible(demand) and _refuse_if_impossible(draft, lane, job_run_id, demand)
 
 
-def _not_served(draft: Draft, lane: Lane, ticket: Ticket) -> None:
+def _not_served(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
     _keep_room_if_starving(draft, lane, ticket)
     if lane.find(lane.smallest) is None:
         lane.closed = True
 
 
-def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
+def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
     """Later jobs do not get the room for which the first of a lane has waited too long."""
     if lane.reserved or ticket[JOB_RUN_ID] == lane.beneficiary:
         return
     if not draft.is_starving(ticket[JOB_RUN_ID]) or _passes(draft, lane, ticket):
         return
     demand = ticket[JOB_CLASS].demand
-    if _lacks_nodes(draft, lane, demand):
+    if _waits_for_nodes(draft, lane, demand):
         return
     lane.reserved = True
     pod_id = lane.freest(demand)
@@ -224,12 +224,12 @@ def _keep_room_if_starving(draft: Draft, lane: Lane, ticket: Ticket) -> None:
         drain(draft, lane, demand)
 
 
-def _lacks_nodes(draft: Draft, lane: Lane, demand: Demand) -> bool:
+def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     """Whether it is a gang that waits for nodes that are away: room for half of it would be of no use."""
     return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
 
 
-def _make_room(draft: Draft, line: Line) -> None:
+def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
     """Bring up deployments for what found no pod: in order, counting on those that are coming."""
     for ticket, lane in line.in_order():
         if draft.is_full:
@@ -249,27 +249,27 @@ def _make_room(draft: Draft, line: Line) -> None:
             line.leave_with_class(lane)
 
 
-def _will_fit(draft: Draft, lane: Lane, group: JobClass) -> bool:
+def _will_fit(draft: DraftPlan, lane: Lane, group: JobClass) -> bool:
     fits = _finds_or_brings_up(draft, lane, group.demand)
     if fits and draft.shares is not None:
         draft.shares[group.project].start(group)  # no more comes up than the quota allows
     return fits
 
 
-def _finds_or_brings_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
+def _finds_or_brings_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     if demand.workers > 1:
         return brings_up_gang(draft, lane, demand)
-    found = find_pod(lane.coming, demand)
-    if found is None and bring_up(draft, lane, demand, urgent=not lane.holds(demand)):
-        found = find_pod(lane.coming, demand)
-    if found is not None:
-        lane.coming.take(found, demand.memory_bytes, demand.gpus)
-    return found is not None
+    key = find_pod(lane.coming, demand)
+    if key is None and bring_up(draft, lane, demand, urgent=not lane.holds(demand)):
+        key = find_pod(lane.coming, demand)
+    if key is not None:
+        lane.coming.take(key, demand.memory_bytes, demand.gpus)
+    return key is not None
 
 
-def _not_fitting(draft: Draft, lane: Lane, demand: Demand) -> None:
+def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
     """Take back what stands idle; a job for which no pod is large enough may take what others still need."""
-    lacking = _lacks_nodes(draft, lane, demand)
+    lacking = _waits_for_nodes(draft, lane, demand)
     urgent = not lane.holds(demand) and not lacking
     if not lane.reclaimed and not lacking:
         reclaim(draft, lane, demand, urgent=urgent)
@@ -278,7 +278,7 @@ def _not_fitting(draft: Draft, lane: Lane, demand: Demand) -> None:
     lane.stuck = lane.stuck or not can_bring_up(draft, lane, lane.smallest)
 
 
-def _warm(draft: Draft) -> None:
+def _warm(draft: DraftPlan) -> None:
     """Bring up early what jobs still to come will need, while nothing that is ready wants the room."""
     for name, queue in sorted(draft.snapshot.lines.blocked.items()):
         lane, head = draft.lane(name), queue.first
@@ -290,7 +290,7 @@ def _warm(draft: Draft) -> None:
             bring_up(draft, lane, head[JOB_CLASS].demand, urgent=True)
 
 
-def _expire(draft: Draft) -> None:
+def _expire(draft: DraftPlan) -> None:
     """Release idle ones: broken ones, and those whose keep is over unless jobs of active runs need them."""
     lines, places = draft.snapshot.lines, draft.snapshot.places
     for name, entries in sorted(places.idle.items()):
@@ -307,7 +307,7 @@ def _expire(draft: Draft) -> None:
             draft.release(deployment_id, "idle for its keep")
 
 
-def _call_off(draft: Draft) -> None:
+def _call_off(draft: DraftPlan) -> None:
     for deployment_id in needless(draft.snapshot):
         if deployment_id not in draft.used | draft.released:
             draft.release(deployment_id, "no job waits for it any more")
@@ -330,7 +330,7 @@ def _only_comes_elsewhere(snapshot: Snapshot, deployment_id: str) -> bool:
     return comes and one.site != LOCAL
 
 
-def _look_again(draft: Draft) -> None:
+def _look_again(draft: DraftPlan) -> None:
     """The end of the next back-off."""
     held = draft.snapshot.lines.held.first_from((nextafter(draft.now, inf), ""))
     if held is not None:

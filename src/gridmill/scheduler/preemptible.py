@@ -17,7 +17,7 @@ MOST_LOOKED_AT = 200
 and a plan stays fast with any number of running jobs."""
 
 
-class Running(NamedTuple):
+class PreemptibleJob(NamedTuple):
     """A job that may be interrupted: when its turn would be (`due`), what is expected to be left of it, for
     how long it is left alone (`alone_until`; `urgent_from`: for a job of a higher priority), when it is worth
     looking again, and its attempts, one per rank."""
@@ -38,7 +38,7 @@ class Running(NamedTuple):
         return self.attempts[0].id
 
 
-def running_on(snapshot: Snapshot, resource: str, now: float) -> Iterator[Running]:
+def running_on(snapshot: Snapshot, resource: str, now: float) -> Iterator[PreemptibleJob]:
     """Those of a resource that can resume. Not those in pods that a batch system ends: what starts again
     there waits in its queue."""
     for _, key in islice(snapshot.places.resumable.get(resource, ()), MOST_LOOKED_AT):
@@ -53,21 +53,21 @@ def running_on(snapshot: Snapshot, resource: str, now: float) -> Iterator[Runnin
 
 def _all_run(snapshot: Snapshot, attempts: Sequence[Attempt]) -> bool:
     return all(
-        one.state is AttemptState.RUNNING
-        and one.outcome is None
-        and not one.stop_requested
-        and one.pod_id not in snapshot.places.terms
-        for one in attempts
+        attempt.state is AttemptState.RUNNING
+        and attempt.outcome is None
+        and not attempt.stop_requested
+        and attempt.pod_id not in snapshot.places.terms
+        for attempt in attempts
     )
 
 
-def _running(snapshot: Snapshot, job_run: JobRun, attempts: Sequence[Attempt], now: float) -> Running:
-    begun = max(one.started or one.placed for one in attempts)
+def _running(snapshot: Snapshot, job_run: JobRun, attempts: Sequence[Attempt], now: float) -> PreemptibleJob:
+    begun = max(attempt.started or attempt.placed for attempt in attempts)
     attained = job_run.served_seconds + now - begun
     subject, size = subject_of(job_run.job, job_run.pipeline), job_run.size or JobSize()
     left = expected_left(lasted(job_run.name, subject, size, snapshot.history), attained)
     places = max(1, job_run.sizing.amounts.gpus) * len(attempts)
-    return Running(
+    return PreemptibleJob(
         due=due(snapshot.runs[job_run.run_id].created, left, places, started=True),
         left_seconds=left,
         priority=job_run.priority,

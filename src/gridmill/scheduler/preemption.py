@@ -13,19 +13,19 @@ from gridmill.domain.ordering import (
     to_interrupt,
 )
 from gridmill.domain.plan import Interrupt
-from gridmill.domain.run import Interruption, JobRun
-from gridmill.scheduler.capacity import POD_ID, Slot, places_in
-from gridmill.scheduler.draft import Draft
-from gridmill.scheduler.fair_share import Standing
-from gridmill.scheduler.lane import Lane, Line
-from gridmill.scheduler.preemptible import Running
+from gridmill.domain.run import JobRun, Preemption
+from gridmill.scheduler.capacity import POD_ID, PodSlot, places_in
+from gridmill.scheduler.draft import DraftPlan
+from gridmill.scheduler.fair_share import ProjectStanding
+from gridmill.scheduler.lane import Lane, LaneQueue
+from gridmill.scheduler.preemptible import PreemptibleJob
 from gridmill.scheduler.queue import DUE, JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, Demand, JobClass, Ticket
 
 MOST_TRIES = 20
 """The first jobs in a resource's queue for which a plan looks for jobs to preempt."""
 
 
-def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
+def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
     """Have running jobs of its resource make room for a job that finds none: the fewest, on one pod or, for a
     gang, on all; where it is its quota that has no room, those of its own project, on whatever resource. None
     while others are making room there, or room is coming."""
@@ -37,17 +37,17 @@ def interrupt_for(draft: Draft, lane: Lane, ticket: Ticket) -> None:
     chosen = _choose(draft, lane, ticket, _interruptible(draft, lane, ticket))
     lane.interrupting = bool(chosen)
     for one in chosen:
-        draft.interrupt(_asked(draft, ticket[JOB_RUN_ID], one))
+        draft.interrupt(_interrupt_request(draft, ticket[JOB_RUN_ID], one))
 
 
-def note_over_quota(draft: Draft, line: Line, lane: Lane, ticket: Ticket) -> None:
+def note_over_quota(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
     """Its turn comes to have others of its project make room in their quota, if any of them can resume."""
     if draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
         lane.over_quota += 1
         line.add(ticket)
 
 
-def keep_what_is_made(draft: Draft, lanes: Mapping[str, Lane]) -> None:
+def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
     """What comes free while jobs make room is for the one they make it for; for nobody else."""
     places = draft.snapshot.places
     for resource in sorted(places.yielding):
@@ -58,7 +58,7 @@ def keep_what_is_made(draft: Draft, lanes: Mapping[str, Lane]) -> None:
                 _keep(draft, lane, job_run, attempt.pod_id if resource == lane.name else "")
 
 
-def _keep(draft: Draft, lane: Lane, job_run: JobRun, pod_id: str) -> None:
+def _keep(draft: DraftPlan, lane: Lane, job_run: JobRun, pod_id: str) -> None:
     """`pod_id`: where room is made; empty: it is made in the quota alone."""
     lane.beneficiary, lane.interrupting = job_run.id, True
     draft.keep_quota(job_run)
@@ -71,12 +71,12 @@ def _keep(draft: Draft, lane: Lane, job_run: JobRun, pod_id: str) -> None:
         lane.open.drop(pod_id)
 
 
-def _asked(draft: Draft, job_run_id: str, one: Running) -> Interrupt:
+def _interrupt_request(draft: DraftPlan, job_run_id: str, one: PreemptibleJob) -> Interrupt:
     left = draft.snapshot.job_runs[job_run_id].sizing.left_seconds
     shorter = one.left_seconds - (UNKNOWN_SECONDS if left is None else left)
     return Interrupt(
         attempt_ids=tuple(attempt.id for attempt in one.attempts),
-        interruption=Interruption(
+        interruption=Preemption(
             job_run=job_run_id,
             left_seconds=one.left_seconds,
             shorter_seconds=shorter if shorter > 2 * RESTART_SECONDS else 0.0,
@@ -84,16 +84,16 @@ def _asked(draft: Draft, job_run_id: str, one: Running) -> Interrupt:
     )
 
 
-def _interruptible(draft: Draft, lane: Lane, ticket: Ticket) -> list[Running]:
+def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PreemptibleJob]:
     """Those that may be interrupted for a job; whose turn is last comes first."""
     resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[JOB_CLASS])
     over_quota = standing is not None and standing.is_closed_to(ticket)
     names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
-    found = (one for name in names for one in draft.running_on(name) if _may_be(draft, ticket, one))
-    return sorted((_against(ticket, one) for one in found), key=_latest_first)
+    candidates = (one for name in names for one in draft.running_on(name) if _may_be(draft, ticket, one))
+    return sorted((_against(ticket, one) for one in candidates), key=_latest_first)
 
 
-def _may_be(draft: Draft, ticket: Ticket, one: Running) -> bool:
+def _may_be(draft: DraftPlan, ticket: Ticket, one: PreemptibleJob) -> bool:
     """Not one of a higher priority, or of a project that would have its place back at once; nor one that is
     left alone."""
     if one.priority > -ticket[NEGATIVE_PRIORITY]:
@@ -106,16 +106,18 @@ def _may_be(draft: Draft, ticket: Ticket, one: Running) -> bool:
     return draft.now >= until
 
 
-def _against(ticket: Ticket, one: Running) -> Running:
+def _against(ticket: Ticket, one: PreemptibleJob) -> PreemptibleJob:
     """A lower priority comes after whatever has a higher one."""
     return one._replace(due=inf) if one.priority < -ticket[NEGATIVE_PRIORITY] else one
 
 
-def _latest_first(one: Running) -> tuple[float, float, str]:
+def _latest_first(one: PreemptibleJob) -> tuple[float, float, str]:
     return -one.due, -one.left_seconds, one.id
 
 
-def _choose(draft: Draft, lane: Lane, ticket: Ticket, running: Sequence[Running]) -> list[Running]:
+def _choose(
+    draft: DraftPlan, lane: Lane, ticket: Ticket, running: Sequence[PreemptibleJob]
+) -> list[PreemptibleJob]:
     demand, terms = ticket[JOB_CLASS].demand, draft.snapshot.places.terms
     if demand.alone or not running:
         return []
@@ -133,8 +135,8 @@ def _choose(draft: Draft, lane: Lane, ticket: Ticket, running: Sequence[Running]
 
 
 def _until_within(
-    standing: Standing, slots: Mapping[str, Slot], ticket: Ticket, running: Sequence[Running]
-) -> list[Running]:
+    standing: ProjectStanding, slots: Mapping[str, PodSlot], ticket: Ticket, running: Sequence[PreemptibleJob]
+) -> list[PreemptibleJob]:
     """Those whose end leaves room in their project's quota and, on whichever pods, for the job. Empty: they
     are not enough, or the quota is only kept for another."""
     group, demand = ticket[JOB_CLASS], ticket[JOB_CLASS].demand
@@ -142,7 +144,7 @@ def _until_within(
         return []
     here = {name: slot for name, slot in slots.items() if demand.node in ("", slot.whole.node)}
     left, free = copy(standing), _places(here, demand, ())
-    chosen: list[Running] = []
+    chosen: list[PreemptibleJob] = []
     for one, gained in zip(running, _gains(here, demand, running), strict=True):
         if not may_interrupt(ticket[DUE], one.due):
             return []
@@ -154,15 +156,15 @@ def _until_within(
     return []
 
 
-def _give_back(standing: Standing, one: Running) -> None:
+def _give_back(standing: ProjectStanding, one: PreemptibleJob) -> None:
     for attempt in one.attempts:
         given = attempt.given
         standing.give_back(attempt.asked_cpus, given.memory_bytes, given.gpus)
 
 
 def _needed_within(
-    standing: Standing, slots: Mapping[str, Slot], group: JobClass, chosen: list[Running]
-) -> list[Running]:
+    standing: ProjectStanding, slots: Mapping[str, PodSlot], group: JobClass, chosen: list[PreemptibleJob]
+) -> list[PreemptibleJob]:
     """Without those that would end in vain."""
     demand = group.demand
     for one in tuple(chosen):
@@ -175,20 +177,22 @@ def _needed_within(
     return chosen
 
 
-def _by_pod(running: Sequence[Running]) -> Mapping[str, list[Running]]:
+def _by_pod(running: Sequence[PreemptibleJob]) -> Mapping[str, list[PreemptibleJob]]:
     """The same order on each."""
-    on: dict[str, list[Running]] = {}
+    on: dict[str, list[PreemptibleJob]] = {}
     for one in running:
         for pod_id in {attempt.pod_id for attempt in one.attempts}:
             on.setdefault(pod_id, []).append(one)
     return on
 
 
-def _cost(way: Sequence[Running]) -> tuple[int, float, str]:
+def _cost(way: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
     return len(way), -min(one.due for one in way), way[0].id
 
 
-def _least(slots: Mapping[str, Slot], ticket: Ticket, running: Sequence[Running]) -> list[Running]:
+def _least(
+    slots: Mapping[str, PodSlot], ticket: Ticket, running: Sequence[PreemptibleJob]
+) -> list[PreemptibleJob]:
     """Whom `to_interrupt` names, without those whose room is not needed then. Empty: not enough."""
     demand = ticket[JOB_CLASS].demand
     gains = _gains(slots, demand, running)
@@ -201,7 +205,9 @@ def _least(slots: Mapping[str, Slot], ticket: Ticket, running: Sequence[Running]
     return chosen
 
 
-def _gains(slots: Mapping[str, Slot], demand: Demand, running: Sequence[Running]) -> Iterator[Interruptible]:
+def _gains(
+    slots: Mapping[str, PodSlot], demand: Demand, running: Sequence[PreemptibleJob]
+) -> Iterator[Interruptible]:
     """Each with the places that its end gains, after those before it."""
     freed: dict[str, list[Amounts]] = {}
     for one in running:
@@ -212,7 +218,7 @@ def _gains(slots: Mapping[str, Slot], demand: Demand, running: Sequence[Running]
         yield Interruptible(one.due, after - before, one.id)
 
 
-def _places(slots: Mapping[str, Slot], demand: Demand, ended: Sequence[Running]) -> int:
+def _places(slots: Mapping[str, PodSlot], demand: Demand, ended: Sequence[PreemptibleJob]) -> int:
     """How many like it fit at once when those have ended."""
     freed: dict[str, list[Amounts]] = {}
     for one in ended:
@@ -220,12 +226,12 @@ def _places(slots: Mapping[str, Slot], demand: Demand, ended: Sequence[Running])
     return sum(_places_in(slot, demand, freed.get(name, ())) for name, slot in slots.items())
 
 
-def _free(freed: dict[str, list[Amounts]], one: Running) -> None:
+def _free(freed: dict[str, list[Amounts]], one: PreemptibleJob) -> None:
     for attempt in one.attempts:
         freed.setdefault(attempt.pod_id, []).append(attempt.given)
 
 
-def _places_in(slot: Slot, demand: Demand, freed: Sequence[Amounts]) -> int:
+def _places_in(slot: PodSlot, demand: Demand, freed: Sequence[Amounts]) -> int:
     free = Amounts(
         memory_bytes=slot.free_memory + sum(one.memory_bytes for one in freed),
         gpus=slot.free_gpus + sum(one.gpus for one in freed),

@@ -13,7 +13,7 @@ from gridmill.domain.artifact import Input
 from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Lag, Window
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
-from gridmill.domain.sink_overrides import Change
+from gridmill.domain.sink_overrides import SinkChange
 
 Known = Mapping[str, tuple[str, ...]]
 """The columns of each table, by the name that the declaration gives it; of a dataset its features suffice.
@@ -25,7 +25,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class NamedColumn:
     """A column that a declaration names: at which field, of which table."""
 
     field: str
@@ -33,42 +33,48 @@ class Named:
     column: str
 
 
-def missing(job: Job, known: Known) -> tuple[str, ...]:
+def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
     """What a job names and its tables do not have, as sentences."""
-    found = (one for one in _named(job) if one.table in known and one.column not in known[one.table])
-    return tuple(dict.fromkeys(_told(one, known[one.table]) for one in found))
+    columns = (
+        one
+        for one in _named(job)
+        if one.table in columns_by_table and one.column not in columns_by_table[one.table]
+    )
+    return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in columns))
 
 
-def missing_of(change: Change, sink: str, known: Known) -> tuple[str, ...]:
+def missing_of(change: SinkChange, sink: str, columns_by_table: Known) -> tuple[str, ...]:
     """What is added to a sink names, and neither it nor the sink that it refers to has, as sentences."""
-    found = (one for one in _of_change(change, sink) if one.table in known)
-    wrong = (one for one in found if one.column.lower() not in map(str.lower, known[one.table]))
-    return tuple(dict.fromkeys(_told(one, known[one.table]) for one in wrong))
+    columns = (one for one in _of_change(change, sink) if one.table in columns_by_table)
+    wrong = (one for one in columns if one.column.lower() not in map(str.lower, columns_by_table[one.table]))
+    return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in wrong))
 
 
-def _of_change(change: Change, sink: str) -> Iterator[Named]:
+def _of_change(change: SinkChange, sink: str) -> Iterator[NamedColumn]:
     rule, plain = change.constraint, _AGGREGATE.fullmatch(change.text)
     if rule is not None:
-        yield from (Named(field="constraint", table=sink, column=name) for name in rule.columns)
+        yield from (NamedColumn(field="constraint", table=sink, column=name) for name in rule.columns)
         if rule.references:
-            yield from (Named(field="constraint", table=rule.references, column=name) for name in rule.keys)
+            yield from (
+                NamedColumn(field="constraint", table=rule.references, column=name) for name in rule.keys
+            )
     if change.outage is not None:
-        yield Named(field="outage_window.time", table=sink, column=change.outage.time)
+        yield NamedColumn(field="outage_window.time", table=sink, column=change.outage.time)
     if plain is not None and plain[1].lower() not in _CONSTANTS:
-        yield Named(field="metric", table=sink, column=plain[1])
+        yield NamedColumn(field="metric", table=sink, column=plain[1])
 
 
-def _told(one: Named, there: tuple[str, ...]) -> str:
-    near = get_close_matches(one.column.lower(), [name.lower() for name in there], n=1)
-    meant = next((name for name in there if near and name.lower() == near[0]), None)
-    help_ = f"did you mean {meant!r}?" if meant else f"it has {', '.join(dict.fromkeys(there))}"
-    return f"{one.field}: {one.table!r} has no {one.column!r}; {help_}"
+def _missing_column(named_column: NamedColumn, available: tuple[str, ...]) -> str:
+    near = get_close_matches(named_column.column.lower(), [name.lower() for name in available], n=1)
+    meant = next((name for name in available if near and name.lower() == near[0]), None)
+    help_ = f"did you mean {meant!r}?" if meant else f"it has {', '.join(dict.fromkeys(available))}"
+    return f"{named_column.field}: {named_column.table!r} has no {named_column.column!r}; {help_}"
 
 
-def _named(job: Job) -> Iterator[Named]:
+def _named(job: Job) -> Iterator[NamedColumn]:
     if job.training is not None:
         for name in job.training.features:
-            yield Named(field="training.features", table=job.training.dataset, column=name)
+            yield NamedColumn(field="training.features", table=job.training.dataset, column=name)
     if job.dataset is not None and job.dataset.basis is not None:
         yield from _of_basis(job.dataset)
         yield from _of_joins(job.dataset)
@@ -76,14 +82,14 @@ def _named(job: Job) -> Iterator[Named]:
         yield from _of_label(job.dataset)
 
 
-def _of_basis(spec: DatasetSpec) -> Iterator[Named]:
+def _of_basis(spec: DatasetSpec) -> Iterator[NamedColumn]:
     basis = spec.basis
     assert basis is not None
     columns = {"time": (basis.time,), "entity": basis.entity, "columns": basis.columns}
     yield from _each(basis.table, {f"basis.{name}": named for name, named in columns.items()})
 
 
-def _of_joins(spec: DatasetSpec) -> Iterator[Named]:
+def _of_joins(spec: DatasetSpec) -> Iterator[NamedColumn]:
     basis = spec.basis.table if spec.basis else ""
     joins: list[tuple[str, Join | AsOfJoin]] = [(f"joins[{n}]", one) for n, one in enumerate(spec.joins)]
     joins += [(f"asof_joins[{n}]", one) for n, one in enumerate(spec.asof_joins)]
@@ -93,7 +99,7 @@ def _of_joins(spec: DatasetSpec) -> Iterator[Named]:
         yield from _known_at(join.table, field, join.known_at)
 
 
-def _of_past(spec: DatasetSpec) -> Iterator[Named]:
+def _of_past(spec: DatasetSpec) -> Iterator[NamedColumn]:
     basis = spec.basis.table if spec.basis else ""
     parts: list[tuple[str, Window | Lag]] = [(f"windows[{n}]", one) for n, one in enumerate(spec.windows)]
     parts += [(f"lags[{n}]", one) for n, one in enumerate(spec.lags)]
@@ -106,7 +112,7 @@ def _of_past(spec: DatasetSpec) -> Iterator[Named]:
         yield from _known_at(table, field, part.known_at)
 
 
-def _of_label(spec: DatasetSpec) -> Iterator[Named]:
+def _of_label(spec: DatasetSpec) -> Iterator[NamedColumn]:
     basis, label = spec.basis.table if spec.basis else "", spec.label
     if label is None:
         return
@@ -116,18 +122,18 @@ def _of_label(spec: DatasetSpec) -> Iterator[Named]:
         yield from _known_at(label.table, "label", label.known_at)
 
 
-def _known_at(table: str, field: str, text: str | None) -> Iterator[Named]:
+def _known_at(table: str, field: str, text: str | None) -> Iterator[NamedColumn]:
     """Only where it is one word; SQL's own words that are no columns (`now`) are no sense here anyway."""
     if text is not None and _WORD.fullmatch(text):
         yield from _each(table, {f"{field}.known_at": (text,)})
 
 
-def _each(table: str, columns: Mapping[str, tuple[str, ...]]) -> Iterator[Named]:
+def _each(table: str, columns: Mapping[str, tuple[str, ...]]) -> Iterator[NamedColumn]:
     for field, names in columns.items():
-        yield from (Named(field=f"dataset.{field}", table=table, column=name) for name in names)
+        yield from (NamedColumn(field=f"dataset.{field}", table=table, column=name) for name in names)
 
 
-def lacking_rows(job: Job, inputs: Iterable[Input]) -> tuple[str, ...]:
+def empty_tables(job: Job, inputs: Iterable[Input]) -> tuple[str, ...]:
     """The tables that hold no rows, where a dataset cannot have any without them: its basis, or without one
     all that its `sql` reads. Of other jobs none: what they do about it is theirs."""
     spec = job.dataset

@@ -30,7 +30,7 @@ class ReadVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ProvenanceComparison:
     """What a job is made from now and what an earlier version was made from, with the versions and the files
     of code that it reads; `code_before` is None where its files are not known any more."""
 
@@ -43,23 +43,23 @@ class Compared:
     code_before: Mapping[str, str] | None
 
 
-def why_changed(compared: Compared) -> tuple[str, ...]:
+def why_changed(compared: ProvenanceComparison) -> tuple[str, ...]:
     """The differences as texts, the most telling first; empty where there is none."""
     return tuple(_differences(compared))
 
 
-def _differences(compared: Compared) -> Iterator[str]:
+def _differences(compared: ProvenanceComparison) -> Iterator[str]:
     now, before = compared.now, compared.before
     if now.format != before.format:
         yield "this version of Gridmill computes jobs of this kind differently"
     fields = list(_changed(before.declared, now.declared))
     parameters = {name: (before.parameters.get(name), now.parameters.get(name)) for name in now.parameters}
     parameters = {name: both for name, both in parameters.items() if both[0] != both[1]} if fields else {}
-    known = {name: both for name, both in parameters.items() if both[0] is not None}
+    recorded = {name: both for name, both in parameters.items() if both[0] is not None}
     yield from (
-        f"parameter `{name}` changed from {_given(a)} to {_given(b)}" for name, (a, b) in known.items()
+        f"parameter `{name}` changed from {_given(a)} to {_given(b)}" for name, (a, b) in recorded.items()
     )
-    own = [one for one in fields if not _follows(one, before.declared, now.declared, known)]
+    own = [one for one in fields if not _follows(one, before.declared, now.declared, recorded)]
     if own:
         yield f"`{compared.job}` changed: {_several([_field(one, before, now) for one in own])}"
     yield from _inputs(compared)
@@ -109,7 +109,7 @@ def _given(value: Given | None) -> str:
     return str(value)
 
 
-def _inputs(compared: Compared) -> Iterator[str]:
+def _inputs(compared: ProvenanceComparison) -> Iterator[str]:
     before, now = compared.before.inputs, compared.now.inputs
     for name in sorted({*before, *now}):
         if name not in before:
@@ -124,9 +124,9 @@ def _input(name: str, before: ReadVersion | None, now: ReadVersion | None) -> st
     if before is None or now is None:
         return f"input `{name}` changed"
     if before.provenance is not None and now.provenance is not None:
-        said = list(_counted(before.provenance.source, now.provenance.source))
-        if said:
-            return f"input `{name}` has {' and '.join(said)}"
+        texts = list(_counted(before.provenance.source, now.provenance.source))
+        if texts:
+            return f"input `{name}` has {' and '.join(texts)}"
     rows = (before.artifact.output.rows, now.artifact.output.rows)
     if before.artifact.output.table_version is not None and None not in rows and rows[0] != rows[1]:
         return f"input `{name}` has {rows[1]:,} rows, and had {rows[0]:,}"
@@ -179,8 +179,8 @@ def _several(names: Sequence[str]) -> str:
 
 def together(reasons: Iterable[str], with_version: str) -> str:
     """One line: the reasons, and the version that was compared with."""
-    said = "; ".join(reasons) or "it was made from the same"
-    return f"{said} (compared with {with_version})"
+    text = "; ".join(reasons) or "it was made from the same"
+    return f"{text} (compared with {with_version})"
 
 
 _NO_CODE = (".gitignore", ".gitattributes", ".gridmillignore")
@@ -213,15 +213,15 @@ def files_read(
 def _declared(job: Job, every: Mapping[str, CodeFile]) -> Iterator[str]:
     for written in job.reads_files:
         pattern = _pattern(posixpath.normpath(written), below=True)
-        found = [name for name in every if written in (".", "./") or pattern.fullmatch(name)]
-        if not found:
+        matches = [name for name in every if written in (".", "./") or pattern.fullmatch(name)]
+        if not matches:
             raise InputError(
                 f"the input {written!r} of job {job.name!r} names no file of the code bundle",
                 hint="Paths are relative to the folder of the pipeline. Files that .gitignore or "
                 ".gridmillignore ignores are not in the bundle.",
                 place=f"jobs.{job.name}.{job.kind}.inputs",
             )
-        yield from found
+        yield from matches
     yield from (name for name in files_named(job) if name in every)
 
 
@@ -230,8 +230,8 @@ def files_named(job: Job) -> tuple[str, ...]:
     training = job.training
     scripts = (training.script, training.predict) if training is not None else ()
     names = (job.environment, training.file if training is not None else None)
-    found = (*names, *(script.partition(":")[0] for script in scripts if script))
-    return tuple(posixpath.normpath(name) for name in found if name)
+    files = (*names, *(script.partition(":")[0] for script in scripts if script))
+    return tuple(posixpath.normpath(name) for name in files if name)
 
 
 def _inside(written: str, folder: str) -> str:
@@ -248,26 +248,26 @@ def _inside(written: str, folder: str) -> str:
 def _pattern(glob: str, *, below: bool) -> re.Pattern[str]:
     """The names that a glob matches: `*` matches no slash, `**` any folders. `below`: a folder stands for
     all that lies in it."""
-    found: list[str] = []
+    parts: list[str] = []
     at = 0
     while at < len(glob):
         if glob.startswith("**/", at):
-            found.append("(?:.*/)?")
+            parts.append("(?:.*/)?")
             at += 3
         elif glob.startswith("**", at):
-            found.append(".*")
+            parts.append(".*")
             at += 2
         elif glob[at] == "*":
-            found.append("[^/]*")
+            parts.append("[^/]*")
             at += 1
         elif glob[at] == "?":
-            found.append("[^/]")
+            parts.append("[^/]")
             at += 1
         elif glob[at] == "[" and (end := glob.find("]", at + 2)) > 0:
             inside = glob[at + 1 : end].replace("\\", r"\\")
-            found.append(f"[{'^' + inside[1:] if inside[0] == '!' else inside}]")
+            parts.append(f"[{'^' + inside[1:] if inside[0] == '!' else inside}]")
             at = end + 1
         else:
-            found.append(re.escape(glob[at]))
+            parts.append(re.escape(glob[at]))
             at += 1
-    return re.compile("".join(found) + ("(?:/.*)?" if below else ""), re.DOTALL)
+    return re.compile("".join(parts) + ("(?:/.*)?" if below else ""), re.DOTALL)

@@ -7,7 +7,7 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.plan import BringUp
 from gridmill.domain.resource import Sizing
 from gridmill.scheduler.capacity import most_jobs, slot_of
-from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.draft import DraftPlan
 from gridmill.scheduler.feasibility import POD_STEP, cpus_of, gpus_of
 from gridmill.scheduler.lane import Lane
 from gridmill.scheduler.queue import Demand
@@ -21,7 +21,7 @@ PART_OF_CPU = 1.0
 """A pod is brought up with at least one CPU, or with all of a smaller node."""
 
 
-def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
+def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
     """Plan a deployment with room for `demand`; False where there is no room for it now.
 
     `urgent` jobs may have a further pod on a node whose CPUs this resource already keeps busy. It has as many
@@ -32,7 +32,7 @@ def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool, pods: in
         left = None  # a job for one node has no other choice
     if left == 0:
         return False
-    wish = _wish(draft, lane)
+    wish = _wanted_amounts(draft, lane)
     node = _find_node(draft, lane, demand, wish, urgent=urgent)
     if node is None:
         return False
@@ -53,21 +53,21 @@ def bring_up(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool, pods: in
     return True
 
 
-def can_bring_up(draft: Draft, lane: Lane, demand: Demand) -> bool:
+def can_bring_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     """Whether `bring_up` of something urgent would find room."""
-    wish = _wish(draft, lane)
+    wish = _wanted_amounts(draft, lane)
     allowed = lane.workers_left != 0 or bool(demand.node)
     return allowed and _find_node(draft, lane, demand, wish, urgent=True) is not None
 
 
-def _wish(draft: Draft, lane: Lane) -> Amounts:
+def _wanted_amounts(draft: DraftPlan, lane: Lane) -> Amounts:
     """What one pod should have where there is room: memory for the jobs expected side by side."""
-    if lane.wish is None:
-        lane.wish = _make_wish(draft, lane)
-    return lane.wish
+    if lane.wanted_amounts is None:
+        lane.wanted_amounts = _compute_wanted(draft, lane)
+    return lane.wanted_amounts
 
 
-def _make_wish(draft: Draft, lane: Lane) -> Amounts:
+def _compute_wanted(draft: DraftPlan, lane: Lane) -> Amounts:
     resource = lane.resource
     site = draft.snapshot.places.shapes.get(resource.site, ())
     most_cpus = max((shape.cpus for shape in site), default=1.0)
@@ -84,7 +84,7 @@ def _make_wish(draft: Draft, lane: Lane) -> Amounts:
     return Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus_of(resource))
 
 
-def _expected(draft: Draft, lane: Lane, cpus: float) -> int:
+def _expected(draft: DraftPlan, lane: Lane, cpus: float) -> int:
     """Memory of the largest jobs, ready or still to come, that can run side by side in one pod."""
     at_once = most_jobs(cpus)
     workers = lane.resource.workers or 1
@@ -96,15 +96,15 @@ def _expected(draft: Draft, lane: Lane, cpus: float) -> int:
 
 
 def _find_node(
-    draft: Draft, lane: Lane, demand: Demand, wish: Amounts, *, urgent: bool, exactly: bool = False
+    draft: DraftPlan, lane: Lane, demand: Demand, wish: Amounts, *, urgent: bool, exactly: bool = False
 ) -> str | None:
     resource, site = lane.resource, lane.resource.site
     nodes = draft.nodes(site)
     explicit = exactly or resource.memory_bytes is not None
     least = wish.memory_bytes if explicit else demand.memory_bytes
     names = nodes.candidates(wish.memory_bytes, least, wish.gpus)
-    aside = draft.left_aside(lane) if not demand.node else ()
-    for name in _willing_first(names, draft.unwilling.get(lane.name, ())):
+    aside = draft.excluded_nodes(lane) if not demand.node else ()
+    for name in _willing_first(names, draft.refusing_nodes.get(lane.name, ())):
         free = nodes.free(name)
         if demand.node not in ("", name) or (site, name) in draft.reserved or free.gpus < wish.gpus:
             continue
@@ -128,12 +128,12 @@ def _willing_first(names: Iterable[str], unwilling: Collection[str]) -> Iterator
     yield from put_off
 
 
-def _least_cpus(draft: Draft, lane: Lane, demand: Demand, node: str) -> float:
+def _least_cpus(draft: DraftPlan, lane: Lane, demand: Demand, node: str) -> float:
     whole = draft.snapshot.places.capacities[(lane.resource.site, node)].cpus
     return lane.resource.cpus or max(demand.cpus or 0.0, min(PART_OF_CPU, whole))
 
 
-def keeps_busy(draft: Draft, lane: Lane, node: str) -> bool:
+def keeps_busy(draft: DraftPlan, lane: Lane, node: str) -> bool:
     """Whether the resource's pods on a node run as many jobs as the node's CPUs are good for."""
     places, site = draft.snapshot.places, lane.resource.site
     pods = [*places.claims.get((site, node), ()), *lane.planned.get(node, ())]
@@ -141,7 +141,7 @@ def keeps_busy(draft: Draft, lane: Lane, node: str) -> bool:
     return sum(slot.jobs for slot in slots) >= most_jobs(places.capacities[(site, node)].cpus)
 
 
-def _amounts_on(draft: Draft, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
+def _amounts_on(draft: DraftPlan, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
     """The wish, cut to what is free on the node. CPUs not set by hand are the node's, split among workers; of
     a node with GPUs as many as go with those that it gets, so that the others do not stand idle."""
     resource = lane.resource
@@ -157,7 +157,7 @@ def _amounts_on(draft: Draft, lane: Lane, demand: Demand, wish: Amounts, node: s
     return Amounts(cpus=cpus, memory_bytes=min(wish.memory_bytes, free.memory_bytes), gpus=wish.gpus)
 
 
-def _claim(draft: Draft, lane: Lane, amounts: Amounts, node: str) -> None:
+def _claim(draft: DraftPlan, lane: Lane, amounts: Amounts, node: str) -> None:
     nodes = draft.nodes(lane.resource.site)
     nodes.set(node, nodes.free(node) - amounts)
     pod_id = f"+{lane.alive}"

@@ -9,7 +9,7 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.ordering import UNKNOWN_SECONDS, due
 from gridmill.domain.project import DEFAULT
 from gridmill.domain.run import JobRun, Run
-from gridmill.scheduler.sorted_tuples import Ordered
+from gridmill.scheduler.sorted_tuples import SortedTuples
 
 Rank: TypeAlias = tuple[int, float, int, int, str]
 """(-priority, due time, run order, job order, JobRun id): the smallest is first; see
@@ -45,11 +45,11 @@ class Demand(NamedTuple):
 
 def demand_of(job_run: JobRun) -> Demand:
     """The class a job belongs to."""
-    asked, job = job_run.sizing.amounts, job_run.job
+    amounts, job = job_run.sizing.amounts, job_run.job
     part = job_run.part
     return Demand(
-        asked.memory_bytes,
-        asked.gpus,
+        amounts.memory_bytes,
+        amounts.gpus,
         job.cpus or 0.0,
         job_run.priority,
         job.kind,
@@ -75,7 +75,7 @@ def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
     return (-job_run.priority, 0.0, run.order, job_run.order, job_run.id)
 
 
-class Claim:
+class QuotaClaim:
     """What a job takes of its project's quota, a gang with all its ranks. One that says nothing of CPUs
     counts as one; it holds a place for each GPU, or one. Worked out once for a class: plans ask for every
     job."""
@@ -91,7 +91,7 @@ class Claim:
         self.places = self.gpus or workers
 
 
-class JobClass(Claim):
+class JobClass(QuotaClaim):
     """Jobs of a resource that ask for the same, in order."""
 
     __slots__ = ("demand", "members", "resource")
@@ -100,10 +100,10 @@ class JobClass(Claim):
         super().__init__(demand)
         self.resource = resource
         self.demand = demand
-        self.members: Ordered[Ticket] = Ordered()
+        self.members: SortedTuples[Ticket] = SortedTuples()
 
 
-class Queue:
+class JobQueue:
     """Classes of jobs; the classes by memory; by project, the first job of each of its classes, in order."""
 
     __slots__ = ("_count", "_resource", "by_memory", "classes", "heads")
@@ -112,8 +112,8 @@ class Queue:
         self._resource = resource
         self._count = 0
         self.classes: dict[Demand, JobClass] = {}
-        self.heads: dict[str, Ordered[Ticket]] = {}
-        self.by_memory: Ordered[Demand] = Ordered()
+        self.heads: dict[str, SortedTuples[Ticket]] = {}
+        self.by_memory: SortedTuples[Demand] = SortedTuples()
 
     def __len__(self) -> int:
         return self._count
@@ -130,7 +130,7 @@ class Queue:
         if head is None or ticket < head:
             heads = self.heads.get(demand.project)
             if heads is None:
-                heads = self.heads[demand.project] = Ordered()
+                heads = self.heads[demand.project] = SortedTuples()
             if head is not None:
                 heads.discard(head)
             heads.add(ticket)

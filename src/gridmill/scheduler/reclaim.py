@@ -6,16 +6,16 @@ from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.states import DeploymentState, PodState
-from gridmill.scheduler.capacity import Whole
+from gridmill.scheduler.capacity import PodCapacity
 from gridmill.scheduler.capacity_index import expiry
-from gridmill.scheduler.draft import Draft
+from gridmill.scheduler.draft import DraftPlan
 from gridmill.scheduler.feasibility import fits_now, gpus_of
 from gridmill.scheduler.lane import Lane
 from gridmill.scheduler.provisioning import PART_OF_CPU, keeps_busy
 from gridmill.scheduler.queue import Demand
 
 
-def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
+def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
     """Release idle deployments where that makes room for `demand`; False where it cannot.
 
     Room that is already on its way counts: then only the node is kept free for the job. `urgent` jobs may
@@ -26,8 +26,8 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
     site, need = lane.resource.site, _need(draft, lane, demand)
     best: tuple[int, str, list[Deployment]] | None = None
     own = {whole.deployment_id for whole in _of_use(lane, demand)}
-    for node, there in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
-        idle = [one for one in there if one.id not in own]
+    for node, idle_pods in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
+        idle = [one for one in idle_pods if one.id not in own]
         if demand.node not in ("", node):
             continue
         if lane.resource.workers is None and not urgent and keeps_busy(draft, lane, node):
@@ -44,7 +44,7 @@ def reclaim(draft: Draft, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
     return True
 
 
-def _of_use(lane: Lane, demand: Demand) -> list[Whole]:
+def _of_use(lane: Lane, demand: Demand) -> list[PodCapacity]:
     """The lane's pods in which ranks of a gang have a place, where others would be no larger: it needs more
     beside these, not others instead."""
     if demand.workers == 1 or lane.resource.memory_bytes is None:
@@ -56,7 +56,7 @@ def _of_use(lane: Lane, demand: Demand) -> list[Whole]:
     ]
 
 
-def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
+def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
     """Let no later job onto the deployments of one node until `demand` fits there: one node per site."""
     if lane.workers_left == 0 and not demand.node:
         _replace_worker(draft, lane, demand, busy=True)
@@ -77,7 +77,7 @@ def drain(draft: Draft, lane: Lane, demand: Demand) -> None:
             draft.close_pods(deployment.id)
 
 
-def _need(draft: Draft, lane: Lane, demand: Demand) -> Amounts:
+def _need(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
     """The least a pod for that job must have; for a gang, with its share of the ranks."""
     resource = lane.resource
     nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
@@ -88,7 +88,7 @@ def _need(draft: Draft, lane: Lane, demand: Demand) -> Amounts:
     )
 
 
-def _replace_worker(draft: Draft, lane: Lane, demand: Demand, *, busy: bool) -> bool:
+def _replace_worker(draft: DraftPlan, lane: Lane, demand: Demand, *, busy: bool) -> bool:
     """All workers are up and each is too small: make place for a larger one."""
     if lane.holds(demand) or len(lane.coming):
         return False
@@ -105,13 +105,13 @@ def _replace_worker(draft: Draft, lane: Lane, demand: Demand, *, busy: bool) -> 
     return False
 
 
-def _release_all(draft: Draft, lane: Lane, deployments: list[Deployment]) -> None:
+def _release_all(draft: DraftPlan, lane: Lane, deployments: list[Deployment]) -> None:
     for deployment in deployments:
         if deployment.state is not DeploymentState.RELEASING and deployment.id not in draft.released:
             draft.release(deployment.id, f"its room is needed by `{lane.name}`")
 
 
-def _is_idle(draft: Draft, deployment: Deployment) -> bool:
+def _is_idle(draft: DraftPlan, deployment: Deployment) -> bool:
     return (
         deployment.state is DeploymentState.UP
         and deployment.id not in draft.snapshot.places.on
@@ -123,10 +123,10 @@ def _to_release(deployments: list[Deployment]) -> int:
     return sum(deployment.state is not DeploymentState.RELEASING for deployment in deployments)
 
 
-def _idle_by_node(draft: Draft, site: str, *, urgent: bool) -> dict[str, list[Deployment]]:
+def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, list[Deployment]]:
     """Deployments that are leaving, then idle ones: those nobody will need first, then the longest idle."""
     places = draft.snapshot.places
-    found = [(-1, 0.0, key) for key in places.leaving]
+    found = [(-1, 0.0, key) for key in places.removed_nodes]
     for name, entries in places.idle.items():
         needed = name in draft.snapshot.lines.waiting or name in draft.snapshot.lines.blocked
         if urgent or not needed:
@@ -141,7 +141,7 @@ def _idle_by_node(draft: Draft, site: str, *, urgent: bool) -> dict[str, list[De
 
 
 def _enough(
-    draft: Draft, site: str, node: str, need: Amounts, deployments: list[Deployment]
+    draft: DraftPlan, site: str, node: str, need: Amounts, deployments: list[Deployment]
 ) -> list[Deployment] | None:
     """The first of the deployments, as many as it takes; None when all of them are not enough."""
     whole = draft.snapshot.places.capacities.get((site, node))
@@ -163,7 +163,7 @@ def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
 
 
 def _node_to_drain(
-    draft: Draft, site: str, need: Amounts, only: str, but: Collection[str] = ()
+    draft: DraftPlan, site: str, need: Amounts, only: str, but: Collection[str] = ()
 ) -> str | None:
     """The large enough node with the most free: while it is kept free, the most free never shrinks. `only`
     that one, where it is given; none of `but`."""
@@ -179,7 +179,7 @@ def _node_to_drain(
     return max(large)[2] if large else None
 
 
-def _by_attempts(draft: Draft, site: str, node: str) -> list[Deployment]:
+def _by_attempts(draft: DraftPlan, site: str, node: str) -> list[Deployment]:
     """The node's deployments, those that will be empty soonest first."""
     places = draft.snapshot.places
     owners = {places.owners[pod] for pod in places.claims.get((site, node), ())}

@@ -13,17 +13,17 @@ from gridmill.scheduler.queue import (
     JOB_CLASS,
     JOB_RUN_ID,
     Demand,
-    Queue,
+    JobQueue,
     Rank,
     Ticket,
     demand_of,
     rank_of,
     turn_rank_of,
 )
-from gridmill.scheduler.sorted_tuples import Ordered
+from gridmill.scheduler.sorted_tuples import SortedTuples
 
 
-class Turns:
+class ExclusiveTurns:
     """Jobs by the name of what they make: those that run, and those that wait in order of rank."""
 
     def __init__(self) -> None:
@@ -46,10 +46,10 @@ class Turns:
 
     def leave(self, job_run_id: str) -> None:
         """The job neither waits nor runs."""
-        known = self._known.pop(job_run_id, None)
-        if known is None:
+        entry = self._known.pop(job_run_id, None)
+        if entry is None:
             return
-        name, rank = known
+        name, rank = entry
         if rank is None:
             self._running[name].discard(job_run_id)
             if not self._running[name]:
@@ -78,7 +78,7 @@ class Turns:
         return tuple(rank[JOB_RUN_ID] for rank in self._waiting.get(name, ()))
 
 
-class _Line(NamedTuple):
+class _QueueEntry(NamedTuple):
     """Where a job stands, so that it can be taken out again."""
 
     waiting: bool
@@ -97,7 +97,7 @@ class _Line(NamedTuple):
         )
 
 
-class Lines:
+class JobsByResource:
     """Jobs of active runs by resource: `waiting` are ready, `blocked` have unmet needs.
 
     Of the ready jobs that make the same artifact (the same job of several runs: see `turn_of`) only the one
@@ -111,12 +111,12 @@ class Lines:
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.job_runs: dict[str, JobRun] = {}
-        self.waiting: dict[str, Queue] = {}
-        self.blocked: dict[str, Queue] = {}
-        self.held: Ordered[tuple[float, str]] = Ordered()
+        self.waiting: dict[str, JobQueue] = {}
+        self.blocked: dict[str, JobQueue] = {}
+        self.held: SortedTuples[tuple[float, str]] = SortedTuples()
         self.held_until: dict[str, float] = {}
-        self.turns = Turns()
-        self._lines: dict[str, _Line] = {}
+        self.turns = ExclusiveTurns()
+        self._lines: dict[str, _QueueEntry] = {}
         self._jobs_of: dict[str, dict[str, None]] = {}
         self._unfinished: dict[str, dict[str, None]] = {}
         self._dependents: dict[str, dict[str, None]] = {}
@@ -233,16 +233,16 @@ class Lines:
             self._leave_line(job_run.id)
             return
         rank, demand = rank_of(job_run, run), demand_of(job_run)
-        known = self._lines.get(job_run.id)
-        if known is not None:
-            if known.stands(waiting, job_run, rank, demand):
+        line = self._lines.get(job_run.id)
+        if line is not None:
+            if line.stands(waiting, job_run, rank, demand):
                 return
             self._leave_line(job_run.id)
         queues = self.waiting if waiting else self.blocked
         queue = queues.get(job_run.resource)
         if queue is None:
-            queue = queues[job_run.resource] = Queue(job_run.resource)
-        self._lines[job_run.id] = _Line(waiting, job_run.not_before, queue.add(rank, demand))
+            queue = queues[job_run.resource] = JobQueue(job_run.resource)
+        self._lines[job_run.id] = _QueueEntry(waiting, job_run.not_before, queue.add(rank, demand))
         if waiting and job_run.not_before > 0:
             self.held.add((job_run.not_before, job_run.id))
             self.held_until[job_run.id] = job_run.not_before

@@ -18,14 +18,14 @@ in turn, the job is as fast as with one worker, not slower). d is fitted only if
 measured and an F-test says that it explains more than noise; with two only if more workers were slower than
 any such line allows: all their work is then taken to be done in turn.
 
-`Curve` gives the expected time for a number of workers with its confidence interval.
+`TimeCurve` gives the expected time for a number of workers with its confidence interval.
 """
 
 from collections.abc import Sequence
 from math import exp, log
 from statistics import NormalDist
 
-from gridmill.domain.advice import Forecast
+from gridmill.domain.advice import WorkerForecast
 from gridmill.domain.footprint import stretch
 from gridmill.domain.frozen import dataclass
 
@@ -51,7 +51,7 @@ _IN_LINE: Direction = (1.0, 1.0, 0.0)  # q = a: one at a time does all there is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class WorkMeasurement:
     """Worker-seconds that `workers` needed for all of the data. `variance` is that of the relative error it
     has beside the noise: that a part of the data stands for all."""
 
@@ -97,7 +97,7 @@ def terms(workers: float) -> tuple[float, float, float]:
     return 1.0, workers - 1, workers * (workers - 1)
 
 
-def fit(trials: Sequence[Trial]) -> WorkLaw:
+def fit(trials: Sequence[WorkMeasurement]) -> WorkLaw:
     """The law of these trials (one at least, with positive work)."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     amdahl = _fitted(trials, (_ALONE, _QUEUE) if len(numbers) > 1 else (_ALONE,))
@@ -109,7 +109,7 @@ def fit(trials: Sequence[Trial]) -> WorkLaw:
     return _law(_without_noise(amdahl, trials), trials, numbers, coherent=False)
 
 
-def _usl(trials: Sequence[Trial], numbers: int, amdahl: "_Fitted") -> "_Fitted | None":
+def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") -> "_FittedLaw | None":
     """None where these trials cannot tell of pairs."""
     if numbers > 2:
         return _fitted(trials, (_ALONE, _QUEUE, _PAIRS))
@@ -117,14 +117,14 @@ def _usl(trials: Sequence[Trial], numbers: int, amdahl: "_Fitted") -> "_Fitted |
     return _fitted(trials, (_IN_LINE, _PAIRS)) if numbers == 2 and contention >= alone else None
 
 
-def fit_coherent(trials: Sequence[Trial]) -> WorkLaw:
+def fit_coherent(trials: Sequence[WorkMeasurement]) -> WorkLaw:
     """As if all that was seen to grow were coherence: the law that says the least of many workers."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     return _law(_fitted(trials, (_ALONE, _PAIRS)), trials, numbers, coherent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitted:
+class _FittedLaw:
     """Parameters (0 for those left out), what was free to grow, and the sum of squares in units of NOISE."""
 
     parameters: tuple[float, float, float]
@@ -132,10 +132,10 @@ class _Fitted:
     error: float
 
 
-def _fitted(trials: Sequence[Trial], free: tuple[Direction, ...]) -> _Fitted:
+def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _FittedLaw:
     """Least squares with no parameter below 0 and contention within the work: the best of those solutions,
     with some of them at their bounds, that are so."""
-    found: list[_Fitted] = []
+    fitted_laws: list[_FittedLaw] = []
     for some in _bounded(free):
         solved = _least_squares(trials, some)
         if solved is None or min(solved) < 0:
@@ -145,8 +145,8 @@ def _fitted(trials: Sequence[Trial], free: tuple[Direction, ...]) -> _Fitted:
         )
         if queue <= alone:
             parameters = (alone, queue, pairs)
-            found.append(_Fitted(parameters=parameters, free=free, error=_error(trials, parameters)))
-    return min(found, key=lambda one: one.error)
+            fitted_laws.append(_FittedLaw(parameters=parameters, free=free, error=_error(trials, parameters)))
+    return min(fitted_laws, key=lambda one: one.error)
 
 
 def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
@@ -156,16 +156,16 @@ def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
     return [(*line, *pair) for line in lines for pair in pairs]
 
 
-def _grows(trial: Trial, way: Direction) -> float:
+def _grows(trial: WorkMeasurement, way: Direction) -> float:
     return sum(x * y for x, y in zip(terms(trial.workers), way, strict=True))
 
 
-def _weight(trial: Trial) -> float:
+def _weight(trial: WorkMeasurement) -> float:
     """One over the variance of its work, in units of NOISE."""
     return 1.0 / ((1.0 + trial.variance / NOISE**2) * trial.work_seconds**2)
 
 
-def _error(trials: Sequence[Trial], parameters: tuple[float, float, float]) -> float:
+def _error(trials: Sequence[WorkMeasurement], parameters: tuple[float, float, float]) -> float:
     return sum(
         _weight(trial)
         * (trial.work_seconds - sum(x * y for x, y in zip(terms(trial.workers), parameters, strict=True)))
@@ -174,14 +174,14 @@ def _error(trials: Sequence[Trial], parameters: tuple[float, float, float]) -> f
     ) / (NOISE**2)
 
 
-def _normal(trials: Sequence[Trial], ways: Sequence[Direction]) -> Matrix:
+def _normal(trials: Sequence[WorkMeasurement], ways: Sequence[Direction]) -> Matrix:
     return [
         [sum(_weight(t) * _grows(t, row) * _grows(t, column) for t in trials) for column in ways]
         for row in ways
     ]
 
 
-def _least_squares(trials: Sequence[Trial], ways: Sequence[Direction]) -> list[float] | None:
+def _least_squares(trials: Sequence[WorkMeasurement], ways: Sequence[Direction]) -> list[float] | None:
     right = [sum(_weight(t) * _grows(t, way) * t.work_seconds for t in trials) for way in ways]
     inverse = invert(_normal(trials, ways))
     if inverse is None:
@@ -197,7 +197,7 @@ def _noise(error: float, freedom: int) -> tuple[float, int]:
     return ((NOISE_FREEDOM * NOISE**2 + shown) / total) ** 0.5, total
 
 
-def _without_noise(fitted: _Fitted, trials: Sequence[Trial]) -> _Fitted:
+def _without_noise(fitted: _FittedLaw, trials: Sequence[WorkMeasurement]) -> _FittedLaw:
     """Contention that may as well be noise is none."""
     if not fitted.parameters[1]:
         return fitted
@@ -205,10 +205,12 @@ def _without_noise(fitted: _Fitted, trials: Sequence[Trial]) -> _Fitted:
     if fitted.parameters[1] >= _KEEP_CONTENTION * max(0.0, law.covariance[1][1]) ** 0.5:
         return fitted
     alone = _fitted(trials, (_ALONE,))
-    return _Fitted(parameters=alone.parameters, free=fitted.free, error=alone.error)
+    return _FittedLaw(parameters=alone.parameters, free=fitted.free, error=alone.error)
 
 
-def _law(fitted: _Fitted, trials: Sequence[Trial], numbers: tuple[int, ...], *, coherent: bool) -> WorkLaw:
+def _law(
+    fitted: _FittedLaw, trials: Sequence[WorkMeasurement], numbers: tuple[int, ...], *, coherent: bool
+) -> WorkLaw:
     noise, freedom = _noise(fitted.error, len(trials) - len(fitted.free))
     alone, contention, coherence = fitted.parameters
     return WorkLaw(
@@ -224,7 +226,7 @@ def _law(fitted: _Fitted, trials: Sequence[Trial], numbers: tuple[int, ...], *, 
 
 
 def _covariance(
-    free: tuple[Direction, ...], trials: Sequence[Trial], noise: float
+    free: tuple[Direction, ...], trials: Sequence[WorkMeasurement], noise: float
 ) -> tuple[tuple[float, ...], ...]:
     """Of the three parameters."""
     inverse = invert(_normal(trials, free)) or [[0.0] * len(free)] * len(free)
@@ -276,7 +278,7 @@ _FARTHEST = log(1000.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class TimeCurve:
     """T(n) = serial + opening(n) + the longer of W(n)/n, in whole rounds of shards, and the CPU time over the
     CPUs there are.
 
@@ -325,11 +327,11 @@ class Curve:
         """Against one worker."""
         return self.seconds(1) / self.seconds(workers)
 
-    def forecast(self, workers: int) -> Forecast:
+    def forecast(self, workers: int) -> WorkerForecast:
         """With the interval in which an attempt's speed-up lies nine times of ten, by the delta method."""
         seconds, speedup = self.seconds(workers), self.speedup(workers)
         reach = min(_FARTHEST, self.law.quantile * self._deviation(workers))
-        return Forecast(
+        return WorkerForecast(
             workers=workers,
             seconds=seconds,
             speedup=speedup,
@@ -346,13 +348,13 @@ class Curve:
             x / self.seconds(1) - y / self.seconds(workers)
             for x, y in zip(self._slope(1), self._slope(workers), strict=True)
         ]
-        known = sum(
+        variance = sum(
             slope[row] * slope[column] * self.law.covariance[row][column]
             for row in range(3)
             for column in range(3)
         )
         serial = (slope[3] * self.serial_seconds * self.law.noise) ** 2
-        return float((max(0.0, known) + serial + 2 * self.law.noise**2) ** 0.5)
+        return float((max(0.0, variance) + serial + 2 * self.law.noise**2) ** 0.5)
 
     def _slope(self, workers: int) -> tuple[float, float, float, float]:
         """How T(n) changes with the law's parameters and the serial seconds."""

@@ -8,8 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.resource import Alternative, Choice, Resource, Travel, told
-from gridmill.domain.route import Carriage, Crossing, Pace, Paces, Staging, Way
+from gridmill.domain.resource import (
+    Resource,
+    ResourceAlternative,
+    ResourceChoice,
+    TransferEstimate,
+    alternative_text,
+)
+from gridmill.domain.route import AttemptTransfers, Route, Staging, Transfer, TransferRate, TransferRates
 from gridmill.domain.site import LOCAL, Site, SiteKind
 
 GAIN_SHARE = 0.2
@@ -18,15 +24,15 @@ GAIN_SECONDS = 30.0
 twice as much after each move."""
 
 
-def choose(alternatives: Sequence[Alternative], current: str = "", moves: int = 0) -> Choice:
+def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves: int = 0) -> ResourceChoice:
     """The one with the least seconds until its result is here, the first named of equals. One where nobody
     knows how long it takes is chosen where it is named first: nobody knows better than who wrote the list.
     One where only the wait is not known comes behind those where all is: there is a line. `current` is where
     the job stands in line, having moved so often: it moves only for a gain that is worth it."""
     possible = [one for one in alternatives if not one.problem]
-    present = [one for one in possible if not one.away] or possible or list(alternatives)
-    known = [one for one in present if one.quickest_seconds is not None]
-    best = min(known, key=_rank) if present[0].quickest_seconds is not None else present[0]
+    present = [one for one in possible if not one.unreachable] or possible or list(alternatives)
+    measured = [one for one in present if one.quickest_seconds is not None]
+    best = min(measured, key=_rank) if present[0].quickest_seconds is not None else present[0]
     stays = next((one for one in present if one.resource == current), None)
     if stays is not None and stays is not best and not _is_worth_it(stays, best, moves):
         best = stays
@@ -34,24 +40,30 @@ def choose(alternatives: Sequence[Alternative], current: str = "", moves: int = 
     return _choice(best, alternatives, _reason(best, present, alternatives))
 
 
-def _rank(one: Alternative) -> tuple[bool, float]:
+def _rank(one: ResourceAlternative) -> tuple[bool, float]:
     return one.wait_seconds is None, (one.quickest_seconds or 0.0) + (one.wait_seconds or 0.0)
 
 
-def _is_worth_it(stays: Alternative, best: Alternative, moves: int) -> bool:
+def _is_worth_it(stays: ResourceAlternative, best: ResourceAlternative, moves: int) -> bool:
     if stays.seconds is None or best.seconds is None:
         return False
     gain = stays.seconds - best.seconds
     return gain >= GAIN_SECONDS * 2.0**moves and gain >= GAIN_SHARE * stays.seconds
 
 
-def _choice(best: Alternative, alternatives: Sequence[Alternative], reason: str) -> Choice:
-    listed = "; ".join(told(one) for one in alternatives)
+def _choice(
+    best: ResourceAlternative, alternatives: Sequence[ResourceAlternative], reason: str
+) -> ResourceChoice:
+    listed = "; ".join(alternative_text(alternative) for alternative in alternatives)
     why = f"{listed}: {best.label}, {reason}" if len(alternatives) > 1 else listed
-    return Choice(resource=best.resource, alternatives=tuple(alternatives), why=why)
+    return ResourceChoice(resource=best.resource, alternatives=tuple(alternatives), why=why)
 
 
-def _reason(best: Alternative, present: Sequence[Alternative], alternatives: Sequence[Alternative]) -> str:
+def _reason(
+    best: ResourceAlternative,
+    present: Sequence[ResourceAlternative],
+    alternatives: Sequence[ResourceAlternative],
+) -> str:
     if best.problem:
         return "named first"
     if len(present) == 1 and len(alternatives) > 1:
@@ -65,9 +77,9 @@ def _reason(best: Alternative, present: Sequence[Alternative], alternatives: Seq
 
 def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
     """What to call each: its site, where that tells them apart, else its name."""
-    sites = {one.name: _place(one) for one in resources}
+    sites = {resource.name: _place(resource) for resource in resources}
     alone = len(set(sites.values())) == len(sites)
-    return sites if alone else {one.name: one.name for one in resources}
+    return sites if alone else {resource.name: resource.name for resource in resources}
 
 
 def _place(resource: Resource) -> str:
@@ -85,16 +97,18 @@ ROUND_TRIPS = 4
 MOST_STAGED = 200
 
 
-def learned(way: Way, carriage: Carriage, versions: Iterable[str] = ()) -> Way:
+def learned(way: Route, carriage: AttemptTransfers, versions: Iterable[str] = ()) -> Route:
     """The way, with what was carried for one more attempt. `versions` are there since then."""
     fresh = tuple(dict.fromkeys(versions))
     kept = tuple(one for one in way.staged if one not in fresh)
-    before = way.paces(carriage.staging)
-    there, back = _learned(before.there, carriage.there), _learned(before.back, carriage.back)
+    before = way.rates(carriage.staging)
+    upload, download = _learned(before.upload, carriage.upload), _learned(before.download, carriage.download)
     if carriage.staging == Staging.DIRECT:
-        way = replace(way, there=there, back=back)
-    elif there or back:
-        way = replace(way, others={**way.others, str(carriage.staging): Paces(there=there, back=back)})
+        way = replace(way, upload=upload, download=download)
+    elif upload or download:
+        way = replace(
+            way, others={**way.others, str(carriage.staging): TransferRates(upload=upload, download=download)}
+        )
     return replace(
         way,
         round_trip_seconds=_first(carriage.round_trip_seconds, way.round_trip_seconds),
@@ -102,13 +116,13 @@ def learned(way: Way, carriage: Carriage, versions: Iterable[str] = ()) -> Way:
     )
 
 
-def _learned(known: Pace | None, crossing: Crossing) -> Pace | None:
-    if crossing.carried_bytes < LEAST_BYTES or crossing.seconds <= 0:
-        return known
-    before = known or Pace(carried_bytes=0.0, seconds=0.0)
-    weight = min(1.0, MOST_BYTES / crossing.carried_bytes)
-    return Pace(
-        carried_bytes=FADING * before.carried_bytes + weight * crossing.carried_bytes,
+def _learned(transfer_rate: TransferRate | None, crossing: Transfer) -> TransferRate | None:
+    if crossing.transferred_bytes < LEAST_BYTES or crossing.seconds <= 0:
+        return transfer_rate
+    before = transfer_rate or TransferRate(transferred_bytes=0.0, seconds=0.0)
+    weight = min(1.0, MOST_BYTES / crossing.transferred_bytes)
+    return TransferRate(
+        transferred_bytes=FADING * before.transferred_bytes + weight * crossing.transferred_bytes,
         seconds=FADING * before.seconds + weight * crossing.seconds,
         transfers=before.transfers + 1,
     )
@@ -118,7 +132,9 @@ def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-def crossing_seconds(pace: Pace | None, round_trip_seconds: float | None, size_bytes: int) -> float | None:
+def transfer_seconds(
+    pace: TransferRate | None, round_trip_seconds: float | None, size_bytes: int
+) -> float | None:
     """How long so much takes; None where that was not measured yet."""
     waits = ROUND_TRIPS * (round_trip_seconds or 0.0)
     if not size_bytes:
@@ -131,66 +147,74 @@ ELSEWHERE = frozenset({SiteKind.CLUSTER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A version that a job reads. `size_bytes`: None before one was made. `lacking`: how much of it, by site,
-    is not there; all of it at sites that are not named. `made_by` is the job that makes it anew before, in
-    the same run; empty: it stands as it is."""
+class InputVersion:
+    """A version that a job reads. `size_bytes`: None before one was made. `missing_bytes`: how much of it, by
+    site, is not there; all of it at sites that are not named. `made_by` is the job that makes it anew before,
+    in the same run; empty: it stands as it is."""
 
     name: str
     size_bytes: int | None = None
-    lacking: Mapping[str, int] = field(default_factory=dict)
+    missing_bytes: Mapping[str, int] = field(default_factory=dict)
     made_by: str = ""
 
 
-def travel(
-    readings: Sequence[Reading],
+def transfer_estimate(
+    readings: Sequence[InputVersion],
     back_bytes: int | None,
     site: Site,
     sites: Mapping[str, str],
     staging: Staging | None = None,
-) -> Travel | None:
+) -> TransferEstimate | None:
     """None where nothing is carried. `sites`: where jobs of the same run are to run, by job: what is made
     there is there. `back_bytes` is what the job is expected to make, `staging` how it is carried."""
     if site.kind not in ELSEWHERE:
         return None
-    way = site.way or Way()
-    paces = way.paces(staging)
-    sizes = [_lacking(one, site.name, sites) for one in readings]
-    there = None if None in sizes else sum(size or 0 for size in sizes)
-    whole = sum(one.size_bytes or 0 for one in readings)
-    return Travel(
-        there_bytes=there,
-        there_seconds=None if there is None else crossing_seconds(paces.there, way.round_trip_seconds, there),
-        reused_bytes=0 if there is None else max(0, whole - there),
-        back_bytes=back_bytes,
-        back_seconds=(
-            None if back_bytes is None else crossing_seconds(paces.back, way.round_trip_seconds, back_bytes)
+    way = site.route or Route()
+    paces = way.rates(staging)
+    sizes = [_missing_bytes(reading, site.name, sites) for reading in readings]
+    upload_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+    whole = sum(reading.size_bytes or 0 for reading in readings)
+    return TransferEstimate(
+        upload_bytes=upload_bytes,
+        upload_seconds=None
+        if upload_bytes is None
+        else transfer_seconds(paces.upload, way.round_trip_seconds, upload_bytes),
+        reused_bytes=0 if upload_bytes is None else max(0, whole - upload_bytes),
+        download_bytes=back_bytes,
+        download_seconds=(
+            None
+            if back_bytes is None
+            else transfer_seconds(paces.download, way.round_trip_seconds, back_bytes)
         ),
-        there_bytes_per_second=_rate(paces.there),
-        back_bytes_per_second=_rate(paces.back),
+        upload_bytes_per_second=_rate(paces.upload),
+        download_bytes_per_second=_rate(paces.download),
         unknown=tuple(_unknown(readings, sizes, back_bytes, paces, site.name)),
     )
 
 
-def _lacking(reading: Reading, site: str, sites: Mapping[str, str]) -> int | None:
+def _missing_bytes(reading: InputVersion, site: str, sites: Mapping[str, str]) -> int | None:
     if reading.made_by and sites.get(reading.made_by) == site:
         return 0
     if reading.size_bytes is None:
         return None
-    return min(reading.size_bytes, reading.lacking.get(site, reading.size_bytes))
+    return min(reading.size_bytes, reading.missing_bytes.get(site, reading.size_bytes))
 
 
-def _rate(pace: Pace | None) -> float | None:
+def _rate(pace: TransferRate | None) -> float | None:
     return None if pace is None else pace.bytes_per_second
 
 
 def _unknown(
-    readings: Sequence[Reading], sizes: Sequence[int | None], back: int | None, paces: Paces, site: str
+    readings: Sequence[InputVersion],
+    sizes: Sequence[int | None],
+    back: int | None,
+    paces: TransferRates,
+    site: str,
 ) -> list[str]:
     names = [one.name for one, size in zip(readings, sizes, strict=True) if size is None]
-    told = [f"how large {name} is, before it was made once" for name in names]
+    result = [f"how large {name} is, before it was made once" for name in names]
     if back is None:
-        told.append("how large what it makes is, before it was made once")
-    if paces.there is None or paces.back is None:
-        told.append(f"how quick the way to {site} is: not measured yet")
-    return told
+        result.append("how large what it makes is, before it was made once")
+    if paces.upload is None or paces.download is None:
+        result.append(f"how quick the way to {site} is: not measured yet")
+    return result

@@ -19,12 +19,12 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.ordering import expected_left
 from gridmill.domain.resource import Measurement, Resource, Sizing
-from gridmill.domain.usage import Parallel
-from gridmill.scheduler.advice import Known, advised_workers, most_of, pace_of
+from gridmill.domain.usage import ParallelTiming
+from gridmill.scheduler.advice import AdviceInput, advised_workers, most_of, pace_of
 from gridmill.scheduler.bottleneck import has_workers, leaves_workers_open
 from gridmill.scheduler.feasibility import cpus_of, gpus_of, leave_room
 from gridmill.scheduler.forecast import expected_seconds, lasted
-from gridmill.scheduler.history import History
+from gridmill.scheduler.history import MeasurementHistory
 
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
@@ -86,7 +86,7 @@ def _suffix(path: str | tuple[str, ...]) -> str:
 def size_job(
     job: Job,
     size: JobSize,
-    history: History,
+    history: MeasurementHistory,
     *,
     pipeline: str,
     resource: Resource,
@@ -105,16 +105,16 @@ def size_job(
     room for the other pods that its resource is set to have: alone with all the memory it is no faster.
     """
     size = _whole(job, size, resource)
-    known = _known(job, history, pipeline, resource, largest, pods)
-    advised = advised_workers(known) if known and leaves_workers_open(job) else None
+    advice_input = _advice_input(job, history, pipeline, resource, largest, pods)
+    advised = advised_workers(advice_input) if advice_input and leaves_workers_open(job) else None
     workers = advised or workers_of(job, size, (job.cpus or cpus_of(resource, largest)) * pods)
     estimate = _declared(job) or _estimate(job, size, history, pipeline, workers, parts)
     memory, why = estimate.memory_bytes, [estimate.why]
     if job.memory_bytes is None:
         memory, cut = _cut(memory, resource, largest)
         if _gets_by_with_less(job, history, pipeline):
-            memory, beside = leave_room(memory, resource, largest, nodes)
-            cut += beside
+            memory, extra_bytes = leave_room(memory, resource, largest, nodes)
+            cut += extra_bytes
         why += cut
         if cut and leaves_trials_open(job):
             workers = max(1, int(workers * memory / estimate.memory_bytes))
@@ -128,7 +128,7 @@ def size_job(
             f"{show_count(workers, 'worker')}: the number worth paying for, by what earlier attempts measured"
         )
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
-    pace = pace_of(known, workers) if known else None
+    pace = pace_of(advice_input, workers) if advice_input else None
     return Sizing(
         amounts=Amounts(cpus=job.cpus or 1.0, memory_bytes=memory, gpus=gpus_of(resource)),
         workers=job.gang or workers,
@@ -138,21 +138,21 @@ def size_job(
     )
 
 
-def _left(name: str, subject: str, size: JobSize, history: History) -> float | None:
+def _left(name: str, subject: str, size: JobSize, history: MeasurementHistory) -> float | None:
     """What decides its place in line; None where nothing was measured."""
-    known = lasted(name, subject, size, history)
-    return expected_left(known, 0.0) if known else None
+    durations = lasted(name, subject, size, history)
+    return expected_left(durations, 0.0) if durations else None
 
 
-def _known(
-    job: Job, history: History, pipeline: str, resource: Resource, largest: Amounts, pods: int
-) -> Known | None:
+def _advice_input(
+    job: Job, history: MeasurementHistory, pipeline: str, resource: Resource, largest: Amounts, pods: int
+) -> AdviceInput | None:
     """What attempts of a job with workers measured."""
     if not has_workers(job):
         return None
     name = f"{pipeline}/{job.name}"
     measured = history.of_workers(name, subject_of(job, pipeline))
-    return Known(name=name, job=job, measured=measured, most=most_of(resource, largest), pods=pods)
+    return AdviceInput(name=name, job=job, measured=measured, most=most_of(resource, largest), pods=pods)
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
@@ -171,7 +171,7 @@ def _declared(job: Job) -> _Estimate | None:
 
 
 def _estimate(
-    job: Job, size: JobSize, history: History, pipeline: str, workers: int, parts: int
+    job: Job, size: JobSize, history: MeasurementHistory, pipeline: str, workers: int, parts: int
 ) -> _Estimate:
     subject = subject_of(job, pipeline)
     same_job = history.of_job(f"{pipeline}/{job.name}", subject)
@@ -188,12 +188,12 @@ def _by_job(
     newest = max(measured, key=lambda known: known.ended)
     near = _alike(size, _crewed(measured, workers))
     measured = _frugal(job, size, near, parts)
-    peak = max(_scaled_peak(job, size, known, workers, parts) for known in measured)
+    peak = max(_scaled_peak(job, size, measurement, workers, parts) for measurement in measured)
     margin, leap = _margin(job, len(near)), _leap(job, size, measured, workers)
     if leap > peak:
         peak, margin = leap, MODEL_MARGIN
     memory = _at_least_floor(peak * margin, job)
-    largest = max(_needed(known) for known in measured)
+    largest = max(_needed(measurement) for measurement in measured)
     times = "attempt" if len(measured) == 1 else "attempts"
     scaled = "" if peak == largest else f" ({show_bytes(peak)} at this size)"
     least = footprint_of(job).floor_bytes
@@ -209,7 +209,9 @@ def _by_job(
 
 def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     """Those of about this size, where there are enough: what is scaled little is wrong by little."""
-    alike = tuple(known for known in measured if 1 / NEAR <= _growth(size, known.size) <= NEAR)
+    alike = tuple(
+        measurement for measurement in measured if 1 / NEAR <= _growth(size, measurement.size) <= NEAR
+    )
     return alike if len(alike) >= len(MARGINS) + 1 else measured
 
 
@@ -220,10 +222,15 @@ def _frugal(
     with."""
     if not footprint_of(job).spills:
         return measured
-    had = [_grown(job, known.given.memory_bytes, _ratio(size, known, parts)) for known in measured]
+    had = [
+        _grown(job, measurement.given.memory_bytes, _ratio(size, measurement, parts))
+        for measurement in measured
+    ]
     pairs = tuple(zip(had, measured, strict=True))
-    enough = min((one for one, known in pairs if not known.memory_killed), default=inf)
-    return tuple(known for one, known in pairs if known.memory_killed or one <= ENOUGH * enough)
+    enough = min((one for one, measurement in pairs if not measurement.memory_killed), default=inf)
+    return tuple(
+        measurement for one, measurement in pairs if measurement.memory_killed or one <= ENOUGH * enough
+    )
 
 
 def _margin(job: Job, attempts: int) -> float:
@@ -234,24 +241,24 @@ def _margin(job: Job, attempts: int) -> float:
 def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> int:
     """Where there is far more to do than ever before: of little data a peak is nearly all base, and does not
     tell what a row takes. At most as much more as there is more to do, and as the model says; else 0."""
-    if any(_growth(size, known.size) <= NEAR for known in measured):
+    if any(_growth(size, measurement.size) <= NEAR for measurement in measured):
         return 0
-    most = max(_needed(known) * _growth(size, known.size) for known in measured)
+    most = max(_needed(measurement) * _growth(size, measurement.size) for measurement in measured)
     return min(int(most), memory_of(job, size, workers))
 
 
-def _scaled_peak(job: Job, size: JobSize, known: Measurement, workers: int, parts: int) -> int:
+def _scaled_peak(job: Job, size: JobSize, measurement: Measurement, workers: int, parts: int) -> int:
     """More workers than were measured may each take as much as those did; fewer make it no smaller."""
-    peak = _needed(known)
-    crowd = workers / _crew(known.parallel) if known.parallel else 1.0
-    return int(max(_grown(job, peak, _ratio(size, known, parts)), peak * crowd if crowd > 1 else 0))
+    peak = _needed(measurement)
+    crowd = workers / _crew(measurement.parallel) if measurement.parallel else 1.0
+    return int(max(_grown(job, peak, _ratio(size, measurement, parts)), peak * crowd if crowd > 1 else 0))
 
 
-def _ratio(size: JobSize, known: Measurement, parts: int) -> float:
+def _ratio(size: JobSize, measurement: Measurement, parts: int) -> float:
     """How much larger a part is now. More parts than were measured make it no smaller: they may be uneven."""
-    told = known.parallel
-    fewer = told.pods / parts if told is not None and told.pods > parts else 1.0
-    return _growth(size, known.size) * fewer
+    timing = measurement.parallel
+    fewer = timing.pods / parts if timing is not None and timing.pods > parts else 1.0
+    return _growth(size, measurement.size) * fewer
 
 
 def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
@@ -264,14 +271,18 @@ def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
 def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
     """Those with as many workers, else with the next more, else with the most: a guess from fewer is the
     wilder one."""
-    crews = sorted({_crew(known.parallel) for known in measured if known.parallel})
+    crews = sorted({_crew(measurement.parallel) for measurement in measured if measurement.parallel})
     nearest = next((crew for crew in crews if crew >= workers), max(crews, default=0))
-    return tuple(known for known in measured if not known.parallel or _crew(known.parallel) == nearest)
+    return tuple(
+        measurement
+        for measurement in measured
+        if not measurement.parallel or _crew(measurement.parallel) == nearest
+    )
 
 
-def _crew(told: Parallel) -> int:
+def _crew(timing: ParallelTiming) -> int:
     """Workers of one pod."""
-    return max(1, told.workers // told.pods)
+    return max(1, timing.workers // timing.pods)
 
 
 def _growth(size: JobSize, before: JobSize) -> float:
@@ -281,15 +292,15 @@ def _growth(size: JobSize, before: JobSize) -> float:
     return 1.0
 
 
-def _needed(known: Measurement) -> int:
+def _needed(measurement: Measurement) -> int:
     """A killed attempt needed more than it had; how much more is not known, so it counts as given."""
-    peak = known.use.peak_memory_bytes
-    return max(peak, known.given.memory_bytes) if known.memory_killed else peak
+    peak = measurement.use.peak_memory_bytes
+    return max(peak, measurement.given.memory_bytes) if measurement.memory_killed else peak
 
 
 def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement, ...]) -> _Estimate:
     model = memory_of(job, size, workers)
-    factors = [_needed(known) / memory_of(job, known.size, workers) for known in measured]
+    factors = [_needed(measurement) / memory_of(job, measurement.size, workers) for measurement in measured]
     factor = max([1.0, *factors])  # another job that needed less tells little: only its own runs make it less
     margin = MARGIN if len(factors) > 2 else MODEL_MARGIN
     memory = _at_least_floor(model * factor * margin, job)
@@ -331,13 +342,13 @@ def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[s
     return memory, why
 
 
-def _gets_by_with_less(job: Job, history: History, pipeline: str) -> bool:
+def _gets_by_with_less(job: Job, history: MeasurementHistory, pipeline: str) -> bool:
     """It spills, and was never killed for memory."""
-    known = history.of_job(f"{pipeline}/{job.name}", subject_of(job, pipeline))
-    return footprint_of(job).spills and not any(measured.memory_killed for measured in known)
+    measurements = history.of_job(f"{pipeline}/{job.name}", subject_of(job, pipeline))
+    return footprint_of(job).spills and not any(measured.memory_killed for measured in measurements)
 
 
-def size_resource(resource: Resource, history: History, largest: Amounts) -> Sizing:
+def size_resource(resource: Resource, history: MeasurementHistory, largest: Amounts) -> Sizing:
     """What one worker of a resource gets when it serves one job of the resource's size.
 
     Explicit amounts go before; `largest` (one pod's most at the site) bounds what is estimated.
@@ -357,7 +368,9 @@ def size_resource(resource: Resource, history: History, largest: Amounts) -> Siz
     )
 
 
-def _resource_memory(resource: Resource, history: History, largest: Amounts) -> tuple[int, list[str]]:
+def _resource_memory(
+    resource: Resource, history: MeasurementHistory, largest: Amounts
+) -> tuple[int, list[str]]:
     if resource.memory_bytes is not None:
         return resource.memory_bytes, [f"{show_bytes(resource.memory_bytes)} memory: set"]
     footprint, size = KINDS[resource.type], resource.size or JobSize()

@@ -12,9 +12,9 @@ from gridmill.domain.resource import Measurement, Resource, default_resource
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.site import Site
-from gridmill.scheduler.capacity_index import Places
-from gridmill.scheduler.history import History
-from gridmill.scheduler.run_index import Lines
+from gridmill.scheduler.capacity_index import CapacityIndex
+from gridmill.scheduler.history import MeasurementHistory
+from gridmill.scheduler.run_index import JobsByResource
 
 _NOTHING = Amounts()
 
@@ -28,9 +28,9 @@ class Snapshot:
     """
 
     def __init__(self, nouns: Iterable[object] = ()) -> None:
-        self.lines = Lines()
-        self.places = Places()
-        self.history = History()
+        self.lines = JobsByResource()
+        self.places = CapacityIndex()
+        self.history = MeasurementHistory()
         self.resources: dict[str, Resource] = {}
         self.schedules: dict[str, Schedule] = {}
         self.backfills: dict[str, Backfill] = {}
@@ -129,10 +129,10 @@ class Snapshot:
 
     def resource_of(self, name: str, kind: JobKind) -> Resource | None:
         """The resource of that name; the default one of a kind exists without having been put."""
-        known = self.resources.get(name)
-        if known is None and name == f"default-{kind}":
+        resource = self.resources.get(name)
+        if resource is None and name == f"default-{kind}":
             return default_resource(kind)
-        return known
+        return resource
 
     def largest_pod(self, site: str) -> Amounts:
         """The most that one pod could get on an empty site; nothing when the site is not known."""

@@ -10,7 +10,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 _BUCKET = 512  # a bucket of 512 pointers moves in about 100 ns; more of them would cost more than they save
 
 
-class Ordered(Generic[T]):
+class SortedTuples(Generic[T]):
     """Distinct tuples in order: adding, discarding and finding cost O(log n + bucket), copying n pointers.
 
     What it holds depends only on what was added and discarded, never on in which order.
@@ -35,9 +35,9 @@ class Ordered(Generic[T]):
     def __reversed__(self) -> Iterator[T]:
         return chain.from_iterable(reversed(bucket) for bucket in reversed(self._buckets))
 
-    def copy(self) -> "Ordered[T]":
+    def copy(self) -> "SortedTuples[T]":
         """An independent copy."""
-        twin: Ordered[T] = Ordered.__new__(Ordered)
+        twin: SortedTuples[T] = SortedTuples.__new__(SortedTuples)
         twin._buckets = [bucket.copy() for bucket in self._buckets]
         twin._last = self._last.copy()
         twin._count = self._count

@@ -19,7 +19,7 @@ PART_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class PartSizes:
     """So many parts, each of that size; `whole` is the size of the attempt that puts them together."""
 
     count: int
@@ -27,7 +27,7 @@ class Cut:
     whole: Sizing
 
 
-def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> Cut | None:
+def cut_job(job: Job, job_size: JobSize, resource: Resource, site: Site, size: Size) -> PartSizes | None:
     """None: it is done in one. The same job is cut alike wherever it has as many machines."""
     if job.dataset is None and job.sink is None and job.prediction is None:
         return None
@@ -35,21 +35,21 @@ def cut_job(job: Job, known: JobSize, resource: Resource, site: Site, size: Size
     if pods < 2:
         return None
     if job.dataset is not None:
-        return _cut_dataset(job, job.dataset, known.rows, pods, size)
+        return _cut_dataset(job, job.dataset, job_size.rows, pods, size)
     if job.sink is not None:
-        return _cut_sink(job, job.sink, known.input_bytes, pods, size)
+        return _cut_sink(job, job.sink, job_size.input_bytes, pods, size)
     return _cut_swarm(job, pods, replace(site.largest, cpus=_cpus(resource, site, pods)), size)
 
 
-def parts_line(job: Job, known: JobSize, resource: Resource, site: Site, size: Size) -> str:
+def parts_line(job: Job, job_size: JobSize, resource: Resource, site: Site, size: Size) -> str:
     """In how many parts a job is done, as a sentence; empty where in one."""
     if job.each is not None:
-        there = sum(map(job.each.matches, site.nodes))
-        if not there:
+        node_count = sum(map(job.each.matches, site.nodes))
+        if not node_count:
             return f"no node of site {site.name} is one that `each` asks for"
-        return f"once on each of {show_count(there, 'node')} of site {site.name}"
-    found = cut_job(job, known, resource, site, size)
-    return found.whole.why[-1] if found is not None else ""
+        return f"once on each of {show_count(node_count, 'node')} of site {site.name}"
+    part_sizes = cut_job(job, job_size, resource, site, size)
+    return part_sizes.whole.why[-1] if part_sizes is not None else ""
 
 
 def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
@@ -57,12 +57,12 @@ def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
     every node that is large enough."""
     if resource.workers is not None:
         return resource.workers
-    asked = Amounts(
+    amounts = Amounts(
         cpus=resource.cpus or 0.0,
         memory_bytes=resource.memory_bytes or memory_bytes,
         gpus=gpus_of(resource),
     )
-    return sum(asked.fits_in(node.capacity) for node in site.nodes)
+    return sum(amounts.fits_in(node.capacity) for node in site.nodes)
 
 
 def _cpus(resource: Resource, site: Site, pods: int) -> float:
@@ -71,7 +71,7 @@ def _cpus(resource: Resource, site: Site, pods: int) -> float:
     return max(1.0, resource.cpus or site.largest.cpus // per_node)
 
 
-def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size: Size) -> Cut | None:
+def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size: Size) -> PartSizes | None:
     """By its buckets: the rows of an entity lie in one of them."""
     buckets = (spec.buckets or -(-(rows or 0) // BUCKET_ROWS)) if entity_of(spec) else 1
     count = min(pods, buckets)
@@ -79,10 +79,10 @@ def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size:
         return None
     whole = size(job, parts=count)
     why = f"in {show_count(count, 'part')}, each on a pod of its own with some of {buckets} buckets"
-    return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
+    return PartSizes(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
 
 
-def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size: Size) -> Cut | None:
+def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size: Size) -> PartSizes | None:
     """By its source files. Only the job can tell which of them are new: a part may find nothing to do."""
     if not spec.source.splits:
         return None
@@ -91,10 +91,10 @@ def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size
         return None
     whole = size(job, parts=count)
     why = f"in {show_count(count, 'part')}, each on a pod of its own with some of the files"
-    return Cut(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
+    return PartSizes(count=count, part=whole, whole=replace(whole, why=(*whole.why, why)))
 
 
-def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> Cut | None:
+def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> PartSizes | None:
     """As many workers in each part as its `pod` has CPUs; no more parts than that takes."""
     spec = job.prediction
     assert spec is not None
@@ -106,4 +106,6 @@ def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> Cut | None:
     sizings = (size(replace(job, prediction=replace(spec, workers=n)), parts=count) for n in (each, 1))
     part, whole = (replace(sizing, expected_seconds=swarm.expected_seconds) for sizing in sizings)
     why = f"in {show_count(count, 'part')}, each on a pod of its own with {show_count(each, 'worker')}"
-    return Cut(count=count, part=replace(part, workers=each), whole=replace(whole, why=(*whole.why, why)))
+    return PartSizes(
+        count=count, part=replace(part, workers=each), whole=replace(whole, why=(*whole.why, why))
+    )

@@ -16,18 +16,18 @@ from gridmill.domain.ordering import remaining
 from gridmill.domain.project import Project
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.scheduler.capacity import Pods
-from gridmill.scheduler.capacity_index import Tally
-from gridmill.scheduler.fair_share import Standing
+from gridmill.scheduler.capacity_index import ProjectTotals
+from gridmill.scheduler.fair_share import ProjectStanding
 from gridmill.scheduler.forecast import lasted
 from gridmill.scheduler.lane import find_pod
 from gridmill.scheduler.queue import (
     JOB_CLASS,
     JOB_RUN_ID,
     NEGATIVE_PRIORITY,
-    Claim,
     Demand,
     JobClass,
-    Queue,
+    JobQueue,
+    QuotaClaim,
     Ticket,
     demand_of,
 )
@@ -35,14 +35,14 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
 
-class Stay(NamedTuple):
+class OccupiedPlace(NamedTuple):
     """A place that an attempt holds until a time, in seconds from now (infinite: nobody knows when)."""
 
     ends: float
-    claim: Claim
+    claim: QuotaClaim
 
 
-class Rehearsal:
+class WaitSimulation:
     """`places`: how many jobs run at once; `here`: what runs there now, until known times; `elsewhere`: what
     counts for the projects beside; `standings`: how these stand now, and then change.
 
@@ -51,7 +51,11 @@ class Rehearsal:
     """
 
     def __init__(
-        self, places: int, here: Sequence[Stay], elsewhere: Sequence[Stay], standings: Mapping[str, Standing]
+        self,
+        places: int,
+        here: Sequence[OccupiedPlace],
+        elsewhere: Sequence[OccupiedPlace],
+        standings: Mapping[str, ProjectStanding],
     ) -> None:
         self._now = 0.0
         self._free = [0.0] * max(0, places - len(here))  # when each place is free
@@ -96,7 +100,7 @@ class Rehearsal:
             self._go_on(self._ends[0][0])
         return None
 
-    def _standing(self, head: Ticket) -> Standing:
+    def _standing(self, head: Ticket) -> ProjectStanding:
         return self._standings[head[JOB_CLASS].demand.project]
 
     def _go_on(self, until: float) -> None:
@@ -112,7 +116,7 @@ class Rehearsal:
             standing.lapse(max(0.0, until - self._now))
         self._now = max(self._now, until)
 
-    def _hold(self, claim: Claim, places: int, ends: float) -> None:
+    def _hold(self, claim: QuotaClaim, places: int, ends: float) -> None:
         self._standings[claim.project].start(claim)
         heappush(self._ends, (ends, next(self._numbers), claim))
         for _ in range(places):
@@ -127,7 +131,7 @@ MOST_BEFORE = 500
 """Behind more jobs than this there is no estimate: errors would add up."""
 
 
-class Wait(NamedTuple):
+class WaitForecast(NamedTuple):
     """Seconds from now: most likely, and where most waits will lie."""
 
     likely: float
@@ -140,19 +144,22 @@ class Wait(NamedTuple):
         return f"about {show_seconds(self.likely)}{around}"
 
 
-class _Held(NamedTuple):
+class _RunningAttempt(NamedTuple):
     """An attempt that runs: how long it has, and how long jobs like it took."""
 
-    claim: Claim
+    claim: QuotaClaim
     attained: float
-    lasted: Sequence[float]
+    measured_seconds: Sequence[float]
 
-    def stay(self, share: float) -> Stay:
+    def occupied_place(self, share: float) -> OccupiedPlace:
         """If it takes as long as that share of the jobs like it at the most."""
-        return Stay(remaining(self.lasted, self.attained, share) if self.lasted else inf, self.claim)
+        return OccupiedPlace(
+            remaining(self.measured_seconds, self.attained, share) if self.measured_seconds else inf,
+            self.claim,
+        )
 
 
-class Waits:
+class WaitForecasts:
     """Forecasts for the waiting jobs of a snapshot; those of a resource are worked out together.
 
     Jobs are taken to go in order, each as soon as places come free; places are the pods' for jobs of its
@@ -162,36 +169,36 @@ class Waits:
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self._snapshot = snapshot
         self._now = now
-        self._told: dict[tuple[str, int], Mapping[str, Wait]] = {}
+        self._cached: dict[tuple[str, int], Mapping[str, WaitForecast]] = {}
         self._behind: dict[tuple[str, int, Demand], float | None] = {}
-        self._stays: dict[float, Mapping[str, Sequence[Stay]]] = {}
+        self._places_by_share: dict[float, Mapping[str, Sequence[OccupiedPlace]]] = {}
         self._lasted: dict[str, Sequence[float]] = {}
 
-    def of(self, job_run_id: str) -> Wait | None:
+    def of(self, job_run_id: str) -> WaitForecast | None:
         """None where it cannot be told: no pod is up, or some end at a certain time, it could start now, or
         of a job that runs or goes before it nothing was measured."""
         job_run = self._snapshot.job_runs[job_run_id]
         demand = demand_of(job_run)
-        asked = (job_run.resource, self._places(job_run.resource, demand))
-        if asked not in self._told:
-            self._told[asked] = self._tell(*asked)
-        wait = self._told[asked].get(job_run_id)
+        key = (job_run.resource, self._places(job_run.resource, demand))
+        if key not in self._cached:
+            self._cached[key] = self._forecast(*key)
+        wait = self._cached[key].get(job_run_id)
         return wait if wait is not None and wait.likely and not self._could_start(job_run, demand) else None
 
     def behind(self, resource: str, demand: Demand) -> float | None:
         """When one more job would start, in seconds from now, behind all that stand in line; None where that
         cannot be told."""
         most = self._places(resource, demand) + self._places(resource, demand, coming=True)
-        asked = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
-        if asked not in self._behind:  # memory counts for the places, and for a quota
-            self._behind[asked] = self._rehearse_behind(resource, most, demand)
-        return self._behind[asked]
+        key = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
+        if key not in self._behind:  # memory counts for the places, and for a quota
+            self._behind[key] = self._simulate_behind(resource, most, demand)
+        return self._behind[key]
 
-    def _rehearse_behind(self, resource: str, most: int, demand: Demand) -> float | None:
+    def _simulate_behind(self, resource: str, most: int, demand: Demand) -> float | None:
         if demand.workers > most or not self._knows_what_runs(resource):
             return None
         last: Ticket = (-demand.priority, inf, 0, 0, _LAST, JobClass(resource, demand))
-        starts = self._rehearsed(resource, most, LIKELY, last)
+        starts = self._simulated(resource, most, LIKELY, last)
         return next((began for ticket, began in starts if ticket is last), None)
 
     def _places(self, resource: str, demand: Demand, *, coming: bool = False) -> int:
@@ -200,15 +207,15 @@ class Waits:
         pods = (places.coming if coming else places.open).get(resource, Pods())
         return pods.places(demand.memory_bytes, demand.gpus, empty=True)
 
-    def _queue(self, resource: str) -> Queue:
-        return self._snapshot.lines.waiting.get(resource) or Queue(resource)
+    def _queue(self, resource: str) -> JobQueue:
+        return self._snapshot.lines.waiting.get(resource) or JobQueue(resource)
 
     def _could_start(self, job_run: JobRun, demand: Demand) -> bool:
         pods = self._snapshot.places.open[job_run.resource]
         there_is_room = demand.workers == 1 and find_pod(pods, demand) is not None
-        return there_is_room and not self._standing(job_run.project).is_over(Claim(demand))
+        return there_is_room and not self._standing(job_run.project).is_over(QuotaClaim(demand))
 
-    def _tell(self, resource: str, most: int) -> Mapping[str, Wait]:
+    def _forecast(self, resource: str, most: int) -> Mapping[str, WaitForecast]:
         places = self._snapshot.places
         pods, queue = places.open.get(resource, Pods()), self._snapshot.lines.waiting.get(resource)
         lasting = not any(pod_id in places.terms for pod_id, _ in pods.items())
@@ -216,7 +223,7 @@ class Waits:
             return {}
         low, likely, high = (self._starts(resource, most, share) for share in (LOW, LIKELY, HIGH))
         return {
-            key: Wait(likely=at, low=min(low[key], at), high=max(high[key], at))
+            key: WaitForecast(likely=at, low=min(low[key], at), high=max(high[key], at))
             for key, at in likely.items()
             if key in low and key in high
         }
@@ -225,11 +232,11 @@ class Waits:
         """When each starts, if all take as long as that share of the jobs like them at the most."""
         return {
             ticket[JOB_RUN_ID]: began
-            for ticket, began in self._rehearsed(resource, places, share)
+            for ticket, began in self._simulated(resource, places, share)
             if ticket[JOB_CLASS].demand.workers <= places
         }
 
-    def _rehearsed(
+    def _simulated(
         self, resource: str, places: int, share: float, last: Ticket | None = None
     ) -> Iterator[tuple[Ticket, float]]:
         """With one more job at the end, where there is a `last`."""
@@ -237,16 +244,16 @@ class Waits:
         if last is not None:
             project = last[JOB_CLASS].project
             lines[project] = merge(lines.get(project, iter(())), iter((last,)))
-        stays = self._stays_for(share)
+        stays = self._occupied_places(share)
         here, elsewhere = stays.get(resource, ()), list(self._elsewhere(resource, lines, stays))
         names = {*lines, *(stay.claim.project for stay in here)}
-        rehearsal = Rehearsal(places, here, elsewhere, {name: self._standing(name) for name in names})
-        found = rehearsal.starts(lines, lambda ticket: self._lasts(ticket, share))
-        return islice(found, MOST_BEFORE + 1)
+        rehearsal = WaitSimulation(places, here, elsewhere, {name: self._standing(name) for name in names})
+        starts = rehearsal.starts(lines, lambda ticket: self._lasts(ticket, share))
+        return islice(starts, MOST_BEFORE + 1)
 
     def _elsewhere(
-        self, resource: str, projects: Collection[str], stays: Mapping[str, Sequence[Stay]]
-    ) -> Iterator[Stay]:
+        self, resource: str, projects: Collection[str], stays: Mapping[str, Sequence[OccupiedPlace]]
+    ) -> Iterator[OccupiedPlace]:
         """What runs at other resources, of projects that wait here: where several do, it counts for their
         turns, else for a quota alone."""
         counted = {name for name in projects if len(projects) > 1 or self._standing(name).bounded}
@@ -254,35 +261,37 @@ class Waits:
             if other != resource:
                 yield from (stay for stay in some if stay.claim.project in counted)
 
-    def _standing(self, project: str) -> Standing:
-        known = self._snapshot.projects.get(project) or Project(name=project)
-        return Standing(known, self._snapshot.places.tallies.get(project, Tally()), self._now)
+    def _standing(self, project: str) -> ProjectStanding:
+        project_record = self._snapshot.projects.get(project) or Project(name=project)
+        return ProjectStanding(
+            project_record, self._snapshot.places.tallies.get(project, ProjectTotals()), self._now
+        )
 
     def _lasts(self, ticket: Ticket, share: float) -> float | None:
         if ticket[JOB_RUN_ID] == _LAST:
             return 0.0
-        known = self._lasted_of(ticket[JOB_RUN_ID])
-        return remaining(known, 0.0, share) if known else None
+        durations = self._lasted_of(ticket[JOB_RUN_ID])
+        return remaining(durations, 0.0, share) if durations else None
 
     def _knows_what_runs(self, resource: str) -> bool:
-        return all(one.lasted for one in self._held.get(resource, ()))
+        return all(one.measured_seconds for one in self._held.get(resource, ()))
 
-    def _stays_for(self, share: float) -> Mapping[str, Sequence[Stay]]:
-        if share not in self._stays:
-            self._stays[share] = {
-                name: [one.stay(share) for one in held] for name, held in self._held.items()
+    def _occupied_places(self, share: float) -> Mapping[str, Sequence[OccupiedPlace]]:
+        if share not in self._places_by_share:
+            self._places_by_share[share] = {
+                name: [one.occupied_place(share) for one in held] for name, held in self._held.items()
             }
-        return self._stays[share]
+        return self._places_by_share[share]
 
     @cached_property
-    def _held(self) -> Mapping[str, Sequence[_Held]]:
+    def _held(self) -> Mapping[str, Sequence[_RunningAttempt]]:
         """What runs, by resource; each rank of a gang has an attempt of its own."""
-        held: dict[str, list[_Held]] = {}
+        held: dict[str, list[_RunningAttempt]] = {}
         for attempt in self._snapshot.attempts.values():
             job_run = self._snapshot.job_runs.get(attempt.job_run_id)
             if job_run is not None:
                 attained = job_run.served_seconds + max(0.0, self._now - (attempt.started or attempt.placed))
-                one = _Held(_claim(attempt, job_run), attained, self._lasted_of(job_run.id))
+                one = _RunningAttempt(_claim(attempt, job_run), attained, self._lasted_of(job_run.id))
                 held.setdefault(job_run.resource, []).append(one)
         return held
 
@@ -292,7 +301,7 @@ class Waits:
         return self._lasted[job_run_id]
 
 
-def _lines(queue: Queue) -> Mapping[str, Iterator[Ticket]]:
+def _lines(queue: JobQueue) -> Mapping[str, Iterator[Ticket]]:
     """Those that wait, in order, by project."""
     groups: dict[str, list[Iterator[Ticket]]] = {}
     for group in queue.classes.values():
@@ -300,11 +309,11 @@ def _lines(queue: Queue) -> Mapping[str, Iterator[Ticket]]:
     return {project: merge(*some) for project, some in groups.items()}
 
 
-def _claim(attempt: Attempt, job_run: JobRun) -> Claim:
+def _claim(attempt: Attempt, job_run: JobRun) -> QuotaClaim:
     """What it counts against a quota."""
     given, cpus = attempt.given, attempt.asked_cpus
     kind, project = job_run.job.kind, attempt.project
-    return Claim(Demand(given.memory_bytes, given.gpus, cpus, 0, kind, project=project))
+    return QuotaClaim(Demand(given.memory_bytes, given.gpus, cpus, 0, kind, project=project))
 
 
 def _lasted(snapshot: Snapshot, job_run: JobRun) -> Sequence[float]:

@@ -84,19 +84,19 @@ def _unbound(
     takes = [name for name in signature.parameters if name != "self"]
     unknown = next((name for name in named if name not in takes), None)
     if unknown is None:
-        said = str(error).replace(" required", "")
+        message = str(error).replace(" required", "")
     else:
         near = get_close_matches(unknown, takes, n=1)
-        said = f"there is no argument `{unknown}`" + (f"; did you mean `{near[0]}`?" if near else "")
-    return InputError(said, place=f"{function.__name__}()", hint=f"It takes {', '.join(takes) or 'none'}.")
+        message = f"there is no argument `{unknown}`" + (f"; did you mean `{near[0]}`?" if near else "")
+    return InputError(message, place=f"{function.__name__}()", hint=f"It takes {', '.join(takes) or 'none'}.")
 
 
 def _fit(function: Callable[..., Any], name: str, value: object, hint: Hint) -> object:
     """The value as the method takes it: one text where several can be given is one. Raises InputError."""
     for one in _alternatives(hint):
-        found = _fitted(value, one)
-        if found is not _UNFIT:
-            return found
+        result = _fitted(value, one)
+        if result is not _UNFIT:
+            return result
     expected = " or ".join(dict.fromkeys(_word(one) for one in _alternatives(hint)))
     raise InputError(f"`{name}` is {expected}, got {_shown(value)}", place=f"{function.__name__}()")
 
@@ -136,13 +136,13 @@ def _several(value: object, args: Sequence[Hint]) -> object:
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list | tuple):
         return _UNFIT
-    found = [_first_fit(one, args[0]) for one in values]
-    return _UNFIT if any(one is _UNFIT for one in found) else tuple(found)
+    fitted = [_first_fit(one, args[0]) for one in values]
+    return _UNFIT if any(one is _UNFIT for one in fitted) else tuple(fitted)
 
 
 def _first_fit(value: object, hint: Hint) -> object:
     fits = (_fitted(value, one) for one in _alternatives(hint))
-    return next((found for found in fits if found is not _UNFIT), _UNFIT)
+    return next((fit for fit in fits if fit is not _UNFIT), _UNFIT)
 
 
 def _word(hint: Hint) -> str:

@@ -3,12 +3,12 @@
 from functools import partial
 from pathlib import Path
 
-from gridmill.domain.archive import Moved
+from gridmill.domain.archive import ArchiveResult
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
 from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
-from gridmill.domain.manifest import Verified
-from gridmill.domain.usage import HISTORY_DAYS, Usage, Waste
-from gridmill.domain.views import Removal, VersionView
+from gridmill.domain.manifest import VerificationResult
+from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ReclaimableItem
+from gridmill.domain.views import RemovalPreview, VersionView
 from gridmill.errors import InputError, NotFoundError
 from gridmill.sdk.base import Connected
 from gridmill.sdk.listing import Listing
@@ -81,30 +81,31 @@ class VersionVerbs(Connected):
         """Forget an alias (`weather/lstm@prod`); the version stays."""
         self.grid.remove_alias(reference)
 
-    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+    def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
         """Read all files of `weather/lstm@3`, of all versions of `weather/lstm`, of all of `weather`, or of
-        all versions, and compare them with what they were when they were made (see `Verified.is_wrong`)."""
+        all versions, and compare them with what they were when they were made (see
+        `VerificationResult.is_wrong`)."""
         return self.grid.verify(reference)
 
-    def backup(self, *pipelines: str, path: str | Path) -> Moved:
+    def backup(self, *pipelines: str, path: str | Path) -> ArchiveResult:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
 
         It lies on the control node's machine. Raises ConflictError while a run may be changing them.
         """
         return self.grid.backup(pipelines, str(Path(path).absolute()))
 
-    def restore(self, path: str | Path) -> Moved:
+    def restore(self, path: str | Path) -> ArchiveResult:
         """Verify an archive, then make all of it visible at once. May be repeated.
 
         Raises InputError for a damaged one, ConflictError where this grid has another of the same name.
         """
         return self.grid.restore(str(Path(path).absolute()))
 
-    def usage(self) -> tuple[Usage, ...]:
+    def usage(self) -> tuple[DiskUsage, ...]:
         """What takes space on the control node's disk: versions, records, folders of pods, caches."""
         return self.grid.usage()
 
-    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """Take away versions beyond what their jobs retain, leftovers, and history older than `days`."""
         return self.grid.clean(days=days, dry_run=dry_run)
 
@@ -112,7 +113,7 @@ class VersionVerbs(Connected):
         """The aliases that were set, by name."""
         return Listing(partial(self.grid.aliases, name=name), limit=limit)
 
-    def remove_artifact(self, artifact: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+    def remove_artifact(self, artifact: str, *, force: bool = False, dry_run: bool = False) -> RemovalPreview:
         """Delete the content of a version (`weather/lstm@3`) or of all (`weather/lstm`); what went.
 
         Raises ConflictError while a run may use it; without `force` also where an alias stands for it or

@@ -13,7 +13,7 @@ from gridmill.errors import HomeInUseError, StorageError, StoreLostError, Unavai
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
 from gridmill.sdk.arguments import check_methods
-from gridmill.sdk.discovery import Dialled
+from gridmill.sdk.discovery import OpenGrid
 from gridmill.settings import Settings
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ _STORE_SECONDS = 60.0
 _AGAIN_SECONDS = 0.2
 
 
-class _Reached:
+class _ReconnectingGrid:
     """The use cases of whichever control node is up. When the control node ends, the next one is asked:
     whatever was not asked yet, and what got no answer and may be asked twice."""
 
@@ -51,37 +51,37 @@ class Connected:
         check_methods(cls)
 
     def __init__(
-        self, settings: Settings, *, dial: Callable[[], Dialled], attends: set[str] | None = None
+        self, settings: Settings, *, dial: Callable[[], OpenGrid], attends: set[str] | None = None
     ) -> None:
         self.settings = settings
         self._dial = dial
         self._attends: set[str] = set() if attends is None else attends
-        self._noticed = set[str]()
-        self._dialled = self._dial_and_tell()
+        self._warned = set[str]()
+        self._grid_connection = self._connect_and_warn()
         self._turn = threading.RLock()  # the control node is changed by one thread at a time
 
     @property
     def grid(self) -> Grid:
         """The use cases, as the control node offers them."""
-        return cast(Grid, _Reached(self._ask_again, self._ask_once))
+        return cast(Grid, _ReconnectingGrid(self._ask_again, self._ask_once))
 
     @property
     def reading(self) -> bool:
         """True where there is no control node, and its records are read in this process."""
-        return self._dialled.reading
+        return self._grid_connection.reading
 
     def close(self) -> None:
         """Let go; a control node that was started for its clients ends with the last one. May be repeated."""
-        self._dialled.close()
+        self._grid_connection.close()
 
     def release(self) -> None:
         """No more work comes from this client: a control node that ends with it lets its idle pods end while
         the client is still used to read. May be left out."""
-        self._dialled.release()
+        self._grid_connection.release()
 
     def wait_for_end(self, seconds: float) -> bool:
         """Whether the control node ends within that time."""
-        return self._dialled.wait_for_end(seconds)
+        return self._grid_connection.wait_for_end(seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -99,21 +99,21 @@ class Connected:
         """
         until, again, key = time.monotonic() + _STORE_SECONDS, False, os.urandom(16).hex()
         while True:
-            asked = self._dialled
-            if asked.starting is None:
+            connection = self._grid_connection
+            if connection.starting is None:
                 view = self._ask_once(question)
                 break
             try:
-                view = question(asked.starting(not detached, key, again))
+                view = question(connection.starting(not detached, key, again))
                 break
             except UnreachedError:
                 if time.monotonic() > until:
                     raise
             except UnavailableError:
                 again = True
-                if not asked.is_gone() or time.monotonic() > until:
+                if not connection.has_ended() or time.monotonic() > until:
                     raise
-            self._replace(asked)
+            self._replace(connection)
         if not detached:
             self._attends.add(view.run.id)
         return view
@@ -127,16 +127,16 @@ class Connected:
         store's server, ask again until that is back."""
         until, lost = time.monotonic() + _STORE_SECONDS, 0
         while True:
-            asked = self._dialled
+            connection = self._grid_connection
             try:
-                return question(asked.grid)
+                return question(connection.grid)
             except UnavailableError as error:
                 lost += 1
-                will_stay = _is_storage(error) and (asked.reading or lost > 1)
-                if (will_stay and self._is_current(asked)) or time.monotonic() > until:
+                will_stay = _is_storage(error) and (connection.reading or lost > 1)
+                if (will_stay and self._is_current(connection)) or time.monotonic() > until:
                     raise
-            if asked.is_gone():
-                self._replace(asked)
+            if connection.has_ended():
+                self._replace(connection)
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
     def _ask_once(self, question: Callable[[Grid], T]) -> T:
@@ -148,52 +148,52 @@ class Connected:
         """Ask what may be done twice: the control node that takes over is also asked where the one that has
         gone gave no answer."""
         return self._ask_the_next(
-            question, lambda asked, error: isinstance(error, UnreachedError) or asked.is_gone()
+            question, lambda asked, error: isinstance(error, UnreachedError) or asked.has_ended()
         )
 
     def _ask_the_next(
-        self, question: Callable[[Grid], T], may_ask: Callable[[Dialled, UnavailableError], bool]
+        self, question: Callable[[Grid], T], may_ask: Callable[[OpenGrid, UnavailableError], bool]
     ) -> T:
         until = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
-            asked = self._dialled
+            connection = self._grid_connection
             try:
-                return question(asked.grid)
+                return question(connection.grid)
             except UnavailableError as error:
-                if asked.reading or time.monotonic() > until or not may_ask(asked, error):
+                if connection.reading or time.monotonic() > until or not may_ask(connection, error):
                     raise
-            self._replace(asked)
+            self._replace(connection)
 
-    def _is_current(self, dialled: Dialled) -> bool:
+    def _is_current(self, dialled: OpenGrid) -> bool:
         """Once no other thread changes that."""
         with self._turn:
-            return self._dialled is dialled
+            return self._grid_connection is dialled
 
-    def _replace(self, gone: Dialled) -> None:
+    def _replace(self, gone: OpenGrid) -> None:
         with self._turn:
-            if self._dialled is gone:  # else another thread did
+            if self._grid_connection is gone:  # else another thread did
                 self._take_over()
 
     def _take_over(self) -> None:
         until = time.monotonic() + _TAKE_OVER_SECONDS
         while True:
             try:
-                self._dialled.close()
-                self._dialled = self._dial_and_tell()
-                self._dialled.grid.control()
+                self._grid_connection.close()
+                self._grid_connection = self._connect_and_warn()
+                self._grid_connection.grid.control()
                 return
             except (UnavailableError, HomeInUseError):
                 if time.monotonic() > until:
                     raise
             time.sleep(_AGAIN_SECONDS)
 
-    def _dial_and_tell(self) -> Dialled:
+    def _connect_and_warn(self) -> OpenGrid:
         """How the control node's settings differ from ours is said once."""
         dialled = self._dial()
         for notice in dialled.notices:
-            if notice not in self._noticed:
+            if notice not in self._warned:
                 print(f"gridmill: {notice}", file=sys.stderr)
-        self._noticed.update(dialled.notices)
+        self._warned.update(dialled.notices)
         return dialled
 
 

@@ -24,7 +24,7 @@ from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.route import Staging
 from gridmill.domain.sink import Constraint, Outage
-from gridmill.domain.sink_overrides import Alterations, AlterVerb, Change, SinkPart, key_of_constraint
+from gridmill.domain.sink_overrides import Alterations, AlterVerb, SinkChange, SinkPart, key_of_constraint
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import LOCAL, NodeView, Site
 from gridmill.domain.states import RunState
@@ -33,7 +33,7 @@ from gridmill.errors import ConflictError, InputError, InternalError, JobError
 from gridmill.sdk.arguments import checked
 from gridmill.sdk.artifacts import VersionVerbs
 from gridmill.sdk.base import Connected
-from gridmill.sdk.discovery import Dialled, dial_home, dial_url, home_settings
+from gridmill.sdk.discovery import OpenGrid, home_settings, open_home, open_url
 from gridmill.sdk.listing import Listing
 from gridmill.sdk.loaded import Version
 from gridmill.sdk.lookup import Noun, find_noun, read_noun
@@ -103,17 +103,15 @@ class SiteVerbs(Connected):
         self, name: str, *, address: str | None = None, settings: Mapping[str, str] | None = None
     ) -> Site:
         """Change what a site was added with; an empty value takes a setting away. Its pods go on."""
-        known: Site = find_noun(self.grid, Noun.SITE, name)
+        site: Site = find_noun(self.grid, Noun.SITE, name)
         if name == LOCAL:
             raise ConflictError(
                 "the site `local` is the control node's own machine",
                 hint="GRIDMILL_CPUS and GRIDMILL_MEMORY say how much of it is given.",
             )
-        merged = {**known.settings, **(settings or {})}
+        merged = {**site.settings, **(settings or {})}
         left = {key: value for key, value in merged.items() if value}
-        return self.grid.add_site(
-            replace(known, address=address or known.address, settings=left), replace=True
-        )
+        return self.grid.add_site(replace(site, address=address or site.address, settings=left), replace=True)
 
     def list_sites(self, *, limit: int | None = None) -> Listing[Site]:
         """Sites and their nodes, by name."""
@@ -153,21 +151,23 @@ class SinkVerbs(Connected):
     def remove_from_sink(self, name: str, part: SinkPart | str, key: str) -> Alterations:
         """Remove a part by its key: a source's path, what a constraint's reason says, a metric's name, an
         outage's beginning."""
-        return self.grid.alter_sink(name, Change(verb=AlterVerb.REMOVE, part=SinkPart(part), key=key))
+        return self.grid.alter_sink(name, SinkChange(verb=AlterVerb.REMOVE, part=SinkPart(part), key=key))
 
 
-def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = "") -> Change:
+def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = "") -> SinkChange:
     """The change that adds or removes a part."""
     match part:
         case Constraint():
             part.check()
-            return Change(verb=verb, part=SinkPart.CONSTRAINT, key=key_of_constraint(part), constraint=part)
+            return SinkChange(
+                verb=verb, part=SinkPart.CONSTRAINT, key=key_of_constraint(part), constraint=part
+            )
         case Outage():
             part.check()
-            return Change(verb=verb, part=SinkPart.OUTAGE_WINDOW, key=part.begins, outage=part)
+            return SinkChange(verb=verb, part=SinkPart.OUTAGE_WINDOW, key=part.begins, outage=part)
     if metric:
-        return Change(verb=verb, part=SinkPart.METRIC, key=metric, text=part)
-    return Change(verb=verb, part=SinkPart.SOURCE, key=part)
+        return SinkChange(verb=verb, part=SinkPart.METRIC, key=metric, text=part)
+    return SinkChange(verb=verb, part=SinkPart.SOURCE, key=part)
 
 
 _FIRST = Probe(workers=1, share=0.05)
@@ -395,16 +395,16 @@ def load(
 
 def _dialler(
     settings: Settings, url: str | None, token: str | None, embed: bool, reading: bool, attends: set[str]
-) -> Callable[[], Dialled]:
+) -> Callable[[], OpenGrid]:
     if url is not None:
-        return lambda: dial_url(url, token, settings)
+        return lambda: open_url(url, token, settings)
     tries, process = count(), os.getpid()
 
-    def dial() -> Dialled:
+    def dial() -> OpenGrid:
         if settings.fault and next(tries):
             raise InternalError("the control node was killed where GRIDMILL_FAULT says")
         ours = attends if os.getpid() == process else ()  # a child that was forked waits for none of them
-        return dial_home(settings, embed=embed, reading=reading, attends=ours)
+        return open_home(settings, embed=embed, reading=reading, attends=ours)
 
     return dial
 

@@ -20,7 +20,7 @@ _UP = "Start one with `gridmill up`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """What came back."""
 
     status: int
@@ -41,20 +41,20 @@ class Connections:
 
     def request(
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send and wait for the whole answer. Raises UnavailableError where there is none."""
-        told = {**self.headers, **(headers or {})}
-        ask = partial(_ask, method=method, target=target, body=body, headers=told)
+        all_headers = {**self.headers, **(headers or {})}
+        ask = partial(_ask, method=method, target=target, body=body, headers=all_headers)
         try:
-            connection, whole = self._asked(ask, repeatable=method in _REPEATABLE)
+            connection, whole = self._request(ask, repeatable=method in _REPEATABLE)
         except (OSError, HTTPException) as error:
             raise UnavailableError(self._silence(error), hint=_UP) from error
         self._idle.append(connection)
         return whole
 
-    def _asked(
-        self, ask: Callable[[HTTPConnection], Answer], *, repeatable: bool
-    ) -> tuple[HTTPConnection, Answer]:
+    def _request(
+        self, ask: Callable[[HTTPConnection], HttpAnswer], *, repeatable: bool
+    ) -> tuple[HTTPConnection, HttpAnswer]:
         """The answer, and the connection it came by. One that was kept may be closed by the other end just
         when it is used again: what may be asked twice is asked once more."""
         kept = self._kept()
@@ -97,12 +97,12 @@ class Connections:
 
 def _ask(
     connection: HTTPConnection, *, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
-) -> Answer:
+) -> HttpAnswer:
     """Send and wait for the whole answer; what is left of one must not be taken for the next."""
     try:
         connection.request(method, target, body, headers)
         answer = connection.getresponse()
-        return Answer(status=answer.status, body=answer.read())
+        return HttpAnswer(status=answer.status, body=answer.read())
     except BaseException:
         connection.close()
         raise

@@ -280,7 +280,7 @@ class Label(gridmill.domain.dataset.Label, metaclass=Declaring):
         delay: Duration | None = ...,
         table: Text | None = ...,
         on: Several[Text] | None = ...,
-        outcome: gridmill.domain.dataset.Outcome | str | None = ...,
+        outcome: gridmill.domain.dataset.LabelRule | str | None = ...,
         known_until: Text | None = ...,
         name: Text | None = ...,
     ) -> None: ...

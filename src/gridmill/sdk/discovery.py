@@ -12,7 +12,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import HomeInUseError, InputError, UnavailableError, UnreachedError
 from gridmill.plugins import find
 from gridmill.ports.grid import Grid
-from gridmill.rpc.client import SOCKET, Link, connect_to
+from gridmill.rpc.client import SOCKET, ClientLink, connect_to
 from gridmill.rpc.protocol import Hello
 from gridmill.sdk.embedded_node import LOG, start_node
 from gridmill.sdk.home_lock import asking_if_free
@@ -30,8 +30,9 @@ _COMMAND_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialled:
-    """A grid and how to let go of it. `reading`: there is no control node, and its records are read here."""
+class OpenGrid:
+    """An open grid and the function that closes it. `reading`: there is no control node, and its records are
+    read here."""
 
     grid: Grid
     close: Callable[[], None]
@@ -43,7 +44,7 @@ class Dialled:
     whether it was asked for before and no answer came. None: it cannot be asked for again."""
     attend: Callable[[str], None] = lambda run: None
     """That run ends with this client from now on."""
-    is_gone: Callable[[], bool] = lambda: False
+    has_ended: Callable[[], bool] = lambda: False
     """After a call failed: whether another control node is to be looked for."""
     wait_for_end: Callable[[float], bool] = lambda seconds: False
     """Whether the control node ends within that time."""
@@ -61,9 +62,9 @@ def home_settings(home: str | Path | None) -> Settings:
     return replace(settings, home=folder, root=root)
 
 
-def dial_home(
+def open_home(
     settings: Settings, *, embed: bool, reading: bool = False, attends: Collection[str] = ()
-) -> Dialled:
+) -> OpenGrid:
     """The control node that is up for the home; else one that is started for as long as it has clients, or
     (`reading`) only the records. `attends` are runs that this client waits for.
 
@@ -72,36 +73,36 @@ def dial_home(
     """
     link = _answering(settings, attends)
     if link is not None:
-        return _dialled(link)
+        return _opened(link)
     if not embed:
         raise UnavailableError(
             f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
         )
     if reading:
         node = find("grids", "records")(settings)
-        return Dialled(grid=node.grid, close=node.close, reading=True)
-    return _dialled(_started(settings, attends))
+        return OpenGrid(grid=node.grid, close=node.close, reading=True)
+    return _opened(_started(settings, attends))
 
 
-def answers(settings: Settings) -> Link | None:
+def answers(settings: Settings) -> ClientLink | None:
     """The control node that is up for the home; None where nobody answers."""
     return _answering(settings, ())
 
 
-def _dialled(link: Link) -> Dialled:
-    return Dialled(
+def _opened(link: ClientLink) -> OpenGrid:
+    return OpenGrid(
         grid=link.grid(),
         close=link.close,
         release=link.release,
         starting=lambda attend, key, again: link.grid(attend=attend, key=key, again=again),
         attend=link.attend,
-        is_gone=link.is_gone,
+        has_ended=link.has_ended,
         wait_for_end=link.wait_for_end,
         notices=link.welcome.notices,
     )
 
 
-def _answering(settings: Settings, attends: Collection[str]) -> Link | None:
+def _answering(settings: Settings, attends: Collection[str]) -> ClientLink | None:
     try:
         return connect_to(settings.home / SOCKET, _hello(settings, attends), _warn)
     except UnreachedError:
@@ -126,7 +127,7 @@ def _warn(message: str) -> None:
     print(f"gridmill: {message}", file=sys.stderr)
 
 
-def _started(settings: Settings, attends: Collection[str]) -> Link:
+def _started(settings: Settings, attends: Collection[str]) -> ClientLink:
     """A control node's, started here unless somebody else does: then it is waited for."""
     if not settings.store:
         check_home(settings.home)
@@ -147,7 +148,7 @@ def _started(settings: Settings, attends: Collection[str]) -> Link:
         time.sleep(_LOOK_SECONDS)
 
 
-def _start(settings: Settings, attends: Collection[str]) -> Link | None:
+def _start(settings: Settings, attends: Collection[str]) -> ClientLink | None:
     """None where it was killed, or has ended, before we came."""
     starter = start_node(settings)
     if starter is None:
@@ -156,14 +157,14 @@ def _start(settings: Settings, attends: Collection[str]) -> Link | None:
         return _answering(settings, attends)
 
 
-def dial_url(url: str, token: str | None, settings: Settings) -> Dialled:
+def open_url(url: str, token: str | None, settings: Settings) -> OpenGrid:
     """The control node at `http://HOST:PORT`; the token is read from the home when not given."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is no address of a control node", hint="Write http://127.0.0.1:8700.")
     from gridmill.sdk.grid_http import over_tcp  # and with it OpenSSL: homes are reached without
 
     grid = over_tcp(url, token or read_token(settings.home))
-    return Dialled(grid=cast(Grid, grid), close=grid.close, is_gone=lambda: True)
+    return OpenGrid(grid=cast(Grid, grid), close=grid.close, has_ended=lambda: True)
 
 
 def read_token(home: Path) -> str | None:

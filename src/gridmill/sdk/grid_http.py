@@ -8,9 +8,9 @@ from urllib.parse import quote, urlencode
 
 from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, UnavailableError, from_body
-from gridmill.ports.usecase import Form, Hint, UseCase
+from gridmill.ports.usecase import Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
-from gridmill.sdk.connection import Answer, Connections, tcp_connections
+from gridmill.sdk.connection import Connections, HttpAnswer, tcp_connections
 
 WAIT_SECONDS = 30.0
 """The longest wait that is requested: below the timeout of the connection."""
@@ -38,12 +38,12 @@ class HttpGrid:
 
     def _call(self, row: UseCase, /, *given: Any, **named: Any) -> Any:  # noqa: ANN401  as the row has them
         arguments = row.arguments(given, named)
-        asked = {sent: arguments[name] for name, sent in row.queries.items() if name in arguments}
-        if row.form is Form.STREAM and "wait_seconds" in asked:
-            asked["wait_seconds"] = min(asked["wait_seconds"], WAIT_SECONDS)
+        query = {sent: arguments[name] for name, sent in row.queries.items() if name in arguments}
+        if row.form is ResponseForm.STREAM and "wait_seconds" in query:
+            query["wait_seconds"] = min(query["wait_seconds"], WAIT_SECONDS)
         path = row.filled(tuple(quoted(place.value(arguments)) for place in row.places))
         body, headers = _body(row, arguments)
-        return _read(row, self._send(row.method, path + _query(asked), body, headers))
+        return _read(row, self._send(row.method, path + _query(query), body, headers))
 
     def _send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
         answer = self._connections.request(method, f"/v1{target}", body, headers)
@@ -51,7 +51,7 @@ class HttpGrid:
             raise self._error(answer)
         return answer.body
 
-    def _error(self, answer: Answer) -> GridmillError:
+    def _error(self, answer: HttpAnswer) -> GridmillError:
         try:
             return from_body(decode(answer.body, dict[str, object]))
         except InputError:

@@ -80,8 +80,8 @@ class Version:
 
     def files(self) -> tuple[Path, ...]:
         """All its files, by name; of a sink those of this version."""
-        found = _plugged("files")(Path(self.root), self.artifact.output) if self.path else ()
-        return tuple(self.path / name for name in found)
+        paths = _plugged("files")(Path(self.root), self.artifact.output) if self.path else ()
+        return tuple(self.path / name for name in paths)
 
     def to_arrow(
         self, *, columns: Sequence[str] | str | None = None, split: str | None = None
@@ -92,8 +92,8 @@ class Version:
         """
         self._need(TABLES, "rows")
         path = self.path
-        found: pyarrow.Table = _plugged("rows")(path, self.artifact, _names(columns), split)
-        return found
+        result: pyarrow.Table = _plugged("rows")(path, self.artifact, _names(columns), split)
+        return result
 
     def to_batches(
         self,

@@ -172,11 +172,11 @@ def find_attempt(grid: Grid, name: str) -> Attempt:
 
 
 def _listed(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as find_noun
-    known = {getattr(one, "id", None) or one.name: one for one in list_nouns(grid, noun)}
-    if name not in known:
-        hint = f"There are: {', '.join(sorted(known))}." if known else "There are none."
+    nouns_by_name = {getattr(one, "id", None) or one.name: one for one in list_nouns(grid, noun)}
+    if name not in nouns_by_name:
+        hint = f"There are: {', '.join(sorted(nouns_by_name))}." if nouns_by_name else "There are none."
         raise NotFoundError(f"there is no {noun} {name!r}", hint=hint)
-    return known[name]
+    return nouns_by_name[name]
 
 
 def _artifact(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as find_noun

@@ -11,7 +11,7 @@ from gridmill.domain.states import JobState
 from gridmill.domain.views import DryRun, JobView, RunView
 
 
-class ShowsRun(Protocol):
+class RunDisplay(Protocol):
     """What is shown of a run at one moment (a Tick is one)."""
 
     @property
@@ -29,7 +29,7 @@ def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class
     formatter.for_type(DryRun, plan_html)
 
 
-def progress() -> Callable[[ShowsRun], None] | None:
+def progress() -> Callable[[RunDisplay], None] | None:
     """Something that shows ticks in the current cell; None outside of notebooks."""
     shell = _shell()
     if shell is None or not hasattr(shell, "kernel"):

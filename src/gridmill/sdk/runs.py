@@ -19,7 +19,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason, telling
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_RUNS, Cause, RunState
-from gridmill.domain.views import DryRun, JobView, RunRemoval, RunView
+from gridmill.domain.views import DryRun, JobView, RunRemovalPreview, RunView
 from gridmill.errors import (
     InputError,
     InternalError,
@@ -65,9 +65,9 @@ def run_error(view: RunView, logs: Callable[[str], Iterable[str]]) -> JobError:
 
 
 def _why(job: JobView, exit_code: int | None) -> str:
-    said = reason(job, at_fault(job))
-    known = exit_code is None or f"exit code {exit_code}" in said
-    return said if known else f"{said} (exit code {exit_code})"
+    reason_text = reason(job, at_fault(job))
+    has_exit_code = exit_code is None or f"exit code {exit_code}" in reason_text
+    return reason_text if has_exit_code else f"{reason_text} (exit code {exit_code})"
 
 
 def _indented(lines: Iterable[str]) -> Iterable[str]:
@@ -81,10 +81,10 @@ def _more(run: Run, job: str) -> str:
 def _of_run(view: RunView) -> JobError:
     """No job has failed: it was stopped, or could not begin."""
     run = view.run
-    said = f"run {run.id} {run.state}" + (f": {run.message}" if run.message else "")
+    message = f"run {run.id} {run.state}" + (f": {run.message}" if run.message else "")
     if run.state == RunState.STOPPED:
-        return InterruptedRunError(said, hint=next_step(view), run=run.id)
-    return JobError(said, hint=f"`gridmill show run {run.id}` shows its jobs.", run=run.id)
+        return InterruptedRunError(message, hint=next_step(view), run=run.id)
+    return JobError(message, hint=f"`gridmill show run {run.id}` shows its jobs.", run=run.id)
 
 
 Kept: TypeAlias = Pipeline | Resource | Site
@@ -159,15 +159,15 @@ class RunVerbs(Connected):
     def _by_name(
         self, name: str, values: Mapping[str, Any] | None, note: Callable[[str], None] | None
     ) -> Pipeline:
-        known = self.grid.pipeline(name)
-        if known.applied:
+        stored = self.grid.pipeline(name)
+        if stored.applied:
             (note or _unsaid)(f"pipeline {name}: as it was applied last")
-            return kept_again(known, values)
+            return kept_again(stored, values)
         try:
-            file = file_of(known)
+            file = file_of(stored)
         except NotFoundError as reason:
             (note or warnings.warn)(f"pipeline {name}: {reason}; it is used as in its last run")
-            return kept_again(known, values)
+            return kept_again(stored, values)
         (note or _unsaid)(f"pipeline {name}: read from {file}")
         return with_bundle(read_project(file, values), self.grid, self.settings)
 
@@ -299,7 +299,7 @@ class RunVerbs(Connected):
             raise InputError(f"the report cannot be written: {error.strerror}", place=str(target)) from error
         return target
 
-    def remove_run(self, run: str, *, dry_run: bool = False) -> RunRemoval:
+    def remove_run(self, run: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """Delete a finished run, by its id: records, logs, report. The versions that it made stay.
 
         With `dry_run` nothing is deleted. Raises NotFoundError, ConflictError while it is active.

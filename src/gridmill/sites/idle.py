@@ -42,7 +42,7 @@ class InputDevices:
     def seconds_since(self, now: float) -> float:
         """Since the last event that was seen, on the clock of `now`; very many where there was none. Devices
         that were plugged in are seen from here on."""
-        drained = [self._drained(path) for path in list(self._open)]
+        drained = [self._had_input(path) for path in list(self._open)]
         if any(drained):
             self._last = now
         fresh = [path for path in self._folder.glob("event*") if path not in self._open]
@@ -53,7 +53,7 @@ class InputDevices:
     def close(self) -> None:
         """May be repeated."""
         for path in list(self._open):
-            self._forget(path)
+            self._close_device(path)
 
     def _opened(self, path: Path) -> bool:
         """Whether it may be read; True also for what is no device."""
@@ -69,7 +69,7 @@ class InputDevices:
             self._open[path] = descriptor
         return True
 
-    def _drained(self, path: Path) -> bool:
+    def _had_input(self, path: Path) -> bool:
         """Whether there was a sign of somebody. A device that is gone is forgotten."""
         seen = False
         try:
@@ -80,10 +80,10 @@ class InputDevices:
         except BlockingIOError:
             pass
         except OSError:
-            self._forget(path)
+            self._close_device(path)
         return seen
 
-    def _forget(self, path: Path) -> None:
+    def _close_device(self, path: Path) -> None:
         with suppress(OSError):
             os.close(self._open.pop(path))
 
@@ -106,10 +106,10 @@ def seconds_since_use(now: float) -> float:
         return 0.0
 
 
-def read_sessions(told: str, now: float) -> float:
+def read_sessions(output: str, now: float) -> float:
     """As seconds_since_use, of what `loginctl show-session` says: NAME=VALUE lines, a blank line between
     sessions."""
-    desktops = [one for one in map(_properties, told.split("\n\n")) if _is_desktop(one)]
+    desktops = [one for one in map(_properties, output.split("\n\n")) if _is_desktop(one)]
     return min((_idle_seconds(one, now) for one in desktops), default=_NEVER_SECONDS)
 
 
@@ -153,7 +153,7 @@ BLIND = (
 )
 
 
-class Watch:
+class IdleWatch:
     """Looks at all of it. The desktop is asked only where the keyboards may not be read."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Watch:
         return min(least, self._desktop(time.time())) if self._inputs.blind else least
 
     @property
-    def blind(self) -> bool:
+    def cannot_watch(self) -> bool:
         """Whether the last look could not see the keyboards: see BLIND."""
         return self._inputs.blind
 

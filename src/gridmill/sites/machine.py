@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.site import Gpu, NodeLook
+from gridmill.domain.site import Gpu, NodeUtilization
 
 _PROC = Path("/proc")
 _SECONDS = 0.25
@@ -31,7 +31,7 @@ class Process:
     runs: bool
 
 
-def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
+def look_at_machine(seconds: float = _SECONDS) -> NodeUtilization:
     """Watch for that time. CPU time is the kernel's count (proc(5)), ended children that were waited for
     included, but not those of what adopts orphans: these may have been Gridmill's. Gridmill's are pods, Ray's
     nodes and what descends from them (pods adopt orphans)."""
@@ -39,7 +39,7 @@ def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
     time.sleep(seconds)
     second = _look()
     passed = [os.sysconf("SC_CLK_TCK") * (then - now) for now, then in zip(first.at, second.at, strict=True)]
-    return NodeLook(
+    return NodeUtilization(
         busy_cpus=max(0.0, (second.busy_ticks - first.busy_ticks) / passed[0]),
         owner_cpus=_demand(first.owners, second.owners, passed[1]),
         used_bytes=used_bytes(),
@@ -48,7 +48,7 @@ def look_at_machine(seconds: float = _SECONDS) -> NodeLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _MachineSample:
     """`at`: when it looked at the first and at the second. On a busy machine looking through all processes
     takes longer than what lies between two looks."""
 
@@ -57,9 +57,9 @@ class _Look:
     owners: tuple[int, int]
 
 
-def _look() -> _Look:
+def _look() -> _MachineSample:
     begun, busy = time.monotonic(), _busy_ticks()
-    return _Look(at=(begun, time.monotonic()), busy_ticks=busy, owners=_owners())
+    return _MachineSample(at=(begun, time.monotonic()), busy_ticks=busy, owners=_owners())
 
 
 def _busy_ticks() -> int:
@@ -75,15 +75,15 @@ def owners_processes() -> frozenset[int]:
 
 
 def _owners_of(processes: Mapping[int, Process]) -> Iterator[int]:
-    known = {pid: True for pid in processes if pid == os.getpid() or _is_ours(pid)}
-    return (pid for pid in processes if not _descends(pid, processes, known))
+    owned = {pid: True for pid in processes if pid == os.getpid() or _is_ours(pid)}
+    return (pid for pid in processes if not _descends(pid, processes, owned))
 
 
 def _owners() -> tuple[int, int]:
     """The CPU time that the owner's processes have had, and how many of them want a CPU just now."""
     processes = dict(_processes())
     owners = [processes[pid] for pid in _owners_of(processes)]
-    return sum(one.ticks for one in owners), sum(one.runs for one in owners)
+    return sum(owner.ticks for owner in owners), sum(owner.runs for owner in owners)
 
 
 def ray_processes(pid: int) -> tuple[int, ...]:
@@ -99,11 +99,11 @@ def _demand(before: tuple[int, int], after: tuple[int, int], ticks: float) -> fl
     return max(0.0, (after[0] - before[0]) / ticks, float(min(before[1], after[1])))
 
 
-def _descends(pid: int, processes: Mapping[int, Process], known: dict[int, bool]) -> bool:
-    if pid not in known:
+def _descends(pid: int, processes: Mapping[int, Process], owned: dict[int, bool]) -> bool:
+    if pid not in owned:
         parent = processes[pid].parent
-        known[pid] = parent in processes and _descends(parent, processes, known)
-    return known[pid]
+        owned[pid] = parent in processes and _descends(parent, processes, owned)
+    return owned[pid]
 
 
 def _processes() -> Iterator[tuple[int, Process]]:
@@ -154,22 +154,24 @@ def gpus() -> tuple[Gpu, ...]:
         return ()
     words = [program, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(words, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False).stdout
+        stdout = subprocess.run(
+            words, capture_output=True, text=True, timeout=_GPU_SECONDS, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return tuple(read_gpus(told))
+    return tuple(read_gpus(stdout))
 
 
 def count_gpus(devices: Path = Path("/dev")) -> int | None:
     """How many GPUs a job here can have; None where only the driver of another maker knows."""
-    known = len(gpus()) or len(list(devices.glob("nvidia[0-9]*")))
+    count = len(gpus()) or len(list(devices.glob("nvidia[0-9]*")))
     others = ("kfd", "dxg", "dri/renderD*", "accel/accel*")
-    return None if not known and any(any(devices.glob(other)) for other in others) else known
+    return None if not count and any(any(devices.glob(other)) for other in others) else count
 
 
-def read_gpus(told: str) -> Iterator[Gpu]:
+def read_gpus(output: str) -> Iterator[Gpu]:
     """Of lines `NAME, MIB, MIB, PERCENT`; what a driver does not tell (`[N/A]`) is 0."""
-    for line in told.splitlines():
+    for line in output.splitlines():
         fields = [field.strip() for field in line.rsplit(",", 3)]
         if len(fields) == 4:
             total, used, busy = (

@@ -11,7 +11,7 @@ from gridmill.domain.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class StandbyProcess:
     """The process (`gridmill.pod.standby`) and what it listens to."""
 
     process: subprocess.Popen[bytes]
@@ -34,7 +34,7 @@ class Ahead:
         self.process.wait()
 
 
-def start_ahead(environment: Mapping[str, str]) -> Ahead:
+def start_ahead(environment: Mapping[str, str]) -> StandbyProcess:
     """Start it. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -46,4 +46,4 @@ def start_ahead(environment: Mapping[str, str]) -> Ahead:
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )
-    return Ahead(process=process, link=ours)
+    return StandbyProcess(process=process, link=ours)

@@ -24,13 +24,13 @@ from typing import Any
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import POD_GPU_SHARES, POD_GPUS, Amounts
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.site import Node, NodeLook
+from gridmill.domain.site import Node, NodeUtilization
 from gridmill.errors import UnavailableError
 from gridmill.plugins import find
-from gridmill.ports.site import PodSight, Sight
+from gridmill.ports.site import PodReport, PodStatus
 from gridmill.settings import Settings
 from gridmill.sites.machine import gpus, look_at_machine, memory_of_machine
-from gridmill.sites.preload import Ahead, start_ahead
+from gridmill.sites.preload import StandbyProcess, start_ahead
 
 KEPT_SECONDS = 86400.0
 """How long the folder of an ended pod is kept: users may want to see why it ended, and its last events are
@@ -76,7 +76,7 @@ class ProcessSite:
         self._user = user
         self._lifeline = os.pipe() if lifeline else None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._ahead: Ahead | None = None
+        self._ahead: StandbyProcess | None = None
         self._taking = threading.Lock()
 
     @cached_property
@@ -87,7 +87,7 @@ class ProcessSite:
         """This machine: what its processes may use, measured once."""
         return self._nodes
 
-    def looks(self) -> Mapping[str, NodeLook]:
+    def utilization(self) -> Mapping[str, NodeUtilization]:
         """This machine."""
         return {node.name: look_at_machine() for node in self._nodes}
 
@@ -188,7 +188,7 @@ class ProcessSite:
             decode((folder / "order.json").read_bytes(), PodOrder).capacity.memory_bytes for folder in living
         )
 
-    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """All at once; pods that died are cleaned up after first, together."""
         self._reap()
         dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
@@ -196,24 +196,24 @@ class ProcessSite:
             self._sweep(dead)
         return {pod_id: self._look(pod_id) for pod_id in pod_ids}
 
-    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+    def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
         """What is left of its journal."""
         read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
         return tuple(read(self._folder(pod_id) / "journal"))
 
-    def _look(self, pod_id: str) -> PodSight:
+    def _look(self, pod_id: str) -> PodReport:
         folder = self._folder(pod_id)
         if _has_ended(folder):
-            return PodSight(sight=Sight.GONE, message="it has ended")
+            return PodReport(status=PodStatus.GONE, message="it has ended")
         if not folder.is_dir():
-            return PodSight(sight=Sight.GONE, message="it was never started")
+            return PodReport(status=PodStatus.GONE, message="it was never started")
         if _is_locked(folder):
-            return PodSight(sight=Sight.RUNNING)
+            return PodReport(status=PodStatus.RUNNING)
         if not _was_started(folder):
-            return PodSight(sight=Sight.GONE, message="it was never started")
+            return PodReport(status=PodStatus.GONE, message="it was never started")
         if _has_ended(folder):  # between the two looks
-            return PodSight(sight=Sight.GONE, message="it has ended")
-        return PodSight(sight=Sight.UNKNOWN, message="it died, and something of it is still there")
+            return PodReport(status=PodStatus.GONE, message="it has ended")
+        return PodReport(status=PodStatus.UNKNOWN, message="it died, and something of it is still there")
 
     def _reap(self) -> None:
         for pod_id, child in tuple(self._children.items()):

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import MIB, show_bytes
-from gridmill.domain.archive import Parcel
+from gridmill.domain.archive import ArchiveContents
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.manifest import manifest_uri
@@ -70,7 +70,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same project gives the same archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ArchiveEntry:
     """A file of the archive."""
 
     sha256: str
@@ -78,23 +78,23 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class ArchiveManifest:
     """All that an archive is about."""
 
-    project: Parcel
-    files: Mapping[str, Entry]
+    project: ArchiveContents
+    files: Mapping[str, ArchiveEntry]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacked:
+class UnpackedArchive:
     """A verified archive, unpacked beside where it will be."""
 
-    manifest: Manifest
+    manifest: ArchiveManifest
     folder: Path
     root: Path
 
     @property
-    def project(self) -> Parcel:
+    def project(self) -> ArchiveContents:
         """The records."""
         return self.manifest.project
 
@@ -112,10 +112,10 @@ class Unpacked:
 
         May take long. Raises ConflictError.
         """
-        there = [uri for uri in uris if below(self.root, uri).exists()]
-        for uri in there:
+        existing = [uri for uri in uris if below(self.root, uri).exists()]
+        for uri in existing:
             self._check_same(uri, below(self.root, uri))
-        return frozenset(there)
+        return frozenset(existing)
 
     def place(self, uri: str, checked: frozenset[str]) -> None:
         """Put a version's folder where it belongs, unless one of those checked is there. Only renames.
@@ -142,8 +142,8 @@ class Unpacked:
         prefix = f"{_FILES}/{uri}/"
         inside = ((name, entry) for name, entry in self.manifest.files.items() if name.startswith(prefix))
         wanted = {name.removeprefix(prefix): entry.sha256 for name, entry in inside}
-        found = {str(path.relative_to(target)): _hash(path) for path in _files(target)}
-        if found != wanted:
+        hashes = {str(path.relative_to(target)): _hash(path) for path in _files(target)}
+        if hashes != wanted:
             raise ConflictError(
                 f"{target} is there already, and is not what the archive has",
                 hint="Another grid may use this storage root: give this one its own (GRIDMILL_ROOT).",
@@ -154,7 +154,9 @@ class Unpacked:
         return (self.folder / _BUNDLES / f"{digest}.tar.gz").read_bytes()
 
 
-def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, check: Callable[[], None]) -> int:
+def write_archive(
+    target: Path, project: ArchiveContents, root: Path, bundles: Path, check: Callable[[], None]
+) -> int:
     """Write the project with its files; its size in bytes. Visible only when whole, and `check`
     has raised nothing.
 
@@ -169,7 +171,7 @@ def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, chec
             for name, content in manifests_of(project.artifacts, root):
                 entries[name] = _add_bytes(archive, name, content)
             check_archived(project.artifacts, root, {name: one.sha256 for name, one in entries.items()})
-            content = encode(Manifest(project=project, files=entries))
+            content = encode(ArchiveManifest(project=project, files=entries))
             archive.writestr(zipfile.ZipInfo(_MANIFEST, _EPOCH), content)
         sync([draft])
         check()
@@ -186,22 +188,22 @@ def write_archive(target: Path, project: Parcel, root: Path, bundles: Path, chec
     return target.stat().st_size
 
 
-def _check_whole(project: Parcel, root: Path) -> None:
+def _check_whole(project: ArchiveContents, root: Path) -> None:
     """Raise StorageError for a version that has lost files: the archive would pass it on as whole."""
-    for one in project.artifacts:
-        if one.removed or one.kind == ArtifactKind.SINK or not one.output.uri:
+    for artifact in project.artifacts:
+        if artifact.removed or artifact.kind == ArtifactKind.SINK or not artifact.output.uri:
             continue  # a table's own log tells what it has
-        wanted = one.output.size_bytes
-        there = sum(path.stat().st_size for path in _files(below(root, one.output.uri)))
-        if there < wanted:
+        wanted = artifact.output.size_bytes
+        size_found = sum(path.stat().st_size for path in _files(below(root, artifact.output.uri)))
+        if size_found < wanted:
             raise StorageError(
-                f"{one.id} has lost files: {show_bytes(there)} of {show_bytes(wanted)} are there",
-                hint=f"Remove it (`gridmill remove {one.kind} {one.id}`), and repeat the backup.",
-                place=str(below(root, one.output.uri)),
+                f"{artifact.id} has lost files: {show_bytes(size_found)} of {show_bytes(wanted)} are there",
+                hint=f"Remove it (`gridmill remove {artifact.kind} {artifact.id}`), and repeat the backup.",
+                place=str(below(root, artifact.output.uri)),
             )
 
 
-def _sources(project: Parcel, root: Path, bundles: Path) -> Iterator[tuple[str, Path]]:
+def _sources(project: ArchiveContents, root: Path, bundles: Path) -> Iterator[tuple[str, Path]]:
     for uri in project.uris:
         folder = below(root, uri)
         for path in _files(folder):
@@ -214,31 +216,31 @@ def _files(folder: Path) -> list[Path]:
     """Every file below, in order. Raises InputError for a link, FileNotFoundError."""
     if not folder.is_dir():
         raise FileNotFoundError(2, "it is not there", str(folder))
-    found = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    for path in found:
+    result = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    for path in result:
         if path.is_symlink():
             raise InputError(f"{path} is a link: an archive holds no links")
-    return found
+    return result
 
 
-def _add(archive: zipfile.ZipFile, name: str, path: Path) -> Entry:
+def _add(archive: zipfile.ZipFile, name: str, path: Path) -> ArchiveEntry:
     info = zipfile.ZipInfo(name, _EPOCH)
     with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
         return _copy(source, target)
 
 
-def _add_bytes(archive: zipfile.ZipFile, name: str, content: bytes) -> Entry:
+def _add_bytes(archive: zipfile.ZipFile, name: str, content: bytes) -> ArchiveEntry:
     archive.writestr(zipfile.ZipInfo(name, _EPOCH), content)
-    return Entry(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    return ArchiveEntry(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
 
 
-def _copy(source: IO[bytes], target: IO[bytes]) -> Entry:
+def _copy(source: IO[bytes], target: IO[bytes]) -> ArchiveEntry:
     digest, size = hashlib.sha256(), 0
     while chunk := source.read(_CHUNK_BYTES):
         digest.update(chunk)
         size += len(chunk)
         target.write(chunk)
-    return Entry(sha256=digest.hexdigest(), size_bytes=size)
+    return ArchiveEntry(sha256=digest.hexdigest(), size_bytes=size)
 
 
 def _hash(path: Path) -> str:
@@ -247,7 +249,7 @@ def _hash(path: Path) -> str:
 
 
 @contextmanager
-def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
+def unpacked(source: Path, root: Path) -> Iterator[UnpackedArchive]:
     """The archive, verified and unpacked into a folder of its own below the root, removed afterwards.
 
     Raises InputError for what is no whole archive, UnsafePathError, StorageError.
@@ -260,7 +262,7 @@ def unpacked(source: Path, root: Path) -> Iterator[Unpacked]:
             _check_room(manifest, folder)
             for name, entry in manifest.files.items():
                 _unpack(archive, name, entry, folder)
-            yield Unpacked(manifest=manifest, folder=folder, root=root)
+            yield UnpackedArchive(manifest=manifest, folder=folder, root=root)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise InputError(f"this is no whole archive: {error}", place=str(source)) from error
     except FileNotFoundError as error:
@@ -275,8 +277,8 @@ def _check_file(source: Path) -> None:
         raise InputError("an archive is a file; this is not one", place=str(source))
 
 
-def _check_room(manifest: Manifest, folder: Path) -> None:
-    wanted, free = sum(one.size_bytes for one in manifest.files.values()), shutil.disk_usage(folder).free
+def _check_room(manifest: ArchiveManifest, folder: Path) -> None:
+    wanted, free = sum(file.size_bytes for file in manifest.files.values()), shutil.disk_usage(folder).free
     if wanted > free:
         raise StorageError(
             f"the archive needs {show_bytes(wanted)}, and {show_bytes(free)} are free",
@@ -294,7 +296,7 @@ def _check_plain(archive: zipfile.ZipFile, source: Path) -> None:
         )
 
 
-def _manifest(archive: zipfile.ZipFile, source: Path) -> Manifest:
+def _manifest(archive: zipfile.ZipFile, source: Path) -> ArchiveManifest:
     names = archive.namelist()
     if _MANIFEST not in names:
         raise InputError("this is no archive of a Gridmill project", place=str(source))
@@ -304,7 +306,7 @@ def _manifest(archive: zipfile.ZipFile, source: Path) -> Manifest:
             f"its manifest has {show_bytes(size)}; at most {show_bytes(_MANIFEST_BYTES)} are read",
             place=str(source),
         )
-    manifest = decode(archive.read(_MANIFEST), Manifest)
+    manifest = decode(archive.read(_MANIFEST), ArchiveManifest)
     if sorted(names) != sorted([_MANIFEST, *manifest.files]):
         raise InputError("what it holds is not what its manifest says", place=str(source))
     homes = (*(f"{_FILES}/{uri}/" for uri in manifest.project.uris), f"{_BUNDLES}/")
@@ -321,7 +323,7 @@ def _check_name(name: str, homes: Sequence[str]) -> None:
         raise UnsafePathError(f"the archive has a file where none may be: {name!r}")
 
 
-def _unpack(archive: zipfile.ZipFile, name: str, entry: Entry, folder: Path) -> None:
+def _unpack(archive: zipfile.ZipFile, name: str, entry: ArchiveEntry, folder: Path) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if archive.getinfo(name).file_size != entry.size_bytes:

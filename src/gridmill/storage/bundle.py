@@ -48,7 +48,7 @@ RULE_FILES = (".gitignore", ".gridmillignore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rules:
+class _IgnoreRules:
     """The rules of one folder; they apply to what lies below it."""
 
     folder: Path
@@ -77,7 +77,7 @@ def project_files(
 
 
 def _walk(
-    folder: Path, above: Sequence[_Rules], left_out: frozenset[Path], secrets: list[Path]
+    folder: Path, above: Sequence[_IgnoreRules], left_out: frozenset[Path], secrets: list[Path]
 ) -> Iterator[Path]:
     rules = (*above, *_rules_of(folder))
     for path in _entries(folder):
@@ -105,7 +105,7 @@ def _entries(folder: Path) -> list[Path]:
         raise unreadable(folder, error) from error
 
 
-def _ignored(path: Path, is_folder: bool, rules: Sequence[_Rules], secrets: list[Path]) -> bool:
+def _ignored(path: Path, is_folder: bool, rules: Sequence[_IgnoreRules], secrets: list[Path]) -> bool:
     if path.name in ALWAYS or path.name.endswith(COMPILED):
         return True
     verdicts = (rule.ignores(path, is_folder) for rule in reversed(rules))
@@ -123,16 +123,16 @@ def holds_secrets(name: str) -> bool:
     return name == ".env" or (name.startswith(".env.") and not name.endswith(_NO_SECRETS))
 
 
-def _rules_above(folder: Path) -> tuple[_Rules, ...]:
+def _rules_above(folder: Path) -> tuple[_IgnoreRules, ...]:
     """The rules of the folders above, from the top of the git work tree down; none outside of one."""
     chain = [folder, *folder.parents]
     top = next((number for number, place in enumerate(chain) if (place / ".git").exists()), 0)
     return tuple(rules for place in reversed(chain[1 : top + 1]) for rules in _rules_of(place))
 
 
-def _rules_of(folder: Path) -> tuple[_Rules, ...]:
+def _rules_of(folder: Path) -> tuple[_IgnoreRules, ...]:
     lines = [line for name in RULE_FILES for line in _lines(folder / name)]
-    return (_Rules(folder=folder, spec=_spec(lines, folder)),) if lines else ()
+    return (_IgnoreRules(folder=folder, spec=_spec(lines, folder)),) if lines else ()
 
 
 def _spec(lines: Sequence[str], folder: Path) -> "GitIgnoreSpec":
@@ -183,7 +183,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _BundleEntry:
     """A file, an empty folder or (`link` is its target) a symbolic link, under its name in the bundle. `kind`
     is the letter of `storage.unpack.line`."""
 
@@ -215,8 +215,8 @@ def make_bundle(
     """
     folder = folder.resolve()
     secrets: list[Path] = []
-    found = project_files(folder, (*leave_out, cache), secrets=secrets)
-    entries = _bundle_entries(folder, found, max_files)
+    project = project_files(folder, (*leave_out, cache), secrets=secrets)
+    entries = _bundle_entries(folder, project, max_files)
     _check_size(entries, max_bytes)
     contents = _contents(entries, hashes)
     digest = _digest((entry, contents[entry.name][0]) for entry in entries)
@@ -239,8 +239,8 @@ def make_bundle(
     )
 
 
-def _bundle_entries(folder: Path, paths: Iterable[Path], max_files: int) -> list[_Entry]:
-    entries: list[_Entry] = []
+def _bundle_entries(folder: Path, paths: Iterable[Path], max_files: int) -> list[_BundleEntry]:
+    entries: list[_BundleEntry] = []
     for path in paths:
         if len(entries) == max_files:
             raise InputError(
@@ -250,19 +250,19 @@ def _bundle_entries(folder: Path, paths: Iterable[Path], max_files: int) -> list
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _entry(folder: Path, path: Path) -> _Entry:
+def _entry(folder: Path, path: Path) -> _BundleEntry:
     name = path.relative_to(folder).as_posix()
     _check_name(name, path)
     if path.is_symlink():
-        return _Entry(name=name, path=path, kind=LINK, link=_link_inside(folder, path))
+        return _BundleEntry(name=name, path=path, kind=LINK, link=_link_inside(folder, path))
     try:
         status = path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
     if stat.S_ISDIR(status.st_mode):
-        return _Entry(name=name, path=path, kind=FOLDER)
+        return _BundleEntry(name=name, path=path, kind=FOLDER)
     kind = file_kind(status.st_mode)
-    return _Entry(name=name, path=path, kind=kind, size=status.st_size, status=status)
+    return _BundleEntry(name=name, path=path, kind=kind, size=status.st_size, status=status)
 
 
 def _check_name(name: str, path: Path) -> None:
@@ -291,7 +291,7 @@ def _link_inside(folder: Path, path: Path) -> str:
     return os.path.relpath(target, path.parent)
 
 
-def _check_size(entries: Sequence[_Entry], max_bytes: int) -> None:
+def _check_size(entries: Sequence[_BundleEntry], max_bytes: int) -> None:
     size = sum(entry.size for entry in entries)
     if size <= max_bytes:
         return
@@ -303,37 +303,37 @@ def _check_size(entries: Sequence[_Entry], max_bytes: int) -> None:
     )
 
 
-def _contents(entries: Sequence[_Entry], hashes: Path | None) -> dict[str, tuple[str, bool]]:
+def _contents(entries: Sequence[_BundleEntry], hashes: Path | None) -> dict[str, tuple[str, bool]]:
     """By name: the hash of the content, and whether the file declares a pipeline."""
     cache = HashCache(hashes)
     cache.open(WHOLE)
-    found = {entry.name: _content_of(entry, cache) for entry in entries}
+    result = {entry.name: _content_of(entry, cache) for entry in entries}
     with suppress(StorageError):  # they are read again the next time
         cache.save()
-    return found
+    return result
 
 
-def _content_of(entry: _Entry, cache: HashCache) -> tuple[str, bool]:
+def _content_of(entry: _BundleEntry, cache: HashCache) -> tuple[str, bool]:
     if entry.status is None:
         return hashlib.sha256((entry.link or "").encode()).hexdigest(), False
-    known = cache.look(entry.name, entry.status)
-    if known is not None:
-        return known[0], known[1:] == (_PIPELINE,)
+    cached = cache.look(entry.name, entry.status)
+    if cached is not None:
+        return cached[0], cached[1:] == (_PIPELINE,)
     content = _content(entry.path)
     digest, pipeline = hashlib.sha256(content).hexdigest(), is_pipeline_file(entry.name, content)
     cache.keep(entry.name, entry.status, (digest, _PIPELINE) if pipeline else (digest,))
     return digest, pipeline
 
 
-def _listed(entry: _Entry, digest: str, pipeline: bool) -> CodeFile:
+def _listed(entry: _BundleEntry, digest: str, pipeline: bool) -> CodeFile:
     return code_file(entry.name, entry.kind, digest, pipeline=pipeline)
 
 
-def _digest(contents: Iterable[tuple[_Entry, str]]) -> str:
+def _digest(contents: Iterable[tuple[_BundleEntry, str]]) -> str:
     return hash_lines(line(entry.name, entry.kind, digest) for entry, digest in contents)
 
 
-def _write_tar(entries: Sequence[_Entry], path: Path, expected: str) -> None:
+def _write_tar(entries: Sequence[_BundleEntry], path: Path, expected: str) -> None:
     """Write the archive by rename. Raises ConflictError when what went into it has another hash by now."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -352,7 +352,7 @@ def _write_tar(entries: Sequence[_Entry], path: Path, expected: str) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _fill_tar(entries: Sequence[_Entry], file: BinaryIO) -> str:
+def _fill_tar(entries: Sequence[_BundleEntry], file: BinaryIO) -> str:
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=5, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -360,7 +360,7 @@ def _fill_tar(entries: Sequence[_Entry], file: BinaryIO) -> str:
         return _digest((entry, _add(archive, entry)) for entry in entries)
 
 
-def _add(archive: tarfile.TarFile, entry: _Entry) -> str:
+def _add(archive: tarfile.TarFile, entry: _BundleEntry) -> str:
     info = tarfile.TarInfo(entry.name)
     if entry.link is not None:
         info.type, info.linkname, content = tarfile.SYMTYPE, entry.link, entry.link.encode()

@@ -8,64 +8,71 @@ from pathlib import Path
 
 from gridmill.domain.manifest import HANDED, MANIFESTS
 from gridmill.errors import StorageError
-from gridmill.ports.disk import GOING, Place, Thing
+from gridmill.ports.disk import GOING, DiskArea, DiskItem
 from gridmill.storage.archive import STAGING, is_left
 from gridmill.storage.root import SHARED_BUNDLES
 
-_FOLDERS: Mapping[Place, str] = {
-    Place.POD: "pods",
-    Place.ATTEMPT: "attempts",
-    Place.REPORT: "reports",
-    Place.BUNDLE: "bundles",
-    Place.SHARED_BUNDLE: SHARED_BUNDLES,
-    Place.HANDED: HANDED,
-    Place.CODE: "cache/bundles",
-    Place.ENVIRONMENT: "cache/environments",
+_FOLDERS: Mapping[DiskArea, str] = {
+    DiskArea.POD: "pods",
+    DiskArea.ATTEMPT: "attempts",
+    DiskArea.REPORT: "reports",
+    DiskArea.BUNDLE: "bundles",
+    DiskArea.SHARED_BUNDLE: SHARED_BUNDLES,
+    DiskArea.HANDED: HANDED,
+    DiskArea.CODE: "cache/bundles",
+    DiskArea.ENVIRONMENT: "cache/environments",
 }
-_PLACES = {"checkpoints": Place.CHECKPOINTS, MANIFESTS: Place.MANIFEST}
+_PLACES = {"checkpoints": DiskArea.CHECKPOINTS, MANIFESTS: DiskArea.MANIFEST}
 _OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
 _LOCK = ".lock"
-_IN_ROOT = (Place.OUTPUT, Place.HANDED, Place.MANIFEST, Place.CHECKPOINTS, Place.SHARED_BUNDLE, Place.IMPORT)
+_IN_ROOT = (
+    DiskArea.OUTPUT,
+    DiskArea.HANDED,
+    DiskArea.MANIFEST,
+    DiskArea.CHECKPOINTS,
+    DiskArea.SHARED_BUNDLE,
+    DiskArea.IMPORT,
+)
 _STAGED = (STAGING, f"{GOING}{STAGING}")
 
 
-class HouseFolder:
-    """Implements gridmill.ports.disk.House. Links are not followed."""
+class LocalHomeFolders:
+    """Implements gridmill.ports.disk.HomeFolders. Links are not followed."""
 
     def __init__(self, home: Path, root: Path) -> None:
         self._home = home
         self._root = root
 
-    def things(self) -> tuple[Thing, ...]:
+    def items(self) -> tuple[DiskItem, ...]:
         """See House."""
         return tuple(self._things())
 
-    def _things(self) -> Iterator[Thing]:
+    def _things(self) -> Iterator[DiskItem]:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
             name = str(path.relative_to(self._root))
             if not name.startswith("."):  # on its way in, or going
-                yield from _thing(_PLACES.get(name.partition("/")[0], Place.OUTPUT), name, path)
+                yield from _thing(_PLACES.get(name.partition("/")[0], DiskArea.OUTPUT), name, path)
         for path in _entries(self._root):
             if path.name.startswith(_STAGED):
-                yield from _thing(Place.IMPORT, path.name, path)
+                yield from _thing(DiskArea.IMPORT, path.name, path)
         for place, folder in _FOLDERS.items():
             for path in _entries(self._base(place) / folder):
                 if path.suffix != _LOCK:
                     yield from _thing(place, path.name, path)
         for path in _entries(self._home):
             if path.name.startswith("store.db"):
-                yield from _thing(Place.STORE, path.name, path)
+                yield from _thing(DiskArea.STORE, path.name, path)
 
-    def set_aside(self, thing: Thing) -> None:
+    def move_to_trash(self, thing: DiskItem) -> None:
         """See House."""
         path = self._path(thing)
         with suppress(OSError):
             if path.lstat().st_mtime == thing.changed:
-                path.rename(_aside(path))
+                path.rename(_trash_path(path))
 
-    def take_away(self, thing: Thing) -> None:
+    def delete(self, thing: DiskItem) -> None:
         """See House."""
-        path = _aside(self._path(thing))
+        path = _trash_path(self._path(thing))
         try:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -76,14 +83,14 @@ class HouseFolder:
         except OSError as error:
             raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
 
-    def _path(self, thing: Thing) -> Path:
-        return self._base(thing.place) / _FOLDERS.get(thing.place, "") / thing.name
+    def _path(self, thing: DiskItem) -> Path:
+        return self._base(thing.area) / _FOLDERS.get(thing.area, "") / thing.name
 
-    def _base(self, place: Place) -> Path:
+    def _base(self, place: DiskArea) -> Path:
         return self._root if place in _IN_ROOT else self._home
 
 
-def _aside(path: Path) -> Path:
+def _trash_path(path: Path) -> Path:
     return path if path.name.startswith(GOING) else path.with_name(f"{GOING}{path.name}")
 
 
@@ -102,11 +109,13 @@ def _at_depth(folder: Path, depth: int) -> Iterator[Path]:
             yield from _at_depth(path, depth - 1)
 
 
-def _thing(place: Place, name: str, path: Path) -> Iterator[Thing]:
+def _thing(place: DiskArea, name: str, path: Path) -> Iterator[DiskItem]:
     with suppress(OSError):
         changed = path.lstat().st_mtime
-        ended = (path / "ended").exists() if place == Place.POD else place == Place.IMPORT and is_left(path)
-        yield Thing(place=place, name=name, size_bytes=_size(path), changed=changed, ended=ended)
+        ended = (
+            (path / "ended").exists() if place == DiskArea.POD else place == DiskArea.IMPORT and is_left(path)
+        )
+        yield DiskItem(area=place, name=name, size_bytes=_size(path), changed=changed, ended=ended)
 
 
 def _size(path: Path) -> int:

@@ -31,7 +31,7 @@ SOURCES_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _FileState:
     """A source file as `os.stat` gave it when its source was listed."""
 
     st_size: int
@@ -40,7 +40,7 @@ class _Look:
     st_ino: int
 
 
-class Contents:
+class SourceHashes:
     """The hashes of source files, in files below `folder`: one for each source.
 
     A file is read again when its size, one of its times or its inode changed. A program that changes a file
@@ -62,41 +62,41 @@ class Contents:
         lock, cache = self._cache(key)
         with lock:
             cache.again()
-            found = tuple(replace(file, content=_content(cache, file)) for file in files)
+            result = tuple(replace(file, content=_content(cache, file)) for file in files)
             with suppress(StorageError):  # they are read again the next time
                 cache.save()
-        return found
+        return result
 
     def _cache(self, key: str) -> tuple[threading.Lock, HashCache]:
         with self._lock:
-            known = self._caches.pop(key, None)
-            if known is None:
+            cach = self._caches.pop(key, None)
+            if cach is None:
                 name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
                 cache = HashCache(self._folder / name, now_ns=self._now_ns)
                 cache.open(WHOLE)
                 cache.keep_all()
-                known = (threading.Lock(), cache)
-            self._caches[key] = known
+                cach = (threading.Lock(), cache)
+            self._caches[key] = cach
             while len(self._caches) > SOURCES_KEPT:
                 del self._caches[next(iter(self._caches))]
-            return known
+            return cach
 
 
 def _content(cache: HashCache, file: FileStat) -> str:
     """The same hash as a sink job computes (jobs.sink.files)."""
-    look = _Look(
+    look = _FileState(
         st_size=file.size_bytes, st_mtime_ns=file.mtime_ns, st_ctime_ns=file.ctime_ns, st_ino=file.inode
     )
-    known = cache.look(file.path, look)
-    if known is not None:
-        return known[0]
+    cached = cache.look(file.path, look)
+    if cached is not None:
+        return cached[0]
     try:
         with open(file.path, "rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+            result = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", place=file.path) from error
-    cache.keep(file.path, look, (found,))
-    return found
+    cache.keep(file.path, look, (result,))
+    return result
 
 
 _YAML = (".yaml", ".yml")
@@ -147,10 +147,10 @@ def read_listing(bundle: Path) -> tuple[CodeFile, ...]:
         return codec.decode(listing_path(bundle).read_bytes(), tuple[CodeFile, ...])
     if not bundle.exists():
         raise StorageError(f"the code bundle {bundle.name[:12]} is not on this machine")
-    found = tuple(sorted(_read(bundle), key=lambda file: file.name))
+    result = tuple(sorted(_read(bundle), key=lambda file: file.name))
     with suppress(StorageError):  # made again the next time
-        write_listing(bundle, found)
-    return found
+        write_listing(bundle, result)
+    return result
 
 
 def _read(bundle: Path) -> Iterable[CodeFile]:

@@ -14,14 +14,14 @@ from gridmill.domain.manifest import (
     MANIFEST_FORMAT,
     MANIFESTS,
     AliasMove,
-    Contents,
-    FileTrouble,
+    FileProblem,
+    FileProblemKind,
     StoredFile,
-    Trouble,
+    VersionContents,
     VersionManifest,
     manifest_uri,
     moves_uri,
-    told,
+    problem_text,
 )
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, NotFoundError, StorageError
@@ -34,7 +34,7 @@ from gridmill.transfer.contents import (
     write_whole,
     written,
 )
-from gridmill.transfer.verify import is_litter, seal
+from gridmill.transfer.verify import is_foreign_file, seal
 from gridmill.version import __version__
 
 
@@ -57,7 +57,7 @@ def keep_manifest(
     write(_place_of(root, version), encode(new_manifest(version, contents)))
 
 
-def new_manifest(version: Artifact, contents: Contents | None) -> VersionManifest:
+def new_manifest(version: Artifact, contents: VersionContents | None) -> VersionManifest:
     """As this Gridmill writes it."""
     return VersionManifest(format=MANIFEST_FORMAT, gridmill=__version__, version=version, contents=contents)
 
@@ -100,33 +100,35 @@ FILES = "files"
 
 def homes(versions: Iterable[Artifact]) -> tuple[str, ...]:
     """The folders of an archive in which manifests may lie."""
-    return tuple(dict.fromkeys(f"{MANIFESTS}/{one.name}/" for one in versions))
+    return tuple(dict.fromkeys(f"{MANIFESTS}/{version.name}/" for version in versions))
 
 
 def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str, bytes]]:
     """The manifests that go into an archive, by their names there. Without times, which are other ones where
     the files are unpacked: the same project gives the same archive."""
-    for one in _there(versions):
-        found = _manifest(one, root)
-        if found is not None:
-            if found.contents is not None:
+    for one in _existing(versions):
+        manifest = _manifest(one, root)
+        if manifest is not None:
+            if manifest.contents is not None:
                 timeless, rejects = (
                     tuple(replace(each, mtime_ns=0) for each in files)
-                    for files in (found.contents.files, found.contents.rejects)
+                    for files in (manifest.contents.files, manifest.contents.rejects)
                 )
-                found = replace(found, contents=replace(found.contents, files=timeless, rejects=rejects))
-            yield manifest_uri(one.name, one.number), encode(found)
+                manifest = replace(
+                    manifest, contents=replace(manifest.contents, files=timeless, rejects=rejects)
+                )
+            yield manifest_uri(one.name, one.number), encode(manifest)
 
 
 def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str, str]) -> None:
     """Raise ConflictError for a version that is not what its manifest below `root` says; `hashes` are those
     of an archive's files, by their names there."""
-    for one in _there(versions):
+    for one in _existing(versions):
         manifest = _manifest(one, root)
-        found = tuple(_troubles(one, manifest.contents if manifest else None, hashes))
-        if found:
+        problems = tuple(_troubles(one, manifest.contents if manifest else None, hashes))
+        if problems:
             raise ConflictError(
-                f"{one.id} is not what it was when it was made: {told(found)}",
+                f"{one.id} is not what it was when it was made: {problem_text(problems)}",
                 hint=f"`gridmill verify {one.id}` lists all such files in the grid that it is from. There, "
                 f"run its pipeline again or remove it (`gridmill remove {one.kind} {one.id}`).",
             )
@@ -135,19 +137,19 @@ def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str
 def renew_manifests(versions: Iterable[Artifact], folder: Path, hashes: Mapping[str, str]) -> None:
     """Bring the manifests below `folder`, where an archive was unpacked, to the times of the files there.
     Archives of before there were manifests get them, but for tables, whose versions share files."""
-    for one in _there(versions):
-        found = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
-        if found.contents is not None and one.output.uri:
+    for one in _existing(versions):
+        manifest = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
+        if manifest.contents is not None and one.output.uri:
             data = below(folder / FILES, one.output.uri)
-            dated = tuple(_dated(data, each) for each in found.contents.files)
-            contents = replace(found.contents, files=dated)
+            dated = tuple(_dated(data, each) for each in manifest.contents.files)
+            contents = replace(manifest.contents, files=dated)
             seal(data, contents)
-            found = replace(found, contents=contents)
-        write_manifest(folder, found)
+            manifest = replace(manifest, contents=contents)
+        write_manifest(folder, manifest)
 
 
-def _there(versions: Iterable[Artifact]) -> Iterator[Artifact]:
-    return (one for one in versions if not one.removed)
+def _existing(versions: Iterable[Artifact]) -> Iterator[Artifact]:
+    return (version for version in versions if not version.removed)
 
 
 def _manifest(version: Artifact, root: Path) -> VersionManifest | None:
@@ -158,21 +160,21 @@ def _manifest(version: Artifact, root: Path) -> VersionManifest | None:
 
 
 def _troubles(
-    version: Artifact, contents: Contents | None, hashes: Mapping[str, str]
-) -> Iterator[FileTrouble]:
+    version: Artifact, contents: VersionContents | None, hashes: Mapping[str, str]
+) -> Iterator[FileProblem]:
     if contents is None or not version.output.uri:
         return
-    known = {_name(version, one.path): one for one in contents.files}
-    for name, one in known.items():
+    files_by_name = {_name(version, one.path): one for one in contents.files}
+    for name, one in files_by_name.items():
         if name not in hashes:
-            yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
+            yield FileProblem(path=one.path, kind=FileProblemKind.MISSING)
         elif hashes[name] != one.sha256:
-            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+            yield FileProblem(path=one.path, kind=FileProblemKind.CHANGED)
     if version.kind != ArtifactKind.SINK:
         prefix = _name(version, "")
         for name in hashes:
-            if name.startswith(prefix) and name not in known and not is_litter(name):
-                yield FileTrouble(path=name.removeprefix(prefix), trouble=Trouble.EXTRA)
+            if name.startswith(prefix) and name not in files_by_name and not is_foreign_file(name):
+                yield FileProblem(path=name.removeprefix(prefix), kind=FileProblemKind.EXTRA)
 
 
 def _name(version: Artifact, path: str) -> str:
@@ -181,12 +183,12 @@ def _name(version: Artifact, path: str) -> str:
     return place_of(Path(folder), path) if path else f"{folder}/"
 
 
-def _made_of(version: Artifact, hashes: Mapping[str, str]) -> Contents | None:
+def _made_of(version: Artifact, hashes: Mapping[str, str]) -> VersionContents | None:
     if version.kind == ArtifactKind.SINK:
         return None
     prefix = _name(version, "")
     names = sorted(name for name in hashes if version.output.uri and name.startswith(prefix))
-    return Contents(
+    return VersionContents(
         files=tuple(
             StoredFile(path=written(name.removeprefix(prefix)), size_bytes=0, mtime_ns=0, sha256=hashes[name])
             for name in names
@@ -194,6 +196,6 @@ def _made_of(version: Artifact, hashes: Mapping[str, str]) -> Contents | None:
     )
 
 
-def _dated(data: Path, one: StoredFile) -> StoredFile:
-    looked = os.lstat(place_of(data, one.path))
-    return replace(one, size_bytes=looked.st_size, mtime_ns=looked.st_mtime_ns)
+def _dated(data: Path, stored_file: StoredFile) -> StoredFile:
+    status = os.lstat(place_of(data, stored_file.path))
+    return replace(stored_file, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)

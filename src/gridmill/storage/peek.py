@@ -4,13 +4,13 @@ import subprocess
 import sys
 
 from gridmill.codec import decode, encode
-from gridmill.domain.comparison import Look, Seen
+from gridmill.domain.comparison import ArtifactAnswer, ArtifactQuery
 from gridmill.errors import InternalError, UnavailableError, from_body
 
 _LONGEST_SECONDS = 300.0
 
 
-def ask(question: Look) -> Seen:
+def ask(question: ArtifactQuery) -> ArtifactAnswer:
     """The answer. Raises what the question deserves, and UnavailableError when it takes too long."""
     argv = [sys.executable, "-m", "gridmill.jobs.peek"]
     try:
@@ -23,7 +23,7 @@ def ask(question: Look) -> Seen:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         why = last or f"its process ended with {done.returncode}"
         raise InternalError(f"{question.artifact.id} cannot be looked into: {why}")
-    seen = decode(done.stdout, Seen)
+    seen = decode(done.stdout, ArtifactAnswer)
     if seen.error is not None:
         raise from_body(dict(seen.error))
     return seen

@@ -4,13 +4,13 @@ import subprocess
 import sys
 
 from gridmill.codec import decode, encode
-from gridmill.domain.preflight import Checked, Question, Unchecked
+from gridmill.domain.preflight import PreflightRequest, PreflightResult, UncheckedJob
 from gridmill.errors import GridmillError
 
 LONGEST_SECONDS = 20.0
 
 
-def ask(question: Question, longest_seconds: float = LONGEST_SECONDS) -> Checked:
+def ask(question: PreflightRequest, longest_seconds: float = LONGEST_SECONDS) -> PreflightResult:
     """What is wrong with a pipeline, as far as its data says. Never raises: what cannot be checked is listed
     with the reason."""
     argv = [sys.executable, "-m", "gridmill.jobs.preflight"]
@@ -26,7 +26,7 @@ def ask(question: Question, longest_seconds: float = LONGEST_SECONDS) -> Checked
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return _nothing(question, f"the check ended with {done.returncode}: {last}")
     try:
-        checked = decode(done.stdout, Checked)
+        checked = decode(done.stdout, PreflightResult)
     except GridmillError as error:
         return _nothing(question, f"the check gave no answer: {error}")
     if checked.error is not None:
@@ -34,6 +34,6 @@ def ask(question: Question, longest_seconds: float = LONGEST_SECONDS) -> Checked
     return checked
 
 
-def _nothing(question: Question, why: str) -> Checked:
+def _nothing(question: PreflightRequest, why: str) -> PreflightResult:
     jobs = (job for job in question.jobs if job.name not in question.unchanged and job.command is None)
-    return Checked(unchecked=tuple(Unchecked(job=job.name, why=why) for job in jobs))
+    return PreflightResult(unchecked=tuple(UncheckedJob(job=job.name, why=why) for job in jobs))

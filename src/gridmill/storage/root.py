@@ -20,15 +20,15 @@ from socket import gethostname
 from uuid import uuid4
 
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.manifest import AliasMove, FileTrouble, Verified
-from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.manifest import AliasMove, FileProblem, VerificationResult
+from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile
 from gridmill.domain.source import Source
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, InputError, StorageError, UnavailableError, UnsafePathError
 from gridmill.ports.disk import GOING
 from gridmill.ports.storage import FileStat
-from gridmill.storage.file_hashes import Contents, read_listing
+from gridmill.storage.file_hashes import SourceHashes, read_listing
 from gridmill.storage.manifests import keep_manifest, note_move
 from gridmill.storage.preflight import ask
 from gridmill.storage.unpack import bundle_hash
@@ -46,9 +46,9 @@ def describe_source(source: Source, folder: str) -> tuple[FileStat, ...]:
     `package://` path leaves its package.
     """
     names: dict[str, str] = {}
-    for one in source.local_paths:
-        for path in _files(one, folder):
-            names.setdefault(path, _name(one, path, folder))
+    for local_path in source.local_paths:
+        for path in _files(local_path, folder):
+            names.setdefault(path, _name(local_path, path, folder))
     return tuple(_stat(path, names[path]) for path in sorted(names))
 
 
@@ -76,10 +76,10 @@ def _files(written: str, folder: str) -> Iterator[str]:
     elif not glob.has_magic(path):
         raise _missing(written, path)
     else:
-        found = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
-        if not found:
+        paths = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
+        if not paths:
             raise _missing(written, path)
-        yield from _once(found, path)
+        yield from _once(paths, path)
 
 
 def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
 
     Links above the first `*` lead to all of them, and tell nothing.
     """
-    above = next(str(one) for one in Path(pattern).parents if not glob.has_magic(str(one)))
+    above = next(str(parent) for parent in Path(pattern).parents if not glob.has_magic(str(parent)))
     plain, folders = os.path.realpath(above), dict[str, str]()
     real = {match: _real(match, folders) for match in matches}
 
@@ -139,31 +139,31 @@ def _in_package(written: str) -> str:
 
 def _missing(written: str, path: str) -> InputError:
     """Says where the path stops to exist, and what is there instead."""
-    there = Path(path).parent
-    while not there.is_dir():
-        there = there.parent
-    wanted = Path(path).relative_to(there).parts[0]
+    parent = Path(path).parent
+    while not parent.is_dir():
+        parent = parent.parent
+    wanted = Path(path).relative_to(parent).parts[0]
     if os.path.islink(path):
         return InputError(
             f"source {written!r} is a link to {os.readlink(path)!r}, which does not exist",
             hint="Link it to a file that is there, or name that file.",
         )
     what = "matches no file" if glob.has_magic(path) else "does not exist"
-    return InputError(f"source {written!r} {what}", hint=_near(there, wanted))
+    return InputError(f"source {written!r} {what}", hint=_near(parent, wanted))
 
 
-def _near(there: Path, wanted: str) -> str:
+def _near(path: Path, wanted: str) -> str:
     try:
-        names = sorted(entry.name for entry in there.iterdir() if not entry.name.startswith("."))
+        names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     except OSError as error:
-        return f"{there} cannot be read: {error.strerror}."
+        return f"{path} cannot be read: {error.strerror}."
     close = get_close_matches(wanted, names, n=3)
     if close:
-        return f"In {there} there is {' and '.join(close)}."
+        return f"In {path} there is {' and '.join(close)}."
     if not names:
-        return f"{there} is empty."
+        return f"{path} is empty."
     more = ", ..." * (len(names) > 5)
-    return f"In {there} there is no {wanted}, but {', '.join(names[:5])}{more}."
+    return f"In {path} there is no {wanted}, but {', '.join(names[:5])}{more}."
 
 
 def _stat(path: str, name: str) -> FileStat:
@@ -192,12 +192,14 @@ def claim(root: Path, pipeline: str, owner: str, home: str) -> None:
     """
     place = root / CLAIMS / pipeline
     try:
-        there = _owner(place) or _made(place, f"{owner}\n{home} on {socket.gethostname()}\n") or _owner(place)
+        current_owner = (
+            _owner(place) or _made(place, f"{owner}\n{home} on {socket.gethostname()}\n") or _owner(place)
+        )
     except OSError as error:
         raise UnavailableError(
             f"the storage root cannot be written: {error.strerror}", place=str(place)
         ) from error
-    mark, _, where = there.partition("\n")
+    mark, _, where = current_owner.partition("\n")
     if mark != owner:
         raise ConflictError(
             f"pipeline {pipeline!r} of another home ({where.strip()}) keeps its results in this storage root",
@@ -235,7 +237,7 @@ SHARED_BUNDLES = "bundles"
 again."""
 
 
-class Root:
+class StorageRoot:
     """Tables, models and files lie below `folder`; bundles are `bundles/<hash>.tar.gz`.
 
     Safe to call from several threads; nothing half-written is ever visible.
@@ -244,7 +246,7 @@ class Root:
     def __init__(self, folder: Path, bundles: Path) -> None:
         self._folder = folder
         self._bundles = bundles
-        self._contents = Contents(bundles.parent / "cache" / "contents")
+        self._contents = SourceHashes(bundles.parent / "cache" / "contents")
         self._manifests = WriteBatch()
         self._one_by_one = False
 
@@ -281,7 +283,7 @@ class Root:
         """See Storage."""
         return read_listing(self._bundle_path(bundle))
 
-    def preflight(self, question: Question) -> Checked:
+    def preflight(self, question: PreflightRequest) -> PreflightResult:
         """What is wrong with jobs, as far as their data says; see storage.preflight."""
         return ask(question)
 
@@ -316,14 +318,14 @@ class Root:
             if os.path.lexists(below(self._folder, listed)):
                 self.path(listed).unlink()
 
-    def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
+    def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
         """See Storage."""
         return find_troubles(self._folder, version)
 
-    def verify(self, versions: Iterable[Artifact]) -> Iterator[Verified]:
+    def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
         """See Storage."""
         read: dict[str, str] = {}
-        yield from (verify(self._folder, one, read) for one in versions)
+        yield from (verify(self._folder, version, read) for version in versions)
 
     def note_move(self, move: AliasMove) -> None:
         """See Storage."""
@@ -390,11 +392,11 @@ def _real_root(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _remove(found: Path) -> None:
+def _remove(path_to_remove: Path) -> None:
     """Out of its place first: what is made there anew meanwhile, as a sink's table is, stays."""
-    path = found.with_name(f"{GOING}{found.name}.{uuid4().hex}")
+    path = path_to_remove.with_name(f"{GOING}{path_to_remove.name}.{uuid4().hex}")
     try:
-        found.rename(path)
+        path_to_remove.rename(path)
     except FileNotFoundError:
         return
     while path.is_dir() and not path.is_symlink():

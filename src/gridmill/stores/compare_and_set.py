@@ -54,14 +54,14 @@ def check_versions(changes: Iterable[Change], version_of: Callable[[Address], in
         versions[address] = version + 1 if isinstance(change, Put) else 0
 
 
-def stale(address: Address, expected: int, found: int) -> StaleVersionError:
+def stale(address: Address, expected: int, actual: int) -> StaleVersionError:
     """What every store says when compare-and-set is lost."""
     what = f"{address[0].__name__} {address[1]!r}"
-    if found == 0:
+    if actual == 0:
         return StaleVersionError(f"{what} is not there; version {expected} was expected")
     if expected == 0:
-        return StaleVersionError(f"{what} is there already, with version {found}")
-    return StaleVersionError(f"{what} has version {found}; {expected} was expected")
+        return StaleVersionError(f"{what} is there already, with version {actual}")
+    return StaleVersionError(f"{what} has version {actual}; {expected} was expected")
 
 
 def rounds(changes: Iterable[Change]) -> Iterator[Sequence[Change]]:

@@ -122,8 +122,8 @@ def _explained(dialect: Dialect, error: Exception) -> StorageError:
         "Look whether the database is up, and whether its address and password (PGPASSWORD, or ~/.pgpass) "
         "are right."
     )
-    said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    return dialect.unknown(f"the store cannot be used: {said}", hint=hint, place=dialect.place)
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return dialect.unknown(f"the store cannot be used: {text}", hint=hint, place=dialect.place)
 
 
 _KEPT = 4

@@ -27,13 +27,13 @@ from gridmill.stores.compare_and_set import Address, address_of, check_versions,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _StoredRecord:
     record: Record
     position: int
     parent: str
 
 
-def _position(kept: _Kept) -> int:
+def _position(kept: _StoredRecord) -> int:
     return kept.position
 
 
@@ -41,7 +41,7 @@ def _position(kept: _Kept) -> int:
 class MemoryStore:
     """Implements `gridmill.ports.store.Store` with dicts under one lock."""
 
-    _records: dict[type[Any], dict[str, _Kept]] = field(default_factory=dict)
+    _records: dict[type[Any], dict[str, _StoredRecord]] = field(default_factory=dict)
     _children: dict[Address, set[str]] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
     _events_of_runs: dict[str, list[Event]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class MemoryStore:
         """See Store."""
         with self._lock:
             runs = {key for key, kept in self._records.get(Run, {}).items() if is_live(kept.record.noun)}
-            found = [
+            records = [
                 kept
                 for noun, by_key in self._records.items()
                 if noun is not JobRun
@@ -82,8 +82,8 @@ class MemoryStore:
                 if is_live(kept.record.noun)
             ]
             jobs = self._records.get(JobRun, {})
-            found += [jobs[key] for run_id in runs for key in self._children.get((JobRun, run_id), ())]
-            return [kept.record for kept in sorted(found, key=_position)]
+            records += [jobs[key] for run_id in runs for key in self._children.get((JobRun, run_id), ())]
+            return [kept.record for kept in sorted(records, key=_position)]
 
     def list(
         self,
@@ -96,11 +96,11 @@ class MemoryStore:
         """See Store."""
         with self._lock:
             by_key = self._records.get(noun, {})
-            found = [*by_key.values()]
+            records = [*by_key.values()]
             if parent is not None:
-                found = [by_key[key] for key in self._children.get((noun, parent), ())]
-                found.sort(key=_position)
-            ordered = reversed(found) if newest_first else iter(found)
+                records = [by_key[key] for key in self._children.get((noun, parent), ())]
+                records.sort(key=_position)
+            ordered = reversed(records) if newest_first else iter(records)
             return [kept.record for kept in islice(ordered, limit)]
 
     def page(
@@ -171,10 +171,12 @@ class MemoryStore:
         else:
             del self._records[noun][key]
 
-    def _put(self, noun: Noun, old: _Kept | None, version: int) -> None:
+    def _put(self, noun: Noun, old: _StoredRecord | None, version: int) -> None:
         self._positions += 1
         position = old.position if old else self._positions
-        kept = _Kept(record=Record(noun=noun, version=version), position=position, parent=parent_of(noun))
+        kept = _StoredRecord(
+            record=Record(noun=noun, version=version), position=position, parent=parent_of(noun)
+        )
         self._records[type(noun)][key_of(noun)] = kept
         self._children.setdefault((type(noun), kept.parent), set()).add(key_of(noun))
 

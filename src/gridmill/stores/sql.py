@@ -152,7 +152,7 @@ _TRIES = 3  # it may be given back between the question and the look at who has 
 _LONGEST_NAME = 63  # bytes that the server keeps of it
 
 
-class Ownership:
+class StoreLock:
     """The lock of a PostgreSQL store. It belongs to a session, and the database gives it back with that: so
     what is written through a session that has it is written by the only owner.
 
@@ -370,7 +370,7 @@ class SqlStore:
         """Opens the database, and makes or migrates its tables. Raises StorageError."""
         self._dialect = dialect
         self._lock = threading.Lock()
-        self._ownership = Ownership(dialect)
+        self._ownership = StoreLock(dialect)
         with translated(dialect):
             self._connections = Connections(dialect)
             try:
@@ -486,12 +486,12 @@ class SqlStore:
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
         """See Store. All queries ask for the same number of names: it is one statement, kept ready."""
-        found: set[str] = set()
+        result: set[str] = set()
         for start in range(0, len(among), _NAMES):
             names = among[start : start + _NAMES]
             values = {f"name{number}": names[min(number, len(names) - 1)] for number in range(_NAMES)}
-            found.update(name for (name,) in self._rows(_PARENTS, noun=noun.__name__, **values))
-        return found
+            result.update(name for (name,) in self._rows(_PARENTS, noun=noun.__name__, **values))
+        return result
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000

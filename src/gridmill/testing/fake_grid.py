@@ -18,7 +18,7 @@ from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event, EventType, event_id, sequence_of
 from gridmill.domain.project import ProjectView
-from gridmill.domain.resource import Resource, Sizing, Use
+from gridmill.domain.resource import MeasuredUse, Resource, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Site
 from gridmill.domain.states import (
@@ -30,10 +30,10 @@ from gridmill.domain.states import (
     JobState,
     RunState,
 )
-from gridmill.domain.views import ControlView, DryRun, JobView, PlannedJob, RunRemoval, RunView
+from gridmill.domain.views import ControlView, DryRun, JobView, PlannedJob, RunRemovalPreview, RunView
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.ports.pages import PAGE_ITEMS, Page, cut_page, page_by_names, page_request
-from gridmill.ports.usecase import Form, Role, UseCase
+from gridmill.ports.usecase import ResponseForm, Role, UseCase
 from gridmill.ports.usecases import USE_CASES
 from gridmill.testing.fake_nouns import (
     FakeAdvising,
@@ -111,7 +111,7 @@ def ended(attempt: Attempt, state: JobState, message: str, now: float) -> Attemp
         message=message,
         cause={JobState.FAILED: Cause.EXIT, JobState.STOPPED: Cause.STOPPED}.get(state),
         exit_code=3 if state == JobState.FAILED else None,
-        use=Use(wall_seconds=2.0, cpu_seconds=1.5, peak_memory_bytes=GIB // 4),
+        use=MeasuredUse(wall_seconds=2.0, cpu_seconds=1.5, peak_memory_bytes=GIB // 4),
     )
 
 
@@ -169,7 +169,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
 
         def __getattr__(self, name: str) -> Callable[..., Page[Any]]:
             """Nothing is in the lists of nouns that need no answers made up on purpose."""
-            if name in USE_CASES and USE_CASES[name].form is Form.LIST:
+            if name in USE_CASES and USE_CASES[name].form is ResponseForm.LIST:
                 return lambda **filters: Page(items=())
             raise AttributeError(f"a FakeGrid has no attribute {name!r}")
 
@@ -267,7 +267,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         """See Grid."""
         return found(self._views, run_id, "run")
 
-    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """See Grid."""
         view = self.run(run_id)
         if view.run.state not in FINISHED_RUNS:
@@ -276,7 +276,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         attempts = sum(len(job.attempts) for job in view.jobs)
         if not dry_run:
             del self._views[run_id]
-        return RunRemoval(run=run_id, jobs=len(view.jobs), attempts=attempts, versions=made)
+        return RunRemovalPreview(run=run_id, jobs=len(view.jobs), attempts=attempts, versions=made)
 
     def resume(self, run_id: str) -> RunView:
         """See Grid."""
@@ -452,7 +452,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         self.emit(run_id, job, "state", {"what": what, "id": id, "state": str(state), "message": message})
 
     def _job(self, job_id: str) -> JobView:
-        return next(one for one in self._views[job_id.partition("/")[0]].jobs if one.job.id == job_id)
+        return next(job for job in self._views[job_id.partition("/")[0]].jobs if job.job.id == job_id)
 
     def _change(self, job_id: str, **changes: Any) -> None:  # noqa: ANN401  fields of JobView and JobRun
         view = self._job(job_id)
@@ -460,5 +460,5 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         of_view = {key: value for key, value in changes.items() if key not in of_job}
         changed = replace(view, job=replace(view.job, **of_job), **of_view)
         run = self._views[view.job.run_id]
-        jobs = tuple(changed if one.job.id == job_id else one for one in run.jobs)
+        jobs = tuple(changed if job.job.id == job_id else job for job in run.jobs)
         self._views[view.job.run_id] = replace(run, jobs=jobs)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from gridmill.control.steps.stored_pipelines import chunks_of
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GIB, Amounts
-from gridmill.domain.archive import Moved
+from gridmill.domain.archive import ArchiveResult
 from gridmill.domain.artifact import (
     BEST,
     LATEST,
@@ -38,17 +38,17 @@ from gridmill.domain.comparison import (
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobSize
-from gridmill.domain.manifest import Verified
+from gridmill.domain.manifest import VerificationResult
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.project import Project, ProjectView
-from gridmill.domain.resource import Measurement, Resource, Sizing, Use
+from gridmill.domain.resource import MeasuredUse, Measurement, Resource, Sizing
 from gridmill.domain.schedule import Schedule
-from gridmill.domain.sink_overrides import Alterations, Change, with_change
+from gridmill.domain.sink_overrides import Alterations, SinkChange, with_change
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import Node, NodeView, Site, SiteKind
-from gridmill.domain.usage import HISTORY_DAYS, Parallel, Usage, Waste
-from gridmill.domain.views import FarmView, Removal, RunView, ScheduleView, VersionView
+from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ParallelTiming, ReclaimableItem
+from gridmill.domain.views import FarmView, RemovalPreview, RunView, ScheduleView, VersionView
 from gridmill.errors import ConflictError, NotFoundError, StaleVersionError
 from gridmill.ports.pages import (
     PAGE_ITEMS,
@@ -60,7 +60,7 @@ from gridmill.ports.pages import (
     page_of_views,
     page_request,
 )
-from gridmill.scheduler.advice import Known, advise
+from gridmill.scheduler.advice import AdviceInput, advise
 
 ADVISED = "weather/predict"
 """The only job on which a FakeGrid has measurements."""
@@ -81,7 +81,7 @@ def parallel_attempt(
     """An attempt of ADVISED as its pod would tell of it; `work_seconds` are worker-seconds for all rows."""
     busy = work_seconds * share
     stage = opening_seconds + busy / workers
-    told = Parallel(
+    timing = ParallelTiming(
         work="weather/train (lstm)",
         workers=workers,
         shards=4 * workers,
@@ -106,18 +106,18 @@ def parallel_attempt(
         job=ADVISED,
         size=JobSize(rows=rows),
         given=Amounts(cpus=1.0, memory_bytes=GIB),
-        use=Use(
+        use=MeasuredUse(
             wall_seconds=serial_seconds + stage, cpu_seconds=busy * cpu_share, peak_memory_bytes=GIB // 2
         ),
         ended=float(number),
-        parallel=told,
+        parallel=timing,
     )
 
 
-def known_of(*measured: Measurement, cpus: float = 8.0, shards: int | None = None) -> Known:
+def known_of(*measured: Measurement, cpus: float = 8.0, shards: int | None = None) -> AdviceInput:
     """What advice on ADVISED is made from."""
     spec = PredictionSpec(dataset="features", models=("train",), shards=shards)
-    return Known(
+    return AdviceInput(
         name=ADVISED,
         job=Job(name="predict", prediction=spec),
         measured=measured,
@@ -136,10 +136,10 @@ class FakeAdvising:
             parallel_attempt(1, workers=1, work_seconds=60.0),
             parallel_attempt(2, workers=4, work_seconds=64.0),
         )
-        found = advise(known) if name == ADVISED else None
-        if found is None:
+        result = advise(known) if name == ADVISED else None
+        if result is None:
             raise NotFoundError(f"there is no job {name!r}")
-        return found
+        return result
 
     def probe(self, name: str, *, workers: int, share: float = 0.1) -> RunView:
         """See Advising."""
@@ -339,18 +339,18 @@ class FakeVersions(FakeBackfills):
         """See Versions."""
         name, version = split_reference(artifact_id)
         alias = self._aliases.get(artifact_id)
-        found: Artifact | None
+        artifact: Artifact | None
         if alias is not None and alias.number is not None:
-            found = self._artifacts.get(f"{name}@{alias.number}")
+            artifact = self._artifacts.get(f"{name}@{alias.number}")
         elif alias is not None or version == BEST:
-            found = best_of(self._versions(name=name), alias.metric if alias else "")
+            artifact = best_of(self._versions(name=name), alias.metric if alias else "")
         elif version in ("", LATEST):
-            found = next(iter(self._versions(name=name)), None)
+            artifact = next(iter(self._versions(name=name)), None)
         else:
-            found = self._artifacts.get(artifact_id)
-        if found is None:
+            artifact = self._artifacts.get(artifact_id)
+        if artifact is None:
             raise NotFoundError(f"there is no artifact {artifact_id!r}")
-        return found
+        return artifact
 
     def version(self, artifact_id: str) -> VersionView:
         """See Versions."""
@@ -362,10 +362,10 @@ class FakeVersions(FakeBackfills):
         cells = tuple((number,) for number in range(min(rows, one.output.rows or 0)))
         return Preview(columns=(Column(name="n", type="int64"),), rows=cells, total=one.output.rows or 0)
 
-    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+    def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
         """See Versions. (All are as they were.)"""
         found = [self.artifact(reference)] if "@" in reference else self._artifacts.values()
-        return tuple(Verified(version=one.id) for one in found if one.id.startswith(reference))
+        return tuple(VerificationResult(version=one.id) for one in found if one.id.startswith(reference))
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
         """See Versions. (Rows are not compared.)"""
@@ -379,7 +379,9 @@ class FakeVersions(FakeBackfills):
         views = [VersionView(artifact=one) for one in check_models(found, name)]
         return side_by_side(views, {})
 
-    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+    def remove_artifact(
+        self, artifact_id: str, *, force: bool = False, dry_run: bool = False
+    ) -> RemovalPreview:
         """See Versions. (Nothing stands against it.)"""
         name, version = split_reference(artifact_id)
         wanted = [self.artifact(artifact_id)] if version else list(self._versions(name=name))
@@ -387,27 +389,27 @@ class FakeVersions(FakeBackfills):
             raise NotFoundError(f"there is no artifact {artifact_id!r}")
         for one in wanted if not dry_run else ():
             del self._artifacts[one.id]
-        return Removal(versions=tuple(one.id for one in wanted))
+        return RemovalPreview(versions=tuple(one.id for one in wanted))
 
-    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
+    def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
         """See Projects. (Nothing is written.)"""
         found = tuple(one.id for one in self._versions() if one.name.partition("/")[0] in pipelines)
         if not found:
             raise NotFoundError("there is nothing of it")
-        return Moved(path=path, versions=found, size_bytes=0)
+        return ArchiveResult(path=path, versions=found, size_bytes=0)
 
-    def restore(self, path: str) -> Moved:
+    def restore(self, path: str) -> ArchiveResult:
         """See Projects. (Nothing is read.)"""
-        return Moved(path=path, versions=(), size_bytes=0)
+        return ArchiveResult(path=path, versions=(), size_bytes=0)
 
-    def usage(self) -> tuple[Usage, ...]:
+    def usage(self) -> tuple[DiskUsage, ...]:
         """See Housekeeping. (A byte for each version.)"""
         return tuple(
-            Usage(kind=f"{one.kind}s", name=one.output.uri, size_bytes=1, job=one.name, version=one.id)
+            DiskUsage(kind=f"{one.kind}s", name=one.output.uri, size_bytes=1, job=one.name, version=one.id)
             for one in self._versions()
         )
 
-    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """See Housekeeping. (There is none.)"""
         return ()
 
@@ -446,12 +448,16 @@ class FakeAlterations(FakeVersions):
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[Alterations]:
         """See Altering."""
-        found = (one for one in self._alterations.values() if one.changes and name in (None, one.name))
+        found = (
+            alteration
+            for alteration in self._alterations.values()
+            if alteration.changes and name in (None, alteration.name)
+        )
         return page_by_names(
             page_request(tuple, "alterations", limit, cursor, name), found, lambda one: (one.name,)
         )
 
-    def alter_sink(self, name: str, change: Change) -> Alterations:
+    def alter_sink(self, name: str, change: SinkChange) -> Alterations:
         """See Altering."""
         pipeline = self._pipelines.get(name.partition("/")[0])
         jobs = pipeline.jobs if pipeline else ()
@@ -468,7 +474,9 @@ class FakeAlterations(FakeVersions):
     ) -> Page[LoadTask]:
         """See Altering: what is declared, as nothing is ever loaded here."""
         declared = {
-            f"{one.name}/{job.name}": job.sink for one in self._pipelines.values() for job in one.jobs
+            f"{pipeline.name}/{job.name}": job.sink
+            for pipeline in self._pipelines.values()
+            for job in pipeline.jobs
         }
         sinks = {key: spec for key, spec in declared.items() if spec is not None and name in (None, key)}
         if name is not None and not sinks:

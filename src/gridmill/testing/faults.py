@@ -24,7 +24,7 @@ class Fault(StrEnum):
     KILL_AFTER = "after-commit"  # SIGKILL to this process, everything written
 
 
-class Schedule(Protocol):
+class FaultSchedule(Protocol):
     """Decides the fate of each commit in turn."""
 
     def next(self) -> Fault:
@@ -83,7 +83,7 @@ def kill_self() -> None:
 class FaultyStore:
     """A store whose commits meet the faults of `schedule` (which may be exchanged); reads are the store's."""
 
-    def __init__(self, store: Store, schedule: Schedule, kill: Callable[[], None] = kill_self) -> None:
+    def __init__(self, store: Store, schedule: FaultSchedule, kill: Callable[[], None] = kill_self) -> None:
         self.store = store
         self.schedule = schedule
         self._kill = kill

@@ -21,7 +21,7 @@ from gridmill.domain.pod_protocol import (
     ToPod,
     Welcome,
 )
-from gridmill.ports.link import LinkServer, PodLink, Received
+from gridmill.ports.link import LinkServer, PodLink, ReceivedMessage
 
 _DEADLINE_SECONDS = 120.0
 _BIG = 5 * 2**20
@@ -65,7 +65,7 @@ class LinkHarness(ABC):
 
     def __init__(self) -> None:
         self.ready = threading.Event()
-        self.came: list[Received] = []
+        self.came: list[ReceivedMessage] = []
         self.pods: list[PodEnd] = []
         self.server: LinkServer | None = None
 
@@ -345,7 +345,7 @@ class LinkSuite:
         for act in (lambda: end.link.send([log_event(1, "x")]), end.link.close):
             harness.ready.clear()
             act()
-            came: tuple[Received, ...] = ()
+            came: tuple[ReceivedMessage, ...] = ()
             while not came:  # what woke it may have been something earlier
                 assert harness.ready.wait(_DEADLINE_SECONDS)
                 harness.ready.clear()

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gridmill.domain.run import Asked
+from gridmill.domain.run import RunRequest
 from gridmill.domain.states import FINISHED_RUNS
 from gridmill.domain.views import RunView
 from gridmill.ports.grid import Grid
@@ -13,7 +13,7 @@ from gridmill.rpc.client import SOCKET
 from gridmill.rpc.server import CallServer
 
 
-class RunsOf:
+class GridRuns:
     """The runs of a grid; their jobs have no environment of their own."""
 
     def __init__(self, grid: Grid) -> None:
@@ -22,7 +22,7 @@ class RunsOf:
         self._started: dict[str, str] = {}
 
     def begin(
-        self, start: Callable[[], RunView], environment: Mapping[str, str], asked: Asked, *, again: bool
+        self, start: Callable[[], RunView], environment: Mapping[str, str], asked: RunRequest, *, again: bool
     ) -> RunView:
         """Start a run, unless that was done before."""
         known = self._started.get(asked.request) if again else None
@@ -47,18 +47,18 @@ class RunsOf:
         """Calls of such a grid are short."""
 
 
-class Served:
-    """A grid at HOME/client.sock until `stop`. `over` is for who lets `attendance.keep` run."""
+class ServedGrid:
+    """A grid at HOME/client.sock until `stop`. `ended` is for who lets `attendance.keep` run."""
 
     def __init__(self, grid: Grid, home: Path, *, stays: bool = True) -> None:
-        self.runs = RunsOf(grid)
+        self.runs = GridRuns(grid)
         self.attendance = Attendance(self.runs, stays=stays, warn=lambda message: None)
-        self.gave_way = False
-        self.over = threading.Event()
-        self._server = CallServer(home / SOCKET, grid, self.attendance, give_way=self._give_way)
+        self.ended_for_server = False
+        self.ended = threading.Event()
+        self._server = CallServer(home / SOCKET, grid, self.attendance, give_way=self._on_end_request)
 
-    def _give_way(self) -> None:
-        self.gave_way = True
+    def _on_end_request(self) -> None:
+        self.ended_for_server = True
 
     def stop(self) -> None:
         """Nobody is let in any more; connections are closed, as by the end of a process."""

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError
-from gridmill.ports.site import Doors, SitePort
+from gridmill.ports.site import PodListeners, SitePort
 from gridmill.settings import Settings
 from gridmill.sites.processes import ProcessSite
 
 SETTINGS = {"home": "the folder of its pods, which is not the control node's"}
 
 
-class Neighbour(ProcessSite):
+class RemoteProcessSite(ProcessSite):
     """Pods with a home of their own that dial in over TLS, as those of other machines do."""
 
     def __init__(self, settings: Settings, door: str) -> None:
@@ -24,7 +24,7 @@ class Neighbour(ProcessSite):
         return self._door
 
 
-def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     """The site; its storage root is the control node's, as on a file system that both see.
 
     Raises InputError without `home`, UnavailableError.
@@ -37,4 +37,4 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
             hint="`--set home=FOLDER` says where its pods are.",
             place="settings.home",
         )
-    return Neighbour(replace(settings, home=Path(home).absolute()), doors.tls("127.0.0.1"))
+    return RemoteProcessSite(replace(settings, home=Path(home).absolute()), doors.tls("127.0.0.1"))

@@ -16,13 +16,13 @@ from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import (
     PROTOCOL,
     Ack,
+    AttemptOrder,
+    AttemptOutcome,
     Events,
     EventType,
     FromPod,
     Goodbye,
     Hello,
-    Order,
-    Outcome,
     PodEvent,
     PodOrder,
     Start,
@@ -30,13 +30,13 @@ from gridmill.domain.pod_protocol import (
     ToPod,
     Welcome,
 )
-from gridmill.domain.resource import Use
-from gridmill.domain.site import Node, NodeLook
+from gridmill.domain.resource import MeasuredUse
+from gridmill.domain.site import Node, NodeUtilization
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 from gridmill.errors import UnavailableError
-from gridmill.ports.link import Received
-from gridmill.ports.site import PodSight, Sight
+from gridmill.ports.link import ReceivedMessage
+from gridmill.ports.site import PodReport, PodStatus
 from gridmill.testing.clock import FakeClock
 
 
@@ -50,11 +50,11 @@ class Behaviour:
     cause: Cause | None = None
     lines: int = 1
     peak_memory_bytes: int = 2**20
-    parallel: Parallel | None = None
+    parallel: ParallelTiming | None = None
     outputs: tuple[Output, ...] | None = None
 
 
-def pick(random: Random, order: Order, *, failing: float = 0.0, killed: float = 0.0) -> Behaviour:
+def pick(random: Random, order: AttemptOrder, *, failing: float = 0.0, killed: float = 0.0) -> Behaviour:
     """A random behaviour: some fail, some are killed for memory, most succeed."""
     draw, seconds, lines = random.random(), random.uniform(0.1, 20.0), random.randrange(4)
     if draw < failing:
@@ -74,7 +74,7 @@ def pick(random: Random, order: Order, *, failing: float = 0.0, killed: float = 
 class Execution:
     """One attempt as it really ran: what safety is judged by."""
 
-    order: Order
+    order: AttemptOrder
     pod_id: str
     began: float
     ends: float
@@ -100,7 +100,9 @@ class SimulatedPod:
     frozen_until: float = 0.0
     ending: bool = False
 
-    def journal_event(self, order: Order, time: float, kind: EventType, body: Mapping[str, Any]) -> None:
+    def journal_event(
+        self, order: AttemptOrder, time: float, kind: EventType, body: Mapping[str, Any]
+    ) -> None:
         """Append an event."""
         self.numbered += 1
         self.journal.append(
@@ -132,8 +134,8 @@ class SimulatedPod:
         )
 
 
-_LACKS = PodSight(sight=Sight.GONE, message="its node has no GPU", unfit=True)
-_HAS_LEFT = PodSight(sight=Sight.GONE, message="its node has left", left=True)
+_LACKS = PodReport(status=PodStatus.GONE, message="its node has no GPU", unfit=True)
+_HAS_LEFT = PodReport(status=PodStatus.GONE, message="its node has left", left=True)
 
 
 class SimulatedWorld:
@@ -145,7 +147,7 @@ class SimulatedWorld:
     """
 
     def __init__(
-        self, clock: FakeClock, behave: Callable[[Order], Behaviour], *, nodes: tuple[Node, ...] = ()
+        self, clock: FakeClock, behave: Callable[[AttemptOrder], Behaviour], *, nodes: tuple[Node, ...] = ()
     ) -> None:
         self.clock = clock
         self._behave = behave
@@ -154,7 +156,7 @@ class SimulatedWorld:
         self.ever: set[str] = set()
         self.executions: list[Execution] = []
         self.words: dict[str, tuple[PodEvent, ...]] = {}
-        self._inbox: list[Received] = []
+        self._inbox: list[ReceivedMessage] = []
         self._channels: dict[int, str] = {}
         self._last_channel = 0
         self._away_until = 0.0
@@ -162,14 +164,14 @@ class SimulatedWorld:
         self.unfit: set[str] = set()
         self.lacking: set[str] = set()
         self.left: set[str] = set()
-        self._refused: dict[str, PodSight] = {}
+        self._refused: dict[str, PodReport] = {}
         self.dial_seconds = 0.1
 
     def nodes(self) -> tuple[Node, ...]:
         """As given."""
         return self._nodes
 
-    def looks(self) -> Mapping[str, NodeLook]:
+    def utilization(self) -> Mapping[str, NodeUtilization]:
         """Nothing to see."""
         return {}
 
@@ -186,7 +188,7 @@ class SimulatedWorld:
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start pods that were never started."""
-        self._be_there()
+        self._check_available()
         for order in orders:
             if order.pod_id not in self.ever:
                 self.ever.add(order.pod_id)
@@ -199,23 +201,25 @@ class SimulatedWorld:
                 connect_at = self.clock.monotonic() + self.dial_seconds
                 self.pods[order.pod_id] = SimulatedPod(order=order, connect_at=connect_at)
 
-    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """RUNNING or GONE; while in doubt UNKNOWN."""
-        self._be_there()
+        self._check_available()
         if self.clock.monotonic() < self._doubt_until:
-            return dict.fromkeys(pod_ids, PodSight(sight=Sight.UNKNOWN))
-        return {name: self._sight(name) for name in pod_ids}
+            return dict.fromkeys(pod_ids, PodReport(status=PodStatus.UNKNOWN))
+        return {name: self._pod_report(name) for name in pod_ids}
 
-    def _sight(self, name: str) -> PodSight:
-        return self._refused.get(name) or PodSight(sight=Sight.RUNNING if name in self.pods else Sight.GONE)
+    def _pod_report(self, name: str) -> PodReport:
+        return self._refused.get(name) or PodReport(
+            status=PodStatus.RUNNING if name in self.pods else PodStatus.GONE
+        )
 
-    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+    def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
         """The journal of a pod that was killed while it could still write."""
         return self.words.get(pod_id, ())
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """End pods and what runs in them."""
-        self._be_there()
+        self._check_available()
         for name in pod_ids:
             self.ever.add(name)
             self.kill_pod(name)
@@ -223,13 +227,13 @@ class SimulatedWorld:
     def close(self) -> None:
         """Nothing to forget."""
 
-    def _be_there(self) -> None:
+    def _check_available(self) -> None:
         if self.clock.monotonic() < self._away_until:
             raise UnavailableError("the simulated site is away")
 
     # LinkServer
 
-    def receive(self) -> Sequence[Received]:
+    def receive(self) -> Sequence[ReceivedMessage]:
         """What has come."""
         received, self._inbox = self._inbox, []
         return received
@@ -296,7 +300,7 @@ class SimulatedWorld:
         pod = self.pods.get(pod_id)
         for execution in pod.running.values() if pod else ():
             order = replace(execution.order, token="stale")
-            outcome = to_builtins(Outcome(state=AttemptState.SUCCEEDED))
+            outcome = to_builtins(AttemptOutcome(state=AttemptState.SUCCEEDED))
             pod.journal_event(order, self.clock.now(), EventType.ENDED, {"outcome": outcome}) if pod else None
 
     def away(self, seconds: float) -> None:
@@ -342,7 +346,7 @@ class SimulatedWorld:
 
     def _receive(self, pod: SimulatedPod, message: FromPod) -> None:
         if pod.channel is not None:
-            self._inbox.append(Received(channel=pod.channel, message=message))
+            self._inbox.append(ReceivedMessage(channel=pod.channel, message=message))
 
     def _close(self, channel: int) -> None:
         name = self._channels.pop(channel, None)
@@ -352,7 +356,7 @@ class SimulatedWorld:
             pod.mail.clear()
             pod.connect_at = self.clock.monotonic() + 0.1
         if name is not None:
-            self._inbox.append(Received(channel=channel, message=None))
+            self._inbox.append(ReceivedMessage(channel=channel, message=None))
 
     def _deliver(self, pod: SimulatedPod) -> None:
         mail, pod.mail = pod.mail, []
@@ -377,7 +381,7 @@ class SimulatedWorld:
     def _acknowledge(self, pod: SimulatedPod, number: int) -> None:
         pod.journal = [event for event in pod.journal if event.number > number]
 
-    def _start(self, pod: SimulatedPod, order: Order) -> None:
+    def _start(self, pod: SimulatedPod, order: AttemptOrder) -> None:
         if order.attempt_id in pod.seen or pod.ending:
             return
         now, behaviour = self.clock.monotonic(), self._behave(order)
@@ -408,11 +412,11 @@ class SimulatedWorld:
         for line in range(behaviour.lines):
             text = f"line {line}\n"
             pod.journal_event(order, self.clock.now(), EventType.LOG, {"stream": "out", "text": text})
-        outcome = Outcome(
+        outcome = AttemptOutcome(
             state=behaviour.outcome,
             cause=behaviour.cause,
             message="" if behaviour.cause is None else f"simulated {behaviour.cause}",
-            use=Use(
+            use=MeasuredUse(
                 wall_seconds=behaviour.seconds,
                 cpu_seconds=behaviour.seconds,
                 peak_memory_bytes=behaviour.peak_memory_bytes,
@@ -435,7 +439,7 @@ class SimulatedWorld:
             self._receive(pod, Events(events=fresh))
 
 
-def _outputs(order: Order, behaviour: Behaviour) -> tuple[Output, ...]:
+def _outputs(order: AttemptOrder, behaviour: Behaviour) -> tuple[Output, ...]:
     made = behaviour.outcome == AttemptState.SUCCEEDED
     if behaviour.outputs is not None:
         return behaviour.outputs if made else ()

@@ -7,25 +7,25 @@ from random import Random
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode
 from gridmill.control.state import (
-    Alarms,
     Catalog,
     Channels,
     CodeFiles,
     Control,
+    ControlTimeouts,
     Counters,
-    Limits,
     Problems,
+    ScheduleTimers,
     Timeline,
 )
 from gridmill.control.steps.begin import begin_run, resume_run, stop_run
-from gridmill.control.usecases.pipelines import PipelineCases
+from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
-from gridmill.domain.manifest import AliasMove, FileTrouble, Verified
+from gridmill.domain.manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Order
-from gridmill.domain.preflight import Checked, Question, Unchecked
+from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.preflight import PreflightRequest, PreflightResult, UncheckedJob
 from gridmill.domain.provenance import CodeFile
 from gridmill.domain.run import Run
 from gridmill.domain.site import Node, Site, SiteKind
@@ -49,7 +49,7 @@ class NoStorage:
         self.manifests: set[str] = set()
         self._written: set[str] = set()
         self.moves: list[AliasMove] = []
-        self.wrong: dict[str, tuple[FileTrouble, ...]] = {}
+        self.wrong: dict[str, tuple[FileProblem, ...]] = {}
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
         """No files."""
@@ -63,9 +63,11 @@ class NoStorage:
         """One file, which the bundle's hash stands for."""
         return (CodeFile(name="code", digest=bundle),)
 
-    def preflight(self, question: Question) -> Checked:
+    def preflight(self, question: PreflightRequest) -> PreflightResult:
         """Nothing can be looked at."""
-        return Checked(unchecked=tuple(Unchecked(job=job.name, why="simulated") for job in question.jobs))
+        return PreflightResult(
+            unchecked=tuple(UncheckedJob(job=job.name, why="simulated") for job in question.jobs)
+        )
 
     def remove(self, uri: str) -> None:
         """Nothing to remove, but to remember."""
@@ -82,13 +84,16 @@ class NoStorage:
     def drop_listed(self, listed: str) -> None:
         """Nothing is there."""
 
-    def troubles(self, version: Artifact) -> tuple[FileTrouble, ...]:
+    def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
         """What a test says."""
         return self.wrong.get(version.id, ())
 
-    def verify(self, versions: Iterable[Artifact]) -> Iterator[Verified]:
+    def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
         """What a test says."""
-        yield from (Verified(version=one.id, troubles=self.troubles(one)) for one in versions)
+        yield from (
+            VerificationResult(version=version.id, file_problems=self.problems(version))
+            for version in versions
+        )
 
     def note_move(self, move: AliasMove) -> None:
         """Nothing is kept, but remembered."""
@@ -137,7 +142,7 @@ class Simulation:
     """
 
     store: Store
-    behave: Callable[[Order], Behaviour]
+    behave: Callable[[AttemptOrder], Behaviour]
     nodes: tuple[Node, ...] = ()
     clock: FakeClock = field(default_factory=FakeClock)
     seed: int = 0
@@ -146,7 +151,7 @@ class Simulation:
     node: ControlNode = field(init=False)
     tokens: int = 0
     strict: bool = True
-    limits: Limits = field(default_factory=Limits)
+    limits: ControlTimeouts = field(default_factory=ControlTimeouts)
     storage: NoStorage = field(default_factory=NoStorage)
 
     def __post_init__(self) -> None:
@@ -172,7 +177,7 @@ class Simulation:
             catalog=Catalog(ledger=ledger),
             channels=Channels(links=self.world, secret=b"simulated"),
             problems=Problems(warn=self.warnings.append),
-            alarms=Alarms(),
+            alarms=ScheduleTimers(),
         )
         return ControlNode(control)
 
@@ -199,7 +204,7 @@ class Simulation:
 
     def apply(self, pipeline: Pipeline) -> None:
         """Keep a pipeline, with its schedule."""
-        PipelineCases(self.node).apply(pipeline)
+        PipelineUseCases(self.node).apply(pipeline)
 
     def stop(self, run_id: str, job: str | None = None) -> None:
         """Ask a run, or one job of it, to stop."""

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from gridmill.domain.pod_protocol import PodOrder
-from gridmill.ports.site import Sight, SitePort
+from gridmill.ports.site import PodStatus, SitePort
 
 
 class SiteHarness(ABC):
@@ -46,9 +46,9 @@ class SiteHarness(ABC):
             assert time.monotonic() < until, f"waited in vain until {what}"
             self.step()
 
-    def sight(self, pod_id: str) -> Sight:
+    def sight(self, pod_id: str) -> PodStatus:
         """What the site sees of that pod."""
-        return self.site.observe([pod_id])[pod_id].sight
+        return self.site.observe([pod_id])[pod_id].status
 
     def up(self, pod_id: str) -> None:
         """Bring a pod up and wait for its greeting."""
@@ -69,17 +69,17 @@ class SiteSuite:
 
     def test_a_pod_that_was_never_started_is_gone(self, harness: SiteHarness) -> None:
         """And tearing it down is fine, twice."""
-        assert harness.sight("never-1.0") == Sight.GONE
+        assert harness.sight("never-1.0") == PodStatus.GONE
         harness.site.tear_down(["never-1.0"])
         harness.site.tear_down(["never-1.0"])
-        assert harness.sight("never-1.0") == Sight.GONE
+        assert harness.sight("never-1.0") == PodStatus.GONE
 
     def test_a_pod_runs_from_the_moment_it_was_brought_up(self, harness: SiteHarness) -> None:
         """No look in between takes it for gone."""
         harness.site.bring_up([harness.order("r-1.0")])
-        assert harness.sight("r-1.0") in (Sight.QUEUED, Sight.RUNNING)
+        assert harness.sight("r-1.0") in (PodStatus.QUEUED, PodStatus.RUNNING)
         harness.wait(lambda: harness.greetings("r-1.0") > 0, "it greets")
-        assert harness.sight("r-1.0") == Sight.RUNNING
+        assert harness.sight("r-1.0") == PodStatus.RUNNING
 
     def test_a_site_that_was_prepared_brings_up_the_same_pods(self, harness: SiteHarness) -> None:
         """They run jobs, and can be killed and torn down like others."""
@@ -88,15 +88,15 @@ class SiteSuite:
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")
-        harness.wait(lambda: harness.sight("r-1.0") == Sight.GONE, "it is gone")
+        harness.wait(lambda: harness.sight("r-1.0") == PodStatus.GONE, "it is gone")
         assert not job_lives()
         harness.site.prepare()
         harness.up("r-2.0")
         harness.site.prepare()
         harness.reopen()
-        assert harness.sight("r-2.0") == Sight.RUNNING
+        assert harness.sight("r-2.0") == PodStatus.RUNNING
         harness.site.tear_down(["r-2.0"])
-        assert harness.sight("r-2.0") == Sight.GONE
+        assert harness.sight("r-2.0") == PodStatus.GONE
 
     def test_bringing_up_again_starts_nothing(self, harness: SiteHarness) -> None:
         """At once, later, and by a control node that started again."""
@@ -114,11 +114,11 @@ class SiteSuite:
         harness.wait(lambda: all(harness.greetings(f"r-1.{n}") > 0 for n in range(3)), "all greet")
         harness.site.tear_down(["r-1.1"])
         sights = harness.site.observe(["r-1.0", "r-1.1", "r-1.2", "r-9.0"])
-        assert {name: seen.sight for name, seen in sights.items()} == {
-            "r-1.0": Sight.RUNNING,
-            "r-1.1": Sight.GONE,
-            "r-1.2": Sight.RUNNING,
-            "r-9.0": Sight.GONE,
+        assert {name: seen.status for name, seen in sights.items()} == {
+            "r-1.0": PodStatus.RUNNING,
+            "r-1.1": PodStatus.GONE,
+            "r-1.2": PodStatus.RUNNING,
+            "r-9.0": PodStatus.GONE,
         }
 
     def test_what_is_torn_down_is_gone_with_its_jobs(self, harness: SiteHarness) -> None:
@@ -126,7 +126,7 @@ class SiteSuite:
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.site.tear_down(["r-1.0"])
-        assert harness.sight("r-1.0") == Sight.GONE
+        assert harness.sight("r-1.0") == PodStatus.GONE
         assert not job_lives()
         harness.site.tear_down(["r-1.0"])
 
@@ -137,19 +137,19 @@ class SiteSuite:
         harness.up("killed-1.0")
         harness.kill("killed-1.0")
         harness.site.bring_up([harness.order(name) for name in ("torn-1.0", "early-1.0", "killed-1.0")])
-        harness.wait(lambda: harness.sight("killed-1.0") == Sight.GONE, "the killed one is gone")
+        harness.wait(lambda: harness.sight("killed-1.0") == PodStatus.GONE, "the killed one is gone")
         harness.site.bring_up([harness.order("killed-1.0")])
         harness.up("other-1.0")
         told = [harness.greetings(name) for name in ("torn-1.0", "early-1.0", "killed-1.0")]
         assert told == [1, 0, 1], told
-        assert harness.sight("torn-1.0") == Sight.GONE
+        assert harness.sight("torn-1.0") == PodStatus.GONE
 
     def test_of_a_killed_pod_nothing_is_left_when_it_is_gone(self, harness: SiteHarness) -> None:
         """GONE is said only once its jobs' processes have been ended."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")
-        harness.wait(lambda: harness.sight("r-1.0") == Sight.GONE, "it is gone")
+        harness.wait(lambda: harness.sight("r-1.0") == PodStatus.GONE, "it is gone")
         assert not job_lives()
 
     def test_a_killed_pod_can_be_torn_down(self, harness: SiteHarness) -> None:
@@ -158,7 +158,7 @@ class SiteSuite:
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")
         harness.site.tear_down(["r-1.0"])
-        assert harness.sight("r-1.0") == Sight.GONE
+        assert harness.sight("r-1.0") == PodStatus.GONE
         assert not job_lives()
 
     def test_another_control_node_finds_the_pods(self, harness: SiteHarness) -> None:
@@ -166,8 +166,8 @@ class SiteSuite:
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.reopen()
-        assert harness.sight("r-1.0") == Sight.RUNNING
+        assert harness.sight("r-1.0") == PodStatus.RUNNING
         assert job_lives()
         harness.site.tear_down(["r-1.0"])
-        assert harness.sight("r-1.0") == Sight.GONE
+        assert harness.sight("r-1.0") == PodStatus.GONE
         assert not job_lives()

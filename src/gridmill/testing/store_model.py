@@ -33,7 +33,7 @@ from gridmill.testing.store_samples import (
 Address: TypeAlias = tuple[type[Any], str]
 
 
-class Model:
+class StoreModel:
     """The simplest possible store: what it holds after the same commits is what any store must hold."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ def _assert_stale(store: Store, changes: Sequence[Change], events: Sequence[Even
     raise AssertionError(f"a stale commit was taken: {changes}")
 
 
-def random_changes(random: Random, model: Model) -> list[Change]:
+def random_changes(random: Random, model: StoreModel) -> list[Change]:
     """Up to four changes; now and then one of them expects a wrong version."""
     changes: list[Change] = []
     for _ in range(random.randint(0, 4)):

@@ -12,10 +12,10 @@ from gridmill.domain.pipeline import Origin, Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project
 from gridmill.domain.provenance import CodeList, Provenance
-from gridmill.domain.resource import Measurement, Resource, Sizing, Use
+from gridmill.domain.resource import MeasuredUse, Measurement, Resource, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.schedule import Schedule, ScheduleSpec
-from gridmill.domain.sink_overrides import Alterations, AlterVerb, Change, SinkPart
+from gridmill.domain.sink_overrides import Alterations, AlterVerb, SinkChange, SinkPart
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.sql_statement import Given
 from gridmill.domain.states import AttemptState, DeploymentState, JobState, PodState, RunState
@@ -85,7 +85,7 @@ def an_attempt(
         state=state,
         given=Amounts(cpus=1),
         placed=5.5,
-        use=Use(wall_seconds=0.1, peak_memory_bytes=2**50),
+        use=MeasuredUse(wall_seconds=0.1, peak_memory_bytes=2**50),
         metrics={"rmse": -1.5e-9},
     )
 
@@ -151,7 +151,7 @@ def an_origin(number: int = 1, name: str = "weather") -> Origin:
 
 def some_alterations(name: str = "weather/hourly") -> Alterations:
     """A constraint of `name` removed."""
-    change = Change(verb=AlterVerb.REMOVE, part=SinkPart.CONSTRAINT, key="temp: missing")
+    change = SinkChange(verb=AlterVerb.REMOVE, part=SinkPart.CONSTRAINT, key="temp: missing")
     return Alterations(name=name, changes=(change,), changed=3.5)
 
 
@@ -163,7 +163,7 @@ def a_measurement(number: int = 1) -> Measurement:
         job="weather/work",
         size=JobSize(rows=1),
         given=Amounts(),
-        use=Use(cpu_seconds=1.5),
+        use=MeasuredUse(cpu_seconds=1.5),
         ended=9.0,
     )
 

@@ -26,7 +26,7 @@ from gridmill.domain.states import AttemptState, DeploymentState, JobState, RunS
 from gridmill.errors import StaleVersionError, StoreInUseError
 from gridmill.ports.store import Change, Delete, Mark, Noun, Order, Put, Record, Store, key_of, parent_of
 from gridmill.testing.store_model import (
-    Model,
+    StoreModel,
     check_events_of_many_stores_at_once,
     check_many_stores_race,
     check_one_of_many_threads_makes_it,
@@ -108,12 +108,14 @@ def check_events_are_read_by_run_job_and_after(open_store: Opener) -> None:
 
 
 def _paged(store: Store, run: str | None, job: str | None) -> list[Event]:
-    found: list[Event] = []
-    while page := store.events(run_id=run, job=job, after=sequence_of(found[-1].id) if found else 0, limit=3):
+    events: list[Event] = []
+    while page := store.events(
+        run_id=run, job=job, after=sequence_of(events[-1].id) if events else 0, limit=3
+    ):
         assert len(page) <= 3
-        assert not found or page[0].id > found[-1].id
-        found += page
-    return found
+        assert not events or page[0].id > events[-1].id
+        events += page
+    return events
 
 
 def check_events_of_old_runs_go_and_sequences_go_on(open_store: Opener) -> None:
@@ -404,7 +406,7 @@ def check_it_agrees_with_a_model(open_store: Opener) -> None:
     """A few hundred random commits, taken or refused, leave what the simplest possible store would hold."""
     random = Random(7)
     with closing(open_store()) as store:
-        model = Model()
+        model = StoreModel()
         for _ in range(300):
             model.follow(store, random_changes(random, model), random_events(random))
         model.compare(store)

@@ -14,9 +14,9 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import from_url
 
 from gridmill import errors
-from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.signed_urls import check_bucket, refusal, send
-from gridmill.transfer.stream import UNMETERED, Meter
+from gridmill.transfer.stream import UNMETERED, ByteMeter
 
 PASS_SECONDS = 900.0
 """How long a signed URL is valid."""
@@ -44,8 +44,8 @@ _PUTTING = {"timeout": timedelta(seconds=300)}
 """Timeout of a put, during which no bytes arrive."""
 
 
-class Objects:
-    """Safe to use from several threads. All raise RefusedError, UnavailableError."""
+class BucketClient:
+    """Safe to use from several threads. All raise TransferRefusedError, UnavailableError."""
 
     def __init__(
         self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
@@ -55,13 +55,13 @@ class Objects:
         self._store: Any = open_store(url, options or {})
         self._puts: Any = open_store(url, options or {}, puts=True)
 
-    def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
+    def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
         """Whole or not at all."""
         signs = not self.url.startswith("file:")
         if meter is UNMETERED or not signs or not self._sent(name, content, meter):
             self._put(name, content)
 
-    def _sent(self, name: str, content: bytes, meter: Meter) -> bool:
+    def _sent(self, name: str, content: bytes, meter: ByteMeter) -> bool:
         """Put piece by piece, by a signed URL, as obstore would not say how far it is. False where that is
         refused: obstore says why, or does it."""
         try:
@@ -83,9 +83,9 @@ class Objects:
             try:
                 obstore.put(self._puts, name, content, use_multipart=False)
             except (FileNotFoundError, NotFoundError) as error:
-                raise RefusedError("there is no such bucket", place=self.url, hint=_MAKE) from error
+                raise TransferRefusedError("there is no such bucket", place=self.url, hint=_MAKE) from error
 
-    def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
+    def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
         """Raises NotFoundError, and DataError for one that is larger."""
         with explained(self.url):
             try:
@@ -118,13 +118,13 @@ class Objects:
         """Of all that is in a folder, page by page."""
         with explained(self.url):
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
-                yield [found["path"] for found in page]
+                yield [entry["path"] for entry in page]
 
     def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
         """Names of what was put before that moment, in a folder or at all."""
         with explained(self.url):
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
-                yield from (found["path"] for found in page if found["last_modified"] < before)
+                yield from (entry["path"] for entry in page if entry["last_modified"] < before)
 
     def sign(self, method: str, name: str) -> str:
         """A URL that opens this object alone, to GET or to PUT it, for `pass_seconds`."""
@@ -149,9 +149,9 @@ def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> o
     check_bucket(url)
     plain = any(value.startswith("http://") for value in options.values())
     client: Any = {"allow_http": plain, **(_PUTTING if puts else _READING)}
-    said = {**(_S3 if scheme == "s3" else {}), **options}
+    settings = {**(_S3 if scheme == "s3" else {}), **options}
     with explained(url, refused=BaseError):
-        return from_url(url, config=cast(Any, said), client_options=client, retry_config=_RETRIES)
+        return from_url(url, config=cast(Any, settings), client_options=client, retry_config=_RETRIES)
 
 
 @contextmanager
@@ -162,19 +162,19 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
     except (refused, PermissionDeniedError, UnauthenticatedError) as error:
         raise _refusal(error, url) from error
     except (BaseError, OSError) as error:
-        if any(asked in str(error) for asked in _CLOUDS):
-            raise RefusedError("there are no credentials for it", place=url, hint=_SAY) from error
+        if any(scheme_name in str(error) for scheme_name in _CLOUDS):
+            raise TransferRefusedError("there are no credentials for it", place=url, hint=_SAY) from error
         if "403 Forbidden" in str(error):
             raise _refusal(error, url) from error
         raise errors.UnavailableError(_line(error), place=url) from error
 
 
-def _refusal(error: BaseException, url: str) -> RefusedError:
+def _refusal(error: BaseException, url: str) -> TransferRefusedError:
     """In the words of the bucket's server, where it says some."""
-    found = _REFUSAL.search(str(error))
-    words = [word for word in (found["code"], found["told"]) if word] if found else [_line(error)]
+    match = _REFUSAL.search(str(error))
+    words = [word for word in (match["code"], match["told"]) if word] if match else [_line(error)]
     hint = _SET if words[0] == _SKEWED else _ALLOW
-    return RefusedError(f"access is refused: {': '.join(words)}", place=url, hint=hint)
+    return TransferRefusedError(f"access is refused: {': '.join(words)}", place=url, hint=hint)
 
 
 def _line(error: BaseException) -> str:

@@ -9,17 +9,17 @@ from threading import Lock
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
-from gridmill.domain.farm_protocol import Parcel, Slice
+from gridmill.domain.farm_protocol import BucketObject, ChunkSlice
 from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
-from gridmill.transfer.errors import RefusedError
-from gridmill.transfer.signed_urls import Far, cut, sliced
-from gridmill.transfer.stream import UNMETERED, Chunk, Meter
+from gridmill.transfer.errors import TransferRefusedError
+from gridmill.transfer.signed_urls import SignedUrlFarm, cut, sliced
+from gridmill.transfer.stream import UNMETERED, ByteMeter, Chunk
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Uses:
+class UniqueNames:
     """Names of objects that this process uses now, once each, in a folder of its own. Safe to use from
     several threads."""
 
@@ -52,15 +52,15 @@ class Uses:
             return bool(self._names) or self._monotonic() - self._last < seconds
 
 
-class Owned(Protocol):
+class Bucket(Protocol):
     """A bucket, by whoever has its credentials: see `objects.Objects`."""
 
     pass_seconds: float
 
-    def put(self, name: str, content: bytes, meter: Meter = UNMETERED) -> None:
+    def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
         """Whole or not at all."""
 
-    def get(self, name: str, most_bytes: int, meter: Meter = UNMETERED) -> bytes:
+    def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
         """Its content."""
 
     def remove(self, name: str) -> None:
@@ -73,68 +73,72 @@ class Owned(Protocol):
         """A URL that opens one object."""
 
 
-class Export:
-    """A Carrier (see `carry`) to a farm. Chunks that travel together are one object of a name that was never
+class ExportBucketEndpoint:
+    """A ChunkEndpoint to a farm. Chunks that are sent together are one object of a name that was never
     there, which the farm may read, or write, for a short while. Several threads may use it."""
 
     def __init__(
         self,
-        far: Far,
-        bucket: Owned,
+        far: SignedUrlFarm,
+        bucket: Bucket,
         sizes: Mapping[str, int],
-        uses: Uses | None = None,
-        meter: Meter = UNMETERED,
+        uses: UniqueNames | None = None,
+        meter: ByteMeter = UNMETERED,
     ) -> None:
         """`sizes` in bytes of all chunks that will be asked for; `uses` are those of whoever sweeps the
         bucket; the `meter` counts what goes between home and the bucket."""
-        self._far, self._bucket, self._sizes = far, bucket, sizes
-        self._uses, self._meter = uses or Uses(), meter
+        self._farm, self._bucket, self._sizes = far, bucket, sizes
+        self._names, self._meter = uses or UniqueNames(), meter
 
-    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "Export":
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "ExportBucketEndpoint":
         """See Metered."""
-        return Export(
-            self._far, self._bucket, self._sizes, self._uses, Meter(moved=moved, piece_bytes=piece_bytes)
+        return ExportBucketEndpoint(
+            self._farm,
+            self._bucket,
+            self._sizes,
+            self._names,
+            ByteMeter(moved=moved, piece_bytes=piece_bytes),
         )
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
-        return self._far.missing(chunks)
+        return self._farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See Taker. Raises RefusedError where the bucket refuses one of the sides."""
+        """See Taker. Raises TransferRefusedError where the bucket refuses one of the sides."""
         slices = sliced((chunk.hash, len(chunk.data)) for chunk in chunks)
         with self._once() as name:
             self._bucket.put(name, b"".join(chunk.data for chunk in chunks), self._meter)
-            lost = passed(self._bucket, lambda: self._far.take([self._parcel("GET", name, slices)]))
+            lost = passed(self._bucket, lambda: self._farm.take([self._parcel("GET", name, slices)]))
         if lost:
             raise UnavailableError(f"{name} was removed before the farm had taken it")
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See Giver. Raises RefusedError where the bucket refuses one of the sides."""
+        """See Giver. Raises TransferRefusedError where the bucket refuses one of the sides."""
         slices = sliced((chunk, self._sizes[chunk]) for chunk in chunks)
         with self._once() as name:
-            passed(self._bucket, lambda: self._far.give(self._parcel("PUT", name, slices)))
+            passed(self._bucket, lambda: self._farm.give(self._parcel("PUT", name, slices)))
             content = self._bucket.get(name, sum(one.size_bytes for one in slices), self._meter)
         yield from cut(content, slices)
 
-    def _parcel(self, method: str, name: str, slices: tuple[Slice, ...]) -> Parcel:
-        return Parcel(url=self._bucket.sign(method, name), slices=slices)
+    def _parcel(self, method: str, name: str, slices: tuple[ChunkSlice, ...]) -> BucketObject:
+        return BucketObject(url=self._bucket.sign(method, name), slices=slices)
 
     @contextmanager
     def _once(self) -> Iterator[str]:
         """A new object's name; it is removed. What cannot be removed now is swept later."""
-        name = self._uses.begin()
+        name = self._names.begin()
         try:
             yield name
         finally:
-            self._uses.end(name)
+            self._names.end(name)
             try:
                 self._bucket.remove(name)
             except GridmillError as error:
-                _LOG.info("object_stays name=%s reason=%s", name, error)
+                _LOG.info("object_not_deleted name=%s reason=%s", name, error)
 
 
-def sweep(bucket: Owned, before: datetime, but: Container[str] = ()) -> None:
+def sweep(bucket: Bucket, before: datetime, but: Container[str] = ()) -> None:
     """Remove what was put before that moment, and was not removed for whatever reason; `but`: what is in
     use."""
     for name in bucket.older(before):
@@ -142,7 +146,7 @@ def sweep(bucket: Owned, before: datetime, but: Container[str] = ()) -> None:
             bucket.remove(name)
 
 
-def passed(bucket: Owned, ask: Callable[[], T]) -> T:
+def passed(bucket: Bucket, ask: Callable[[], T]) -> T:
     """What the farm answers. A refusal once the signed URL may have expired is none: a new one may do. It may
     earlier than was said, as clocks differ."""
     began = time.monotonic()
@@ -152,5 +156,5 @@ def passed(bucket: Owned, ask: Callable[[], T]) -> T:
         raise
     except InputError as error:
         if time.monotonic() - began < bucket.pass_seconds / 2:
-            raise RefusedError(error.message, hint=error.hint, place=error.place) from error
+            raise TransferRefusedError(error.message, hint=error.hint, place=error.place) from error
         raise UnavailableError(f"a signed URL expired: {error.message}", place=error.place) from error

@@ -22,7 +22,7 @@ from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
-from gridmill.transfer.chunk_store import ChunkStore, Room
+from gridmill.transfer.chunk_store import ChunkStore, SpaceByOwner
 from gridmill.transfer.durable import READ_ONLY, not_kept, put, sync
 from gridmill.transfer.large_files import kept_as
 from gridmill.transfer.paths import User, check_manifest, check_path, folder_below
@@ -32,7 +32,7 @@ _NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class CheckedOutTree:
     """A tree that was placed, or is about to be: written down before it has its name.
 
     `mark` is its inode and time of change (ns), by which it is told from what stood or came there otherwise;
@@ -46,7 +46,7 @@ class Placed:
     writable: bool = False
 
 
-class Placer:
+class TreeCheckout:
     """Places trees below a root, of the chunks of a store; several threads may use it, one process at a time.
 
     Drafts and records lie in the store's folder: jobs write below the root, and must not be able to lead it
@@ -71,7 +71,7 @@ class Placer:
         self._drafts = drafts or store.drafts / "trees"
         self._lock = threading.Lock()
         self._busy: dict[str, tuple[threading.Lock, int]] = {}
-        self._room = Room(store.quota_bytes)
+        self._room = SpaceByOwner(store.quota_bytes)
         try:
             shutil.rmtree(self._drafts, ignore_errors=True)
             for folder in (root, self._records, self._drafts):
@@ -90,7 +90,9 @@ class Placer:
         """
         check_path(uri)
         check_manifest(manifest)
-        wanted = Placed(uri=uri, content=codec.fingerprint(manifest), owners=(owner,), writable=writable)
+        wanted = CheckedOutTree(
+            uri=uri, content=codec.fingerprint(manifest), owners=(owner,), writable=writable
+        )
         try:
             with self._alone_at(uri):
                 return self._place(wanted, manifest)
@@ -113,15 +115,15 @@ class Placer:
                     self._busy[uri] = lock, users - 1
 
     @contextmanager
-    def at_rest(self) -> Iterator[tuple[Placed, ...]]:
+    def at_rest(self) -> Iterator[tuple[CheckedOutTree, ...]]:
         """What was placed and not released; nothing comes there or goes meanwhile. Raises OSError."""
         with self._lock:
             yield self.placed()
 
-    def placed(self) -> tuple[Placed, ...]:
+    def placed(self) -> tuple[CheckedOutTree, ...]:
         """What was placed and not released. Raises OSError."""
         return tuple(
-            codec.decode(path.read_bytes(), Placed)
+            codec.decode(path.read_bytes(), CheckedOutTree)
             for path in self._records.iterdir()
             if path.suffix == ".json"
         )
@@ -147,7 +149,7 @@ class Placer:
                 self._release(placed, owner)
         self._store.unpin(owner)
 
-    def _release(self, placed: Placed, owner: str) -> None:
+    def _release(self, placed: CheckedOutTree, owner: str) -> None:
         if others := tuple(name for name in placed.owners if name != owner):
             self._write(replace(placed, owners=others))
             return
@@ -155,7 +157,7 @@ class Placer:
             self._take_away(placed.uri)
         self._record(placed.uri).unlink(missing_ok=True)
 
-    def _place(self, wanted: Placed, manifest: Manifest) -> tuple[str, ...]:
+    def _place(self, wanted: CheckedOutTree, manifest: Manifest) -> tuple[str, ...]:
         with self._lock:
             if self._shares(wanted):
                 self._room.waits_no_more(wanted.owners[0])
@@ -166,25 +168,25 @@ class Placer:
         self._make(wanted, manifest)
         return ()
 
-    def _shares(self, wanted: Placed) -> bool:
+    def _shares(self, wanted: CheckedOutTree) -> bool:
         """Whether the very same stands there: it is this owner's too from now on. Raises ConflictError."""
         (owner,) = wanted.owners
-        there = [placed for placed in self.placed() if _meet(placed.uri, wanted.uri)]
-        same = next((placed for placed in there if self._is(placed, wanted)), None)
+        overlapping = [placed for placed in self.placed() if _overlap(placed.uri, wanted.uri)]
+        same = next((placed for placed in overlapping if self._is(placed, wanted)), None)
         if same is None:
-            self._refuse_used(there, owner)
+            self._refuse_used(overlapping, owner)
         elif owner not in same.owners:
             self._write(replace(same, owners=(*same.owners, owner)))
         return same is not None
 
-    def _is(self, placed: Placed, wanted: Placed) -> bool:
+    def _is(self, placed: CheckedOutTree, wanted: CheckedOutTree) -> bool:
         """Whether that stands there as it was placed, and is what is wanted."""
         wished = (wanted.uri, wanted.content, False, False)
-        said = (placed.uri, placed.content, placed.writable, wanted.writable)
-        return said == wished and self._mark(placed.uri) == placed.mark
+        existing = (placed.uri, placed.content, placed.writable, wanted.writable)
+        return existing == wished and self._mark(placed.uri) == placed.mark
 
-    def _refuse_used(self, there: Iterable[Placed], owner: str) -> None:
-        for placed in there:
+    def _refuse_used(self, checked_out_trees: Iterable[CheckedOutTree], owner: str) -> None:
+        for placed in checked_out_trees:
             others = [name for name in placed.owners if name != owner]
             if others and self._mark(placed.uri)[0] == placed.mark[0]:
                 raise ConflictError(
@@ -192,7 +194,7 @@ class Placer:
                     hint="Wait for its end, or take another path.",
                 )
 
-    def _reserve(self, wanted: Placed, manifest: Manifest) -> None:
+    def _reserve(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
         """Nothing of the tree goes for want of room. Raises CapacityError, UnavailableError (see Room)."""
         sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
         sizes.pop("", None)
@@ -202,15 +204,15 @@ class Placer:
             self._let_go(other)
         self._store.pin(owner, sizes, instead_of=gone)
 
-    def _make(self, wanted: Placed, manifest: Manifest) -> None:
+    def _make(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
         draft = self._drafts / uuid4().hex
         try:
             self._draw(draft, manifest, writable=wanted.writable)
-            looked = os.lstat(draft)
+            status = os.lstat(draft)
             with self._lock:
                 if self._shares(wanted):
                     return
-                self._write(replace(wanted, mark=(looked.st_ino, looked.st_mtime_ns)))
+                self._write(replace(wanted, mark=(status.st_ino, status.st_mtime_ns)))
                 self._put(draft, wanted.uri)
         finally:
             _remove(draft)  # or what stood there before
@@ -232,7 +234,7 @@ class Placer:
                 self._copy(kept, path)
                 changed[path] = None
             if writable or not linked:
-                self._dress(path, writable=writable)
+                self._set_permissions(path, writable=writable)
         sync(list(changed))
 
     def _folder(self, folder: str, changed: dict[str, None]) -> None:
@@ -253,7 +255,7 @@ class Placer:
         finally:
             os.close(descriptor)
 
-    def _dress(self, path: str, *, writable: bool) -> None:
+    def _set_permissions(self, path: str, *, writable: bool) -> None:
         os.chmod(path, 0o644 if writable else READ_ONLY)
         if writable:
             os.utime(path)
@@ -280,14 +282,14 @@ class Placer:
             suppress(FileNotFoundError, NotFoundError, UnsafePathError),
             folder_below(self._root, above) as folder,
         ):
-            looked = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            return looked.st_ino, looked.st_mtime_ns
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return status.st_ino, status.st_mtime_ns
         return 0, 0
 
     def _record(self, uri: str) -> Path:
         return self._records / f"{sha256(uri.encode()).hexdigest()}.json"
 
-    def _write(self, placed: Placed) -> None:
+    def _write(self, placed: CheckedOutTree) -> None:
         path = self._record(placed.uri)
         draft = path.with_suffix(".new")
         draft.write_bytes(codec.encode(placed))
@@ -295,7 +297,7 @@ class Placer:
         draft.rename(path)
 
 
-def _meet(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     """The same path, or one below the other."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
@@ -338,10 +340,10 @@ def _write_all(target: int, data: bytes) -> None:
 
 def _remove(path: Path) -> None:
     try:
-        looked = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return
-    if stat.S_ISDIR(looked.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -377,14 +379,14 @@ def hand_files(files: Iterable[tuple[str, str]]) -> None:
     wanted = [(os.stat(source), source, target) for source, target in files]
     wanted.sort(key=lambda one: one[0].st_size)
     left, clones = COPIED_BYTES, True
-    for number, (looked, source, target) in enumerate(wanted):
-        left -= looked.st_size
+    for number, (status, source, target) in enumerate(wanted):
+        left -= status.st_size
         if left >= 0 and number < COPIED_FILES:
             shutil.copyfile(source, target)
         elif not clones or not (clones := clone(source, target)):
             _name(source, target)
             continue
-        os.chmod(target, stat.S_IMODE(looked.st_mode))
+        os.chmod(target, stat.S_IMODE(status.st_mode))
 
 
 def clone(source: str, target: str) -> bool:
@@ -410,8 +412,8 @@ def may_share(sizes_bytes: int, files: int) -> bool:
 
 def is_small(source: Path) -> bool:
     """Whether it would be copied. Raises OSError."""
-    found = (entry for _, entry in _walk(source, ""))
-    return _are_small([one.stat().st_size for one in found if one.is_file(follow_symlinks=False)])
+    entries = (entry for _, entry in _walk(source, ""))
+    return _are_small([one.stat().st_size for one in entries if one.is_file(follow_symlinks=False)])
 
 
 def _are_small(sizes: list[int]) -> bool:

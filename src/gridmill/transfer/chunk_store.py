@@ -1,6 +1,6 @@
 """A store of chunks in a folder with a quota: verifies chunks and never evicts those in use.
 
-`Room` shares the quota: first come, first served, and a transfer that waits for room blocks no other.
+`SpaceByOwner` shares the quota: first come, first served, and a transfer that waits for room blocks no other.
 """
 
 import os
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from gridmill import codec
 from gridmill.domain.amounts import show_bytes
-from gridmill.domain.farm_protocol import Hashes, Manifest
+from gridmill.domain.farm_protocol import ChunkHashes, Manifest
 from gridmill.errors import (
     CapacityError,
     DataError,
@@ -27,17 +27,17 @@ from gridmill.errors import (
     UnsafePathError,
 )
 from gridmill.transfer.durable import not_kept, seal_open, sync, touch, write_at
-from gridmill.transfer.large_files import LargeFiles, Layout, layouts
-from gridmill.transfer.manifest import Turns
+from gridmill.transfer.large_files import FileLayout, LargeFiles, layouts
+from gridmill.transfer.manifest import FairScheduler
 from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
-from gridmill.transfer.stream import Chunk, Content, Flow, damaged, matches
+from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, matches
 
 HELD_BYTES = 8 << 20
 """Bytes that are held in memory before they are written together."""
 
 
 class ChunkStore:
-    """Chunks of one source; a Carrier (see `carry`) that is a folder of this machine.
+    """The chunks of one tenant; a ChunkEndpoint that is a folder of this machine.
 
     Below the folder lie `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
     expected (see LargeFiles). What was kept together is a lot: one name is given, not one for each. One
@@ -53,7 +53,7 @@ class ChunkStore:
         self._chunks, self._pins = folder / "chunks", folder / "pins"
         self._lock = threading.Lock()
         self._lots: dict[str, str] = {}  # of chunks that have a file of their own
-        self._turns = Turns()
+        self._turns = FairScheduler()
         try:
             shutil.rmtree(self.drafts, ignore_errors=True)
             for made in (folder, self._chunks, self._pins, self.drafts):
@@ -72,29 +72,29 @@ class ChunkStore:
 
     def _listed(self) -> OrderedDict[str, int]:
         """Sizes in bytes of chunks and large files, the least recently used first."""
-        found = [
+        entries = [
             (os.stat(self._path(name)).st_atime_ns, name, size) for name, size in self._large.sizes().items()
         ]
         for lot in os.scandir(self._chunks):
             for entry in os.scandir(lot):
-                looked = entry.stat()
-                found.append((looked.st_atime_ns, entry.name, looked.st_size))
+                status = entry.stat()
+                entries.append((status.st_atime_ns, entry.name, status.st_size))
                 self._lots[entry.name] = lot.name
             with suppress(OSError):
                 os.rmdir(lot)  # one that a kill left empty
-        return OrderedDict((name, size) for _, name, size in sorted(found))
+        return OrderedDict((name, size) for _, name, size in sorted(entries))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """Those, once each, that are not there. The others now count as just used."""
-        looked: dict[str, bool] = {}
+        presence: dict[str, bool] = {}
         with self._lock:
-            return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._has(chunk, looked))
+            return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._has(chunk, presence))
 
-    def _has(self, chunk: str, looked: dict[str, bool]) -> bool:
+    def _has(self, chunk: str, presence: dict[str, bool]) -> bool:
         for name in (chunk, *self._large.holders(chunk)):
-            if name not in looked:
-                looked[name] = self._touch(name)
-            if looked[name]:
+            if name not in presence:
+                presence[name] = self._touch(name)
+            if presence[name]:
                 return True
         return False
 
@@ -102,8 +102,8 @@ class ChunkStore:
         """Whether it is there, as it was written; what somebody took away or wrote to is not."""
         if name not in self._sizes:
             return False
-        there = touch(self._file(name)) if name in self._lots else self._large.touch(name)
-        if not there:
+        exists = touch(self._file(name)) if name in self._lots else self._large.touch(name)
+        if not exists:
             self._drop(name)
             return False
         self._sizes.move_to_end(name)
@@ -183,7 +183,7 @@ class ChunkStore:
             raise not_kept(error, self.folder) from error
         return tuple(dict.fromkeys(lacking))
 
-    def _begin(self, large: Mapping[str, Layout]) -> None:
+    def _begin(self, large: Mapping[str, FileLayout]) -> None:
         with self._lock:
             new = {name: layout for name, layout in large.items() if not self._touch(name)}
             size_bytes = sum(layout.size_bytes for layout in new.values())
@@ -204,9 +204,9 @@ class ChunkStore:
     def _copied(self, chunk: str) -> bool:
         """Whether it was found, and written where it is expected; it needs no file of its own then."""
         with suppress(NotFoundError, DataError):
-            (found,) = self.fetch((chunk,))
-            found.check()
-            self._large.take(found)
+            (content_chunk,) = self.fetch((chunk,))
+            content_chunk.check()
+            self._large.take(content_chunk)
             with self._lock:
                 if chunk in self._sizes and chunk not in self._all_pinned():
                     self._drop(chunk)
@@ -217,15 +217,15 @@ class ChunkStore:
         """Those that are nowhere; the others have a file of their own now."""
         with self._lock:
             wanted = [chunk for chunk in dict.fromkeys(chunks) if not self._touch(chunk)]
-        return [chunk for chunk in wanted if not self._taken_out(chunk)]
+        return [chunk for chunk in wanted if not self._is_in_large_file(chunk)]
 
-    def _taken_out(self, chunk: str) -> bool:
+    def _is_in_large_file(self, chunk: str) -> bool:
         """Whether a large file has it; it has a file of its own then. One that holds something else goes."""
         while holders := self._large.holders(chunk):
             with suppress(NotFoundError, DataError):
-                (found,) = self.fetch((chunk,))
-                found.check()
-                self._keep((found,))
+                (content_chunk,) = self.fetch((chunk,))
+                content_chunk.check()
+                self._keep((content_chunk,))
                 return True
             with self._lock:
                 if holders[0] in self._sizes:
@@ -246,7 +246,7 @@ class ChunkStore:
         except OSError as error:
             raise not_kept(error, self.folder) from error
 
-    def receive(self, flows: Iterable[Flow]) -> None:
+    def receive(self, flows: Iterable[ChunkStream]) -> None:
         """Keep these as they come: what is expected in a large file is written there piece by piece, smaller
         ones are kept together. Raises as `send`, and what the flows raise."""
         held, held_bytes = list[Chunk](), 0
@@ -261,7 +261,7 @@ class ChunkStore:
                 held, held_bytes = [], 0
         self.send(held)
 
-    def _received(self, flow: Flow) -> bool:
+    def _received(self, flow: ChunkStream) -> bool:
         try:
             return self._large.receive(flow)
         except OSError as error:
@@ -343,7 +343,7 @@ class ChunkStore:
             self._pinned[owner] = pinned
             draft = self.drafts / uuid4().hex
             try:
-                draft.write_bytes(codec.encode(Hashes(chunks=tuple(sorted(pinned)))))
+                draft.write_bytes(codec.encode(ChunkHashes(chunks=tuple(sorted(pinned)))))
                 sync([draft])
                 draft.rename(path)
             except OSError as error:
@@ -405,7 +405,7 @@ def _write(path: str, data: Content) -> str:
 
 
 def _pins(path: Path) -> frozenset[str]:
-    return frozenset(codec.decode(path.read_bytes(), Hashes).chunks)
+    return frozenset(codec.decode(path.read_bytes(), ChunkHashes).chunks)
 
 
 _FRESH_SECONDS = 60.0
@@ -413,7 +413,7 @@ _FRESH_SECONDS = 60.0
 _NAMED = 3
 
 
-class Room:
+class SpaceByOwner:
     """Sizes in bytes of what owners (attempts) use, by its names; what several use counts once. Not safe to
     use from several threads at once."""
 
@@ -421,7 +421,7 @@ class Room:
         self._quota_bytes, self._monotonic = quota_bytes, monotonic
         self._numbers = count()
         self._since: dict[str, int] = {}
-        self._taken: dict[str, Mapping[str, int]] = {}
+        self._owners: dict[str, Mapping[str, int]] = {}
         self._trees: dict[str, dict[str, Mapping[str, int]]] = {}
         self._waiting: dict[str, float] = {}
 
@@ -444,16 +444,16 @@ class Room:
                 hint="Ask for less, or raise the quota.",
             )
         mark = self._since.setdefault(owner, next(self._numbers))
-        self._forget_stale()
-        used = {name: has for name, has in {**others, **self._taken}.items() if name != owner}
+        self._expire_requests()
+        used = {name: has for name, has in {**others, **self._owners}.items() if name != owner}
         later = [name for name in self._waiting if self._since[name] > mark]
-        if mine != self._taken.get(owner):
+        if mine != self._owners.get(owner):
             self._check(owner, mine, used, later)
         freed = [name for name in later if used.get(name) and not self._fits(mine, used.values())]
         for name in freed:
-            self._forget(name)
+            self._remove_owner(name)
         self._waiting.pop(owner, None)
-        self._taken[owner], self._trees[owner] = mine, trees
+        self._owners[owner], self._trees[owner] = mine, trees
         return tuple(freed)
 
     def _check(
@@ -476,13 +476,15 @@ class Room:
 
     def _fits(self, mine: Mapping[str, int], others: Iterable[Mapping[str, int]]) -> bool:
         together = dict(mine)
-        for one in others:
-            together.update(one)
+        for other in others:
+            together.update(other)
         return sum(together.values()) <= self._quota_bytes
 
-    def _forget_stale(self) -> None:
+    def _expire_requests(self) -> None:
         oldest = self._monotonic() - _FRESH_SECONDS
-        self._waiting = {name: asked for name, asked in self._waiting.items() if asked > oldest}
+        self._waiting = {
+            name: requested_at for name, requested_at in self._waiting.items() if requested_at > oldest
+        }
 
     def left_over(self, owner: str, tree: str, wanted: Iterable[str]) -> set[str]:
         """Names that it had for this tree, and that nothing of it has once the tree is as wanted."""
@@ -496,12 +498,12 @@ class Room:
 
     def give_back(self, owner: str) -> None:
         """It uses nothing any more, and waits for nothing. May be repeated."""
-        self._forget(owner)
+        self._remove_owner(owner)
         self._since.pop(owner, None)
         self._waiting.pop(owner, None)
 
-    def _forget(self, owner: str) -> None:
-        self._taken.pop(owner, None)
+    def _remove_owner(self, owner: str) -> None:
+        self._owners.pop(owner, None)
         self._trees.pop(owner, None)
 
 

@@ -14,11 +14,11 @@ from uuid import uuid4
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import Contents, StoredFile, StoredLink, VersionManifest, manifest_uri
+from gridmill.domain.manifest import StoredFile, StoredLink, VersionContents, VersionManifest, manifest_uri
 from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathError
 
-NOTHING = Contents()
+NOTHING = VersionContents()
 _THREADS = 4
 _ALONE_BYTES = 4 << 20
 """Less is hashed without threads, because starting them takes about as long."""
@@ -26,24 +26,26 @@ _PLAIN = re.compile("[^%\ud800-\udfff]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _ListedFile:
     path: str
     place: str
     stat: os.stat_result
 
 
-def list_contents(folder: Path, known: Contents = NOTHING, names: Iterable[str] | None = None) -> Contents:
+def list_contents(
+    folder: Path, contents: VersionContents = NOTHING, names: Iterable[str] | None = None
+) -> VersionContents:
     """The files and links below `folder` (with `names` these files alone) by path.
 
-    A file that `known` has with the same size and time of change is not read again. Raises StorageError.
+    A file that `contents` has with the same size and time of change is not read again. Raises StorageError.
     """
-    before = {one.path: one for one in known.files}
+    before = {one.path: one for one in contents.files}
     with reading_errors(folder):
-        found = sorted(_found(folder, names), key=lambda one: one.path)
-        new = (one for one in found if not _is_same(before.get(one.path), one.stat))
+        files = sorted(_list_files(folder, names), key=lambda one: one.path)
+        new = (one for one in files if not _is_same(before.get(one.path), one.stat))
         hashes = hash_all({one.place: one.stat.st_size for one in new})
         links = tuple(sorted(_links(folder), key=lambda one: one.path)) if names is None else None
-    return Contents(files=tuple(_stored(one, hashes, before) for one in found), links=links)
+    return VersionContents(files=tuple(_stored(one, hashes, before) for one in files), links=links)
 
 
 def _links(folder: Path) -> Iterator[StoredLink]:
@@ -63,28 +65,31 @@ def reading_errors(place: str | Path) -> Iterator[None]:
         raise StorageError(message, place=str(error.filename or place)) from error
 
 
-def _stored(found: _Found, hashes: Mapping[str, str], before: dict[str, StoredFile]) -> StoredFile:
-    if found.place not in hashes:
-        return before[found.path]
+def _stored(listed_file: _ListedFile, hashes: Mapping[str, str], before: dict[str, StoredFile]) -> StoredFile:
+    if listed_file.place not in hashes:
+        return before[listed_file.path]
     return StoredFile(
-        path=found.path,
-        size_bytes=found.stat.st_size,
-        mtime_ns=found.stat.st_mtime_ns,
-        sha256=hashes[found.place],
+        path=listed_file.path,
+        size_bytes=listed_file.stat.st_size,
+        mtime_ns=listed_file.stat.st_mtime_ns,
+        sha256=hashes[listed_file.place],
     )
 
 
-def _is_same(known: StoredFile | None, looked: os.stat_result) -> bool:
-    return known is not None and (known.size_bytes, known.mtime_ns) == (looked.st_size, looked.st_mtime_ns)
+def _is_same(stored_file: StoredFile | None, status: os.stat_result) -> bool:
+    return stored_file is not None and (stored_file.size_bytes, stored_file.mtime_ns) == (
+        status.st_size,
+        status.st_mtime_ns,
+    )
 
 
-def _found(folder: Path, names: Iterable[str] | None) -> Iterator[_Found]:
+def _list_files(folder: Path, names: Iterable[str] | None) -> Iterator[_ListedFile]:
     places = _walk(str(folder)) if names is None else (os.path.join(folder, name) for name in names)
     begin = len(str(folder)) + 1
     for place in places:
-        looked = os.lstat(place)
-        if stat.S_ISREG(looked.st_mode):
-            yield _Found(path=written(place[begin:]), place=place, stat=looked)
+        status = os.lstat(place)
+        if stat.S_ISREG(status.st_mode):
+            yield _ListedFile(path=written(place[begin:]), place=place, stat=status)
 
 
 def list_paths(folder: Path, *, links: bool = False) -> Iterator[str]:
@@ -144,7 +149,7 @@ def hash_of(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_contents(path: Path, contents: Contents) -> None:
+def write_contents(path: Path, contents: VersionContents) -> None:
     """Whole or not at all. Raises StorageError."""
     write_whole(path, encode(contents), sync=False)
 
@@ -177,10 +182,10 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read_contents(path: Path) -> Contents | None:
+def read_contents(path: Path) -> VersionContents | None:
     """What an attempt listed; None where it did not. Raises StorageError for what cannot be read."""
     try:
-        return decode(path.read_bytes(), Contents)
+        return decode(path.read_bytes(), VersionContents)
     except FileNotFoundError:
         return None
     except (OSError, InputError) as error:

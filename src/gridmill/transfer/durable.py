@@ -81,10 +81,10 @@ def touch(path: str | Path, *, sealed: bool = True) -> bool:
     Raises OSError.
     """
     try:
-        looked, now_ns = os.stat(path), time.time_ns()
-        if sealed and looked.st_mtime_ns != SEALED_NS:
+        status, now_ns = os.stat(path), time.time_ns()
+        if sealed and status.st_mtime_ns != SEALED_NS:
             return False
-        if not sealed or not now_ns - _JUST_NS < looked.st_atime_ns <= now_ns:
+        if not sealed or not now_ns - _JUST_NS < status.st_atime_ns <= now_ns:
             os.utime(path, ns=(now_ns, SEALED_NS))
     except FileNotFoundError:
         return False

@@ -16,17 +16,25 @@ from typing import Protocol, TypeVar, runtime_checkable
 from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
-from gridmill.transfer.manifest import Turns, scan_files
+from gridmill.transfer.manifest import FairScheduler, scan_files
 from gridmill.transfer.paths import FilesBelow, chunk_sizes
-from gridmill.transfer.progress import Progress
-from gridmill.transfer.stream import PIECE_BYTES, Chunk, Content, Flow, Flowing, Receiving, flow_of
+from gridmill.transfer.progress import TransferProgress
+from gridmill.transfer.stream import (
+    PIECE_BYTES,
+    Chunk,
+    ChunkStream,
+    Content,
+    StreamingReader,
+    StreamingWriter,
+    flow_of,
+)
 
 _THIN_BYTES_PER_SECOND = 1e6
 """Below this rate four chunks at a time take longer than ten seconds."""
 _BETTER = 1.25
 
 
-class Streams:
+class ParallelStreams:
     """`now` batches travel at a time, one at first: over a quick line all `most`, over a thin one another as
     long as it brings something. It does where the line is long and loses packets, not where it is full."""
 
@@ -63,15 +71,15 @@ _LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
 T = TypeVar("T")
 
 
-class Giver(Protocol):
-    """Has chunks. Called from several threads at once."""
+class ChunkReader(Protocol):
+    """Reads chunks. Called from several threads at once."""
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """Their contents. Raises NotFoundError, UnavailableError."""
 
 
-class Taker(Protocol):
-    """Keeps chunks. Called from several threads at once."""
+class ChunkWriter(Protocol):
+    """Stores chunks. Called from several threads at once."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """Those that it does not have. Raises UnavailableError."""
@@ -80,21 +88,21 @@ class Taker(Protocol):
         """Keep these, to be repeated. Raises DataError for content without its hash, UnavailableError."""
 
 
-class Carrier(Giver, Taker, Protocol):
-    """Both: a ChunkStore, a bucket, a farm."""
+class ChunkEndpoint(ChunkReader, ChunkWriter, Protocol):
+    """Reads and stores chunks: a ChunkStore, a bucket, a farm."""
 
 
 @runtime_checkable
-class Metered(Protocol):
-    """A Carrier that can say how far a batch is."""
+class MeteredEndpoint(Protocol):
+    """A ChunkEndpoint that reports the progress of a batch."""
 
-    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> Carrier:
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> ChunkEndpoint:
         """It, as it calls `moved` with the size in bytes of each piece (`piece_bytes` at most) that it sends
         next, or has got, or less than 0 for what goes anew. What that raises ends the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class TransferLimits:
     """At most `parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as
     it can). Over a thin line they are fewer and smaller: what is on its way when that is cut travels again.
     What does not answer is asked again, after `wait_seconds` at first and then ever later, for
@@ -106,14 +114,14 @@ class Terms:
     wait_seconds: float = 0.2
 
 
-USUAL = Terms()
+USUAL = TransferLimits()
 
 
-class Tree:
+class ScannedTree:
     """Gives the chunks of a tree that was scanned, right from its files."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
-        self._root, self._chunk_bytes, self._turns = root, manifest.chunk_bytes, Turns()
+        self._root, self._chunk_bytes, self._turns = root, manifest.chunk_bytes, FairScheduler()
         self.size_bytes = manifest.size_bytes
         self._places: dict[str, tuple[FileEntry, int]] = {}
         for entry in manifest.files:
@@ -129,7 +137,7 @@ class Tree:
                 else:
                     yield from (self._read(name, below) for name in names)
 
-    def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
+    def flows(self, chunks: Iterable[str]) -> Iterator[ChunkStream]:
         """See Flowing. Raises StorageError."""
         buffer = memoryview(bytearray(PIECE_BYTES))
         with FilesBelow(self._root) as below:
@@ -146,8 +154,8 @@ class Tree:
         left = iter(names)
         while some := list(islice(left, _TOGETHER)):
             with self._turns.turn(len(some)):
-                found = [self._read(name, below) for name in some]
-            yield from found
+                contents = [self._read(name, below) for name in some]
+            yield from contents
 
     def _read(self, name: str, below: FilesBelow) -> Chunk:
         where, path = self._range(name), self._places[name][0].path
@@ -160,10 +168,10 @@ class Tree:
         except OSError as error:
             raise self._unreadable(error, path) from error
 
-    def _flow(self, name: str, below: FilesBelow, buffer: memoryview) -> Flow:
+    def _flow(self, name: str, below: FilesBelow, buffer: memoryview) -> ChunkStream:
         where = self._range(name)
         pieces = self._pieces(below, self._places[name][0].path, where, buffer)
-        return Flow(hash=name, size_bytes=len(where), pieces=pieces)
+        return ChunkStream(hash=name, size_bytes=len(where), pieces=pieces)
 
     def _range(self, name: str) -> range:
         """Where it lies in its file."""
@@ -192,17 +200,17 @@ class Tree:
 def push(
     manifest: Manifest,
     root: Path,
-    far: Taker,
+    far: ChunkWriter,
     *,
-    progress: Progress | None = None,
-    terms: Terms = USUAL,
+    progress: TransferProgress | None = None,
+    terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Carry what `far` lacks of the tree at `root`. Raises as `carry`, and ConflictError naming a file that
-    changed since it was scanned."""
-    tree = Tree(root, manifest)
+    """Carry what `far` lacks of the tree at `root`. Raises as `transfer_chunks`, and ConflictError naming a
+    file that changed since it was scanned."""
+    tree = ScannedTree(root, manifest)
     try:
-        carry(chunk_sizes(manifest), tree, far, progress=progress, terms=terms, stop=stop)
+        transfer_chunks(chunk_sizes(manifest), tree, far, progress=progress, terms=terms, stop=stop)
     except DataError:
         _refuse_changed(manifest, root)
         raise
@@ -221,58 +229,67 @@ def _refuse_changed(manifest: Manifest, root: Path) -> None:
 
 def pull(
     manifest: Manifest,
-    near: Taker,
-    far: Giver,
+    near: ChunkWriter,
+    far: ChunkReader,
     *,
-    progress: Progress | None = None,
-    terms: Terms = USUAL,
+    progress: TransferProgress | None = None,
+    terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Carry what `near` lacks of a tree that `far` told of; a Placer then makes it. Raises as `carry`."""
-    carry(chunk_sizes(manifest), far, near, progress=progress, terms=terms, stop=stop)
+    """Carry what `near` lacks of a tree that `far` told of; a Placer then makes it. Raises as
+    `transfer_chunks`."""
+    transfer_chunks(chunk_sizes(manifest), far, near, progress=progress, terms=terms, stop=stop)
 
 
-def carry(
+def transfer_chunks(
     sizes: Mapping[str, int],
-    giver: Giver,
-    taker: Taker,
+    giver: ChunkReader,
+    taker: ChunkWriter,
     *,
-    progress: Progress | None = None,
-    terms: Terms = USUAL,
+    progress: TransferProgress | None = None,
+    terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Carry the chunks (sizes in bytes by hash) that the taker lacks. What has arrived never travels again.
+    """Transfer the chunks (sizes in bytes by hash) that the writer lacks. A chunk that arrived is not sent
+    again.
 
     Raises UnavailableError after the patience (StorageError at once: a disk that is full stays so), DataError
     for a chunk that arrives damaged again and again, NotFoundError for one that the giver does not have,
     InterruptedRunError once `stop` is set.
     """
-    _Carrying(giver, taker, progress or Progress(), terms, stop or threading.Event()).carry(sizes)
+    _RunningTransfer(giver, taker, progress or TransferProgress(), terms, stop or threading.Event()).run(
+        sizes
+    )
 
 
-class _Carrying:
+class _RunningTransfer:
     """One transfer. Its threads share the batches that are left; the first that fails ends all."""
 
     def __init__(
-        self, giver: Giver, taker: Taker, progress: Progress, terms: Terms, stop: threading.Event
+        self,
+        giver: ChunkReader,
+        taker: ChunkWriter,
+        progress: TransferProgress,
+        terms: TransferLimits,
+        stop: threading.Event,
     ) -> None:
-        self._giver, self._taker, self._progress = giver, taker, progress
-        self._terms, self._stop = terms, stop
+        self._reader, self._writer, self._progress = giver, taker, progress
+        self._limits, self._stop = terms, stop
         limit = terms.limit_bytes_per_second
-        self._streams, self._none_left = Streams(terms.parallel), False
+        self._streams, self._none_left = ParallelStreams(terms.parallel), False
         self._piece_bytes = PIECE_BYTES if limit is None else min(PIECE_BYTES, max(1, int(limit)))
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._heard = self._free = time.monotonic()
+        self._last_success = self._free = time.monotonic()
 
-    def carry(self, sizes: Mapping[str, int]) -> None:
-        lacking = self._lacking(list(sizes))
+    def run(self, sizes: Mapping[str, int]) -> None:
+        lacking = self._missing_chunks(list(sizes))
         total_bytes = sum(sizes.values())
         self._progress.expect(total_bytes, total_bytes - sum(sizes[chunk] for chunk in lacking))
         left = batches(lacking, sizes, self._batch_bytes)
-        workers = min(self._terms.parallel, len(lacking))
-        with ThreadPoolExecutor(self._terms.parallel) as threads:
+        workers = min(self._limits.parallel, len(lacking))
+        with ThreadPoolExecutor(self._limits.parallel) as threads:
             working = [threads.submit(self._work, number, left) for number in range(workers)]
             try:
                 first, _ = wait(working, return_when=FIRST_EXCEPTION)
@@ -286,23 +303,23 @@ class _Carrying:
 
     def _end(self) -> None:
         with self._changed:
-            self._over.set()
+            self._stopped.set()
             self._changed.notify_all()
 
-    def _lacking(self, chunks: list[str]) -> list[str]:
-        found: list[str] = []
+    def _missing_chunks(self, chunks: list[str]) -> list[str]:
+        result: list[str] = []
         for at in range(0, len(chunks), _ASKED):
             some = chunks[at : at + _ASKED]
-            found += self._insist(partial(self._taker.missing, some))
-        return found
+            result += self._retry(partial(self._writer.missing, some))
+        return result
 
     def _work(self, number: int, left: Iterator[list[str]]) -> None:
         while batch := self._next(number, left):
             streams, began = self._streams.now, time.monotonic()
-            size_bytes = self._insist(partial(self._pass, batch))
-            self._heard = time.monotonic()
+            size_bytes = self._retry(partial(self._pass, batch))
+            self._last_success = time.monotonic()
             size_bytes += len(batch) * _CHUNK_COST_BYTES
-            self._learn(streams, streams * size_bytes / max(1e-6, self._heard - began))
+            self._learn(streams, streams * size_bytes / max(1e-6, self._last_success - began))
 
     def _next(self, number: int, left: Iterator[list[str]]) -> list[str] | None:
         """What it carries, once that many travel at a time."""
@@ -315,7 +332,7 @@ class _Carrying:
             return batch
 
     def _is_over(self) -> bool:
-        return self._none_left or self._over.is_set()
+        return self._none_left or self._stopped.is_set()
 
     def _learn(self, streams: int, bytes_per_second: float) -> None:
         with self._changed:
@@ -329,7 +346,7 @@ class _Carrying:
         def moved(size_bytes: int) -> None:
             nonlocal moved_bytes
             self._slow_down(max(0, size_bytes))
-            self._heard = time.monotonic()
+            self._last_success = time.monotonic()
             self._progress.moved(size_bytes)
             with self._lock:  # it may be told by several threads
                 moved_bytes += size_bytes
@@ -343,39 +360,39 @@ class _Carrying:
         return size_bytes
 
     def _passed(self, batch: list[str], moved: Callable[[int], None]) -> int:
-        if isinstance(self._giver, Metered):
-            chunks = list(self._giver.metered(moved, self._piece_bytes).fetch(batch))
-            self._taker.send(chunks)
+        if isinstance(self._reader, MeteredEndpoint):
+            chunks = list(self._reader.metered(moved, self._piece_bytes).fetch(batch))
+            self._writer.send(chunks)
             return sum(len(chunk.data) for chunk in chunks)
-        if isinstance(self._taker, Metered):
-            chunks = list(self._giver.fetch(batch))
-            self._taker.metered(moved, self._piece_bytes).send(chunks)
+        if isinstance(self._writer, MeteredEndpoint):
+            chunks = list(self._reader.fetch(batch))
+            self._writer.metered(moved, self._piece_bytes).send(chunks)
             return sum(len(chunk.data) for chunk in chunks)
-        if isinstance(self._giver, Flowing) and isinstance(self._taker, Receiving):
+        if isinstance(self._reader, StreamingReader) and isinstance(self._writer, StreamingWriter):
             sizes = list[int]()
-            self._taker.receive(self._told(self._giver.flows(batch), sizes))
+            self._writer.receive(self._throttled(self._reader.flows(batch), sizes))
             return sum(sizes)
-        chunks = list(self._giver.fetch(batch))
+        chunks = list(self._reader.fetch(batch))
         size_bytes = sum(len(chunk.data) for chunk in chunks)
         self._slow_down(size_bytes)
-        self._taker.send(chunks)
+        self._writer.send(chunks)
         return size_bytes
 
-    def _told(self, flows: Iterable[Flow], sizes: list[int]) -> Iterator[Flow]:
+    def _throttled(self, flows: Iterable[ChunkStream], sizes: list[int]) -> Iterator[ChunkStream]:
         for flow in flows:
             self._slow_down(flow.size_bytes)
             sizes.append(flow.size_bytes)
             yield flow
 
     def _slow_down(self, size_bytes: int) -> None:
-        if self._terms.limit_bytes_per_second is None:
+        if self._limits.limit_bytes_per_second is None:
             return self._wait(0)
         with self._lock:
             self._free = max(self._free, time.monotonic())
-            mine, self._free = self._free, self._free + size_bytes / self._terms.limit_bytes_per_second
+            mine, self._free = self._free, self._free + size_bytes / self._limits.limit_bytes_per_second
         return self._wait(mine - time.monotonic())
 
-    def _insist(self, act: Callable[[], T]) -> T:
+    def _retry(self, act: Callable[[], T]) -> T:
         damaged = tried = 0
         while True:
             self._wait(0)
@@ -384,13 +401,13 @@ class _Carrying:
             except StorageError:
                 raise
             except UnavailableError:
-                if time.monotonic() - self._heard > self._terms.patience_seconds:
+                if time.monotonic() - self._last_success > self._limits.patience_seconds:
                     raise
             except DataError:
                 damaged += 1
                 if damaged == _DAMAGED:
                     raise
-            self._wait(min(_LONGEST_WAIT_SECONDS, self._terms.wait_seconds * 2**tried))
+            self._wait(min(_LONGEST_WAIT_SECONDS, self._limits.wait_seconds * 2**tried))
             tried += 1
 
     def _wait(self, seconds: float) -> None:
@@ -398,7 +415,7 @@ class _Carrying:
         while True:
             left_seconds = until - time.monotonic()
             stopped = self._stop.wait(min(_LOOK_SECONDS, max(0.0, left_seconds)))
-            if stopped or self._over.is_set():
+            if stopped or self._stopped.is_set():
                 raise InterruptedRunError("the transfer was stopped", hint="What has arrived stays there.")
             if left_seconds <= _LOOK_SECONDS:
                 return
@@ -407,7 +424,7 @@ class _Carrying:
 def batches(
     chunks: Iterable[str], sizes: Mapping[str, int], most_bytes: Callable[[], int] = lambda: BATCH_BYTES
 ) -> Iterator[list[str]]:
-    """Chunks that travel together: about `most_bytes`, as that is then; one chunk at least."""
+    """Chunks that are sent together: about `most_bytes`, as that is then; one chunk at least."""
     batch: list[str] = []
     size_bytes = 0
     for chunk in chunks:

@@ -3,5 +3,5 @@
 from gridmill.errors import InputError
 
 
-class RefusedError(InputError):
+class TransferRefusedError(InputError):
     """A key, a clock or a setting is wrong, or not there: home's, the farm's or the bucket's."""

@@ -14,11 +14,11 @@ from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.transfer.durable import SEALED_NS, begin_sync, seal, touch, write_at
-from gridmill.transfer.stream import Chunk, Content, Flow, damaged, matches
+from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class FileLayout:
     """What a large file is made of; `chunk_bytes` is the size of all chunks but the last."""
 
     size_bytes: int
@@ -28,8 +28,8 @@ class Layout:
     @property
     def name(self) -> str:
         """A hash of all this."""
-        said = f"{self.size_bytes} {self.chunk_bytes} {''.join(self.chunks)}"
-        return hashlib.sha256(said.encode()).hexdigest()
+        message = f"{self.size_bytes} {self.chunk_bytes} {''.join(self.chunks)}"
+        return hashlib.sha256(message.encode()).hexdigest()
 
     def range_of(self, index: int) -> tuple[int, int]:
         """Where a chunk lies: offset and size in bytes."""
@@ -44,28 +44,30 @@ def kept_as(entry: FileEntry, chunk_bytes: int) -> str:
     return entry.chunks[0] if entry.chunks else ""
 
 
-def layout_of(entry: FileEntry, chunk_bytes: int) -> Layout:
+def layout_of(entry: FileEntry, chunk_bytes: int) -> FileLayout:
     """Of a file of a manifest with chunks of that size."""
-    return Layout(size_bytes=entry.size_bytes, chunk_bytes=chunk_bytes, chunks=entry.chunks)
+    return FileLayout(size_bytes=entry.size_bytes, chunk_bytes=chunk_bytes, chunks=entry.chunks)
 
 
-def layouts(manifest: Manifest) -> dict[str, Layout]:
+def layouts(manifest: Manifest) -> dict[str, FileLayout]:
     """Of its large files, by their names."""
-    found = (layout_of(entry, manifest.chunk_bytes) for entry in manifest.files if len(entry.chunks) > 1)
-    return {layout.name: layout for layout in found}
+    all_layouts = (
+        layout_of(entry, manifest.chunk_bytes) for entry in manifest.files if len(entry.chunks) > 1
+    )
+    return {layout.name: layout for layout in all_layouts}
 
 
-class _File:
-    """`absent` are the chunks, by index, that have not arrived. One that was `found` coming is to be read
+class _PartialFile:
+    """`absent` are the chunks, by index, that have not arrived. One that was `reused` coming is to be read
     before that is known."""
 
-    def __init__(self, layout: Layout, *, whole: bool = False, found: bool = False) -> None:
-        self.layout, self.name, self.whole, self.found = layout, layout.name, whole, found
+    def __init__(self, layout: FileLayout, *, whole: bool = False, found: bool = False) -> None:
+        self.layout, self.name, self.whole, self.reused = layout, layout.name, whole, found
         self.places: dict[str, list[int]] = {}
         for index, chunk in enumerate(layout.chunks):
             self.places.setdefault(chunk, []).append(index)
         self.absent = set[int]() if whole else set(range(len(layout.chunks)))
-        self.writers, self.gone, self.looking = 0, False, False
+        self.writers, self.gone, self.readers = 0, False, False
         self.flowing = set[int]()  # nobody else writes there: what comes may turn out to be wrong
         self.writing = threading.Lock()  # one waits here; in the kernel it would spin
 
@@ -77,7 +79,7 @@ class _File:
     def claim(self, chunk: str, size_bytes: int) -> int | None:
         """A place for what is to flow there, from now on a writer's. None while what is there is looked at:
         that could be believed, and written over."""
-        free = [] if self.found or self.looking else self.fitting(chunk, size_bytes)
+        free = [] if self.reused or self.readers else self.fitting(chunk, size_bytes)
         if not free:
             return None
         self.flowing.add(free[0])
@@ -101,26 +103,26 @@ class LargeFiles:
         self._large, self._coming = folder / "large", folder / "coming"
         self._layouts = folder / "layouts"
         self._changed = threading.Condition()
-        self._files: dict[str, _File] = {}
-        self._holders: dict[str, list[_File]] = {}
+        self._files: dict[str, _PartialFile] = {}
+        self._holders: dict[str, list[_PartialFile]] = {}
         for made in (self._large, self._coming, self._layouts):
             made.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._open()
 
     def _open(self) -> None:
         whole = {path.name for path in self._large.iterdir()}
-        there = whole | {path.name for path in self._coming.iterdir()}
+        existing = whole | {path.name for path in self._coming.iterdir()}
         for path in tuple(self._layouts.iterdir()):
             with suppress(InputError):
-                layout = codec.decode(path.read_bytes(), Layout)
-                if layout.name == path.name and path.name in there:
-                    self._add(_File(layout, whole=path.name in whole, found=path.name not in whole))
+                layout = codec.decode(path.read_bytes(), FileLayout)
+                if layout.name == path.name and path.name in existing:
+                    self._add(_PartialFile(layout, whole=path.name in whole, found=path.name not in whole))
         for folder in (self._large, self._coming, self._layouts):
             for path in tuple(folder.iterdir()):
                 if path.name not in self._files:
                     path.unlink()
 
-    def _add(self, file: _File) -> None:
+    def _add(self, file: _PartialFile) -> None:
         self._files[file.name] = file
         for chunk in file.places:
             self._holders.setdefault(chunk, []).append(file)
@@ -134,7 +136,7 @@ class LargeFiles:
         file = self._files.get(name)
         return None if file is None else self._path(file)
 
-    def _path(self, file: _File) -> Path:
+    def _path(self, file: _PartialFile) -> Path:
         return (self._large if file.whole else self._coming) / file.name
 
     def is_coming(self, name: str) -> bool:
@@ -158,9 +160,9 @@ class LargeFiles:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def begin(self, layout: Layout) -> None:
+    def begin(self, layout: FileLayout) -> None:
         """Have its chunks written into place from now on. Raises OSError."""
-        file = _File(layout)
+        file = _PartialFile(layout)
         (self._layouts / file.name).write_bytes(codec.encode(layout))
         self._path(file).touch(mode=0o600)
         with self._changed:
@@ -169,23 +171,23 @@ class LargeFiles:
     def lacking(self, name: str) -> tuple[str, ...]:
         """The chunks that have not arrived, once each; none once it is whole. Raises OSError."""
         file = self._files[name]
-        if file.found:
+        if file.reused:
             self._recognise(file)
         with self._changed:
             self._changed.wait_for(lambda: file.absent or file.whole or file.gone)
             return tuple(dict.fromkeys(file.layout.chunks[at] for at in sorted(file.absent)))
 
-    def _recognise(self, file: _File) -> None:
+    def _recognise(self, file: _PartialFile) -> None:
         """What is there of a process that was killed."""
         with self._changed:
             file.writers += 1
-            file.found, file.looking = False, True
-        there = list[int]()
+            file.reused, file.readers = False, True
+        present = list[int]()
         try:
-            there = _whole_chunks(self._path(file), file.layout)
+            present = _whole_chunks(self._path(file), file.layout)
         finally:
-            self._wrote(file, there)
-            file.looking = False
+            self._wrote(file, present)
+            file.readers = False
 
     def take(self, chunk: Chunk) -> bool:
         """Write a chunk, whose hash was compared, wherever it is expected; whether it is anywhere now.
@@ -199,7 +201,7 @@ class LargeFiles:
         written = [self._write(file, chunk) for file in files]
         return any(written)
 
-    def _write(self, file: _File, chunk: Chunk) -> bool:
+    def _write(self, file: _PartialFile, chunk: Chunk) -> bool:
         with self._changed:
             places = file.fitting(chunk.hash, len(chunk.data))
             if not places:
@@ -216,7 +218,7 @@ class LargeFiles:
             self._wrote(file, done)
         return True
 
-    def receive(self, flow: Flow) -> bool:
+    def receive(self, flow: ChunkStream) -> bool:
         """Write a chunk where it is expected, as it comes; whether it is expected. One that turns out to have
         another hash is as absent as before.
 
@@ -244,10 +246,10 @@ class LargeFiles:
         self._repeat(flow)
         return True
 
-    def _holders_of(self, chunk: str) -> tuple[_File, ...]:
+    def _holders_of(self, chunk: str) -> tuple[_PartialFile, ...]:
         return tuple(self._holders.get(chunk, ()))
 
-    def _repeat(self, flow: Flow) -> None:
+    def _repeat(self, flow: ChunkStream) -> None:
         """What has come is wanted elsewhere too."""
         with self._changed:
             free = [file for file in self._holders_of(flow.hash) if file.fitting(flow.hash, flow.size_bytes)]
@@ -257,7 +259,7 @@ class LargeFiles:
             again.check()
             self.take(again)
 
-    def _wrote(self, file: _File, done: Sequence[int], flowed: int | None = None) -> None:
+    def _wrote(self, file: _PartialFile, done: Sequence[int], flowed: int | None = None) -> None:
         """The last that writes into a file that lacks nothing ends it: nobody writes to it after that."""
         with self._changed:
             file.writers -= 1
@@ -282,8 +284,8 @@ class LargeFiles:
         if chunk not in self._holders:
             return None
         with self._changed:  # so that it keeps its name until it is open
-            found = [(file, file.place(chunk)) for file in self._holders_of(chunk)]
-            file, at = next(((file, at) for file, at in found if at is not None), (None, None))
+            candidates = [(file, file.place(chunk)) for file in self._holders_of(chunk)]
+            file, at = next(((file, at) for file, at in candidates if at is not None), (None, None))
             if file is None or at is None:
                 return None
             data = self._path(file).open("rb", buffering=0)
@@ -309,7 +311,7 @@ class LargeFiles:
                 (folder / name).unlink(missing_ok=True)
 
 
-def _put(path: Path, layout: Layout, places: Sequence[int], data: Content) -> None:
+def _put(path: Path, layout: FileLayout, places: Sequence[int], data: Content) -> None:
     descriptor = os.open(path, os.O_WRONLY)
     try:
         for at in places:
@@ -320,7 +322,7 @@ def _put(path: Path, layout: Layout, places: Sequence[int], data: Content) -> No
         os.close(descriptor)
 
 
-def _pour(descriptor: int, place: tuple[int, int], flow: Flow, writing: threading.Lock) -> None:
+def _pour(descriptor: int, place: tuple[int, int], flow: ChunkStream, writing: threading.Lock) -> None:
     offset, size = place
     hashed, end = blake3(), offset + size
     for piece in flow.pieces:
@@ -334,12 +336,12 @@ def _pour(descriptor: int, place: tuple[int, int], flow: Flow, writing: threadin
     begin_sync(descriptor, place[0], size)
 
 
-def _whole_chunks(path: Path, layout: Layout) -> list[int]:
-    found = list[int]()
+def _whole_chunks(path: Path, layout: FileLayout) -> list[int]:
+    result = list[int]()
     with path.open("rb", buffering=0) as data:
         end = os.fstat(data.fileno()).st_size
         for at, chunk in enumerate(layout.chunks):
             offset, size = layout.range_of(at)
             if offset + size <= end and matches(os.pread(data.fileno(), size, offset), chunk):
-                found.append(at)
-    return found
+                result.append(at)
+    return result

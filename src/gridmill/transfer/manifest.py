@@ -33,7 +33,7 @@ HASH = "blake3"
 """The hash function; cached hashes of another function are ignored."""
 
 
-class Looks(Protocol):
+class FileStatus(Protocol):
     """What `os.stat` gives of a file, as far as it tells whether the file changed."""
 
     @property
@@ -57,13 +57,13 @@ Seen = tuple[int, int, int, int]
 """The size of a file in bytes, times of change of its content and of its inode (ns), and inode number."""
 
 
-def seen(stat: Looks) -> Seen:
+def seen(stat: FileStatus) -> Seen:
     """What tells that a file is as it was."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class HashCacheFile:
     """The file that a HashCache is kept in."""
 
     hash: str = ""
@@ -88,7 +88,7 @@ class HashCache:
         if self._path is None:
             return
         with suppress(OSError, InputError):
-            kept = codec.decode(self._path.read_bytes(), Kept)
+            kept = codec.decode(self._path.read_bytes(), HashCacheFile)
             self._old = kept.files if (kept.hash, kept.chunk_bytes) == (HASH, chunk_bytes) else {}
 
     def again(self) -> None:
@@ -99,15 +99,15 @@ class HashCache:
         """Take what was kept as what a scan saw, for `again`."""
         self._new = dict(self._old)
 
-    def look(self, path: str, stat: Looks) -> tuple[str, ...] | None:
+    def look(self, path: str, stat: FileStatus) -> tuple[str, ...] | None:
         """The file's chunks; None when it must be read."""
-        known = self._old.get(path)
-        if known is None or known[0] != seen(stat):
+        cached = self._old.get(path)
+        if cached is None or cached[0] != seen(stat):
             return None
-        self._new[path] = known
-        return known[1]
+        self._new[path] = cached
+        return cached[1]
 
-    def keep(self, path: str, stat: Looks, chunks: tuple[str, ...]) -> None:
+    def keep(self, path: str, stat: FileStatus, chunks: tuple[str, ...]) -> None:
         """What it hashed to, as it looked before it was read."""
         if max(stat.st_mtime_ns, stat.st_ctime_ns) < self._now_ns() - SETTLED_NS:
             self._new[path] = (seen(stat), chunks)
@@ -119,7 +119,9 @@ class HashCache:
         draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(codec.encode(Kept(hash=HASH, chunk_bytes=self._chunk_bytes, files=self._new)))
+            draft.write_bytes(
+                codec.encode(HashCacheFile(hash=HASH, chunk_bytes=self._chunk_bytes, files=self._new))
+            )
             draft.rename(self._path)
         except OSError as error:
             with suppress(OSError):
@@ -132,7 +134,7 @@ _WAITING_SECONDS = 3e-4
 PATIENCE_SECONDS = 0.25
 
 
-class Turns:
+class FairScheduler:
     """For threads that do many small things to the files of one tree. Several at that pass the interpreter on
     with each of them, which costs more than these do (twice the time, for files of 10 kB that are in memory).
     So each is alone at it in this process, but where files are waited for (a disk, a network): then others
@@ -164,7 +166,7 @@ _TOGETHER = 256  # small files that a thread reads in one go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _ScannedFile:
     """A file that was found, as it looked."""
 
     path: str
@@ -177,7 +179,7 @@ def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK
     Raises NotFoundError; UnsafePathError or InputError for links, devices and names that cannot travel;
     ConflictError for a file that changes meanwhile; StorageError.
     """
-    return _manifest(path, lambda: _found(path), cache, chunk_bytes)
+    return _manifest(path, lambda: _list_files(path), cache, chunk_bytes)
 
 
 def scan_files(
@@ -188,15 +190,15 @@ def scan_files(
 
 
 def _manifest(
-    root: Path, find: Callable[[], list[_File]], cache: HashCache | None, chunk_bytes: int
+    root: Path, find: Callable[[], list[_ScannedFile]], cache: HashCache | None, chunk_bytes: int
 ) -> Manifest:
     cache = cache or HashCache(None)
     try:
         files = find()
         cache.open(chunk_bytes)
-        known = {file.path: cache.look(file.path, file.stat) for file in files}
-        unknown = [file for file in files if known[file.path] is None]
-        known.update(_hashed(root, unknown, chunk_bytes))
+        cached = {file.path: cache.look(file.path, file.stat) for file in files}
+        unknown = [file for file in files if cached[file.path] is None]
+        cached.update(_hashed(root, unknown, chunk_bytes))
     except PermissionError as error:
         place = str(error.filename or root)
         hint = "Let whoever carries it read it."
@@ -204,28 +206,28 @@ def _manifest(
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
     for file in unknown:
-        cache.keep(file.path, file.stat, known[file.path] or ())
+        cache.keep(file.path, file.stat, cached[file.path] or ())
     with suppress(StorageError):  # what is not kept is hashed again
         cache.save()
     entries = (
-        FileEntry(path=file.path, size_bytes=file.stat.st_size, chunks=known[file.path] or ())
+        FileEntry(path=file.path, size_bytes=file.stat.st_size, chunks=cached[file.path] or ())
         for file in files
     )
     return Manifest(files=tuple(entries), chunk_bytes=chunk_bytes)
 
 
-def _found(root: Path) -> list[_File]:
+def _list_files(root: Path) -> list[_ScannedFile]:
     try:
-        looked = os.lstat(root)
+        status = os.lstat(root)
     except FileNotFoundError as error:
         raise NotFoundError("there is no such file or folder", place=str(root)) from error
-    if stat.S_ISDIR(looked.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return sorted(_walk(root), key=lambda file: file.path)
-    _check_kind(looked, root, "")
-    return [_File(path="", stat=looked)]
+    _check_kind(status, root, "")
+    return [_ScannedFile(path="", stat=status)]
 
 
-def _walk(root: Path) -> Iterator[_File]:
+def _walk(root: Path) -> Iterator[_ScannedFile]:
     """By descriptors, so that nobody who writes there can lead the way out by a link."""
     with folder_below(root, "") as top:
         for above, folders, names, folder in os.fwalk(dir_fd=top, onerror=_raise):
@@ -234,44 +236,44 @@ def _walk(root: Path) -> Iterator[_File]:
             for name in folders:  # links to folders are among them
                 _check_no_link(os.stat(name, dir_fd=folder, follow_symlinks=False), root, before + name)
             for name in names:
-                looked = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                _check_kind(looked, root, before + name)
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                _check_kind(status, root, before + name)
                 check_path(before + name)
-                yield _File(path=before + name, stat=looked)
+                yield _ScannedFile(path=before + name, stat=status)
 
 
 def _raise(error: OSError) -> None:
     raise error
 
 
-def _looked(root: Path, path: str) -> _File:
+def _looked(root: Path, path: str) -> _ScannedFile:
     check_path(path)
     with file_below(root, path) as descriptor:
-        looked = os.fstat(descriptor)
-    _check_kind(looked, root, path)
-    return _File(path=path, stat=looked)
+        status = os.fstat(descriptor)
+    _check_kind(status, root, path)
+    return _ScannedFile(path=path, stat=status)
 
 
-def _check_no_link(looked: os.stat_result, root: Path, path: str) -> None:
-    if stat.S_ISLNK(looked.st_mode):
+def _check_no_link(status: os.stat_result, root: Path, path: str) -> None:
+    if stat.S_ISLNK(status.st_mode):
         raise UnsafePathError(
             "links are not carried", place=str(root / path), hint="Put the file itself there."
         )
 
 
-def _check_kind(looked: os.stat_result, root: Path, path: str) -> None:
-    _check_no_link(looked, root, path)
-    if not stat.S_ISREG(looked.st_mode):
+def _check_kind(status: os.stat_result, root: Path, path: str) -> None:
+    _check_no_link(status, root, path)
+    if not stat.S_ISREG(status.st_mode):
         raise InputError("only files and folders are carried", place=str(root / path), hint="Take it away.")
 
 
-def _hashed(root: Path, files: list[_File], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
+def _hashed(root: Path, files: list[_ScannedFile], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
     """Chunks by path; several threads read, as hashing lets go of the interpreter."""
     small, medium, large = _by_size(files, (min(_SMALL_BYTES, chunk_bytes), chunk_bytes))
     hashes: dict[str, tuple[str, ...]] = {}
-    turns = Turns()
+    turns = FairScheduler()
 
-    def in_turn(some: Sequence[_File]) -> dict[str, tuple[str, ...]]:
+    def in_turn(some: Sequence[_ScannedFile]) -> dict[str, tuple[str, ...]]:
         with turns.turn(len(some)):
             return _whole(root, some)
 
@@ -288,19 +290,19 @@ def _hashed(root: Path, files: list[_File], chunk_bytes: int) -> dict[str, tuple
     return hashes
 
 
-def _by_size(files: Iterable[_File], limits_bytes: Sequence[int]) -> tuple[list[_File], ...]:
+def _by_size(files: Iterable[_ScannedFile], limits_bytes: Sequence[int]) -> tuple[list[_ScannedFile], ...]:
     """Up to the first limit, up to the second, larger ones."""
-    found = tuple(list[_File]() for _ in (*limits_bytes, 0))
+    result = tuple(list[_ScannedFile]() for _ in (*limits_bytes, 0))
     for file in files:
-        found[bisect_left(limits_bytes, file.stat.st_size)].append(file)
-    return found
+        result[bisect_left(limits_bytes, file.stat.st_size)].append(file)
+    return result
 
 
-def _groups(files: Sequence[_File], size: int) -> list[Sequence[_File]]:
+def _groups(files: Sequence[_ScannedFile], size: int) -> list[Sequence[_ScannedFile]]:
     return [files[at : at + size] for at in range(0, len(files), size)]
 
 
-def _whole(root: Path, files: Iterable[_File]) -> dict[str, tuple[str, ...]]:
+def _whole(root: Path, files: Iterable[_ScannedFile]) -> dict[str, tuple[str, ...]]:
     with FilesBelow(root) as below:
         return {
             file.path: (_hash(root, below, file, 0, file.stat.st_size),) if file.stat.st_size else ()
@@ -308,12 +310,12 @@ def _whole(root: Path, files: Iterable[_File]) -> dict[str, tuple[str, ...]]:
         }
 
 
-def _part(root: Path, file: _File, offset: int, most_bytes: int) -> str:
+def _part(root: Path, file: _ScannedFile, offset: int, most_bytes: int) -> str:
     with FilesBelow(root) as below:
         return _hash(root, below, file, offset, most_bytes)
 
 
-def _hash(root: Path, below: FilesBelow, file: _File, offset: int, most_bytes: int) -> str:
+def _hash(root: Path, below: FilesBelow, file: _ScannedFile, offset: int, most_bytes: int) -> str:
     hashed, left = blake3(), min(most_bytes, file.stat.st_size - offset)
     piece = memoryview(bytearray(min(left, _READ_BYTES)))
     descriptor = below.open(file.path)
@@ -321,10 +323,10 @@ def _hash(root: Path, below: FilesBelow, file: _File, offset: int, most_bytes: i
         while left and (read := os.preadv(descriptor, [piece[:left]], offset)):
             hashed.update(piece[:read])
             offset, left = offset + read, left - read
-        looked = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    if left or seen(looked) != seen(file.stat):
+    if left or seen(status) != seen(file.stat):
         raise ConflictError(
             "it changed while it was read", place=str(root / file.path), hint="Try again once it is written."
         )

@@ -28,13 +28,13 @@ def check_path(path: str) -> None:
     not UTF-8, and for what is too long for a file system.
     """
     try:
-        said = path.encode()
+        encoded = path.encode()
     except UnicodeEncodeError as error:
         raise UnsafePathError(f"the path {path!r} is not UTF-8") from error
     if _LEADS_ELSEWHERE.search(path):
         raise UnsafePathError(f"the path {path!r} is not one below a folder")
-    if len(said) > _LONGEST_NAME and (
-        len(said) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in said.split(b"/"))
+    if len(encoded) > _LONGEST_NAME and (
+        len(encoded) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in encoded.split(b"/"))
     ):
         raise UnsafePathError(f"the path {path[:80]!r}… is too long")
 

@@ -13,36 +13,38 @@ _SURE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """`there_bytes` of `total_bytes` did not have to travel, `carried_bytes` did or are on their way, lately
-    at `bytes_per_second` (0 in the first moments); for `still_seconds` nothing has moved."""
+class TransferState:
+    """The state of transfers: `present_bytes` of `total_bytes` need no transfer, `transferred_bytes` were
+    sent or are being sent, lately at `bytes_per_second` (0 in the first moments); for `still_seconds` nothing
+    has moved."""
 
     total_bytes: int
-    there_bytes: int
-    carried_bytes: int
+    present_bytes: int
+    transferred_bytes: int
     bytes_per_second: float
     still_seconds: float = 0.0
 
     @property
     def left_bytes(self) -> int:
         """What is still to come."""
-        return max(0, self.total_bytes - self.there_bytes - self.carried_bytes)
+        return max(0, self.total_bytes - self.present_bytes - self.transferred_bytes)
 
     @property
     def left_seconds(self) -> float | None:
-        """At that rate; None where nothing has travelled lately."""
+        """At that rate; None if nothing was sent lately."""
         if not self.left_bytes:
             return 0.0
         return self.left_bytes / self.bytes_per_second if self.bytes_per_second else None
 
 
-class Progress:
-    """Counts what travels, from several threads; look at it at any time. It may count several transfers."""
+class TransferProgress:
+    """Counts transferred bytes, from several threads; may be read at any time. It may count several
+    transfers."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._total = self._there = self._carried = self._under_way = 0
+        self._total = self._present = self._transferred = self._under_way = 0
         self._marks = deque[tuple[float, int]]()
         self._moved = 0.0
 
@@ -50,7 +52,7 @@ class Progress:
         """So much is wanted, of which so much is there."""
         with self._lock:
             self._total += total_bytes
-            self._there += there_bytes
+            self._present += there_bytes
             if not self._marks:
                 self._moved = self._clock()
                 self._marks.append((self._moved, 0))
@@ -66,7 +68,7 @@ class Progress:
     def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:
         """So much has arrived, and was checked; it was on its way as `moved_bytes`."""
         with self._lock:
-            self._carried += size_bytes
+            self._transferred += size_bytes
             self._under_way -= moved_bytes
             self._mark()
 
@@ -74,23 +76,24 @@ class Progress:
         """How far it was when; not of the first moment, in which what lies between takes what it can hold."""
         self._moved = self._clock()
         if not self._marks or self._moved - self._marks[-1][0] >= _MARK_SECONDS:
-            self._marks.append((self._moved, self._carried + self._under_way))
+            self._marks.append((self._moved, self._transferred + self._under_way))
         if len(self._marks) == 3 and not self._marks[0][1]:
             self._marks.popleft()
 
-    def look(self) -> Carried:
+    def look(self) -> TransferState:
         """How far it is now."""
         with self._lock:
-            now, lacked = self._clock(), self._total - self._there
-            carried = min(lacked, self._carried + self._under_way)  # what is said of small ones travels too
+            now, lacked = self._clock(), self._total - self._present
+            # what is said of small ones travels too
+            carried = min(lacked, self._transferred + self._under_way)
             while len(self._marks) > 1 and now - self._marks[1][0] >= LATELY_SECONDS:
                 self._marks.popleft()
             since, before = self._marks[0] if self._marks else (now, carried)
             spent, sure = now - since, _MARK_SECONDS if before else _SURE_SECONDS
-            return Carried(
+            return TransferState(
                 total_bytes=self._total,
-                there_bytes=self._there,
-                carried_bytes=carried,
+                present_bytes=self._present,
+                transferred_bytes=carried,
                 bytes_per_second=max(0, carried - before) / spent if spent >= sure else 0.0,
                 still_seconds=now - self._moved if self._marks else 0.0,
             )

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from gridmill.domain.farm_protocol import Parcel, Slice
+from gridmill.domain.farm_protocol import BucketObject, ChunkSlice
 from gridmill.errors import DataError, InputError, NotFoundError, UnavailableError
 from gridmill.http.server import little_unsent
 from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash
-from gridmill.transfer.stream import PIECE_BYTES, Chunk, Content, Flow, in_pieces
+from gridmill.transfer.stream import PIECE_BYTES, Chunk, ChunkStream, Content, in_pieces
 
 SILENCE_SECONDS = 30.0
 """Timeout without a byte from the bucket."""
@@ -36,17 +36,17 @@ _TELLING = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.6
 _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
 
 
-class Far(Protocol):
+class SignedUrlFarm(Protocol):
     """A farm that opens objects. All raise UnavailableError."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
 
-    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
+    def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
         """Keep the chunks of these objects; those that are not there. Raises InputError where the bucket
         refuses, DataError for content without its hash."""
 
-    def give(self, parcel: Parcel) -> None:
+    def give(self, parcel: BucketObject) -> None:
         """Put its chunks into this object. Raises NotFoundError, and InputError where the bucket refuses."""
 
 
@@ -60,28 +60,28 @@ def check_bucket(url: str, place: str = "") -> None:
         )
 
 
-def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[Slice, ...]:
+def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[ChunkSlice, ...]:
     """Chunks (hash, size in bytes), one after the other."""
-    found, begin = [], 0
+    buffers, begin = [], 0
     for chunk, size_bytes in sizes:
-        found.append(Slice(chunk=chunk, begin=begin, size_bytes=size_bytes))
+        buffers.append(ChunkSlice(chunk=chunk, begin=begin, size_bytes=size_bytes))
         begin += size_bytes
-    return tuple(found)
+    return tuple(buffers)
 
 
-def cut(content: bytes, slices: Iterable[Slice]) -> Iterator[Chunk]:
+def cut(content: bytes, slices: Iterable[ChunkSlice]) -> Iterator[Chunk]:
     """The chunks of an object's content; who keeps them sees what is damaged."""
     view = memoryview(content)
     for one in slices:
         yield Chunk(hash=one.chunk, data=view[one.begin : one.begin + one.size_bytes])
 
 
-def read(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Chunk]:
+def read(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[Chunk]:
     """Its chunks; their hashes are still to be compared. Otherwise as `flows`."""
     return (flow.gathered() for flow in flows(parcel, allowed))
 
 
-def flows(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Flow]:
+def flows(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[ChunkStream]:
     """Its chunks, as they come. `allowed`: hosts that may be opened wherever they are.
 
     Raises NotFoundError where there is no such object, DataError where it is too short, InputError where the
@@ -91,10 +91,10 @@ def flows(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Flow]:
     for run in _runs(parcel.slices):
         first, end = run[0].begin, run[-1].begin + run[-1].size_bytes
         if first == end:
-            yield from (Flow(hash=one.chunk, size_bytes=0, pieces=iter(())) for one in run)
+            yield from (ChunkStream(hash=one.chunk, size_bytes=0, pieces=iter(())) for one in run)
             continue
-        asked = urllib.request.Request(_checked(parcel.url), headers={"Range": f"bytes={first}-{end - 1}"})
-        with _opened(asked, allowed) as answer:
+        request = urllib.request.Request(_checked(parcel.url), headers={"Range": f"bytes={first}-{end - 1}"})
+        with _opened(request, allowed) as answer:
             if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 raise UnavailableError(
                     "the bucket does not give parts of an object", place=_shown(parcel.url)
@@ -102,10 +102,10 @@ def flows(parcel: Parcel, allowed: Container[str] = ()) -> Iterator[Flow]:
             _refuse_short(answer, end - first, parcel.url)
             for one in run:
                 pieces = _exactly(answer, one.size_bytes, parcel.url, until)
-                yield Flow(hash=one.chunk, size_bytes=one.size_bytes, pieces=pieces)
+                yield ChunkStream(hash=one.chunk, size_bytes=one.size_bytes, pieces=pieces)
 
 
-def write(parcel: Parcel, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
+def write(parcel: BucketObject, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
     """Put these, the parcel's in their order, as the object; whole or not at all. `allowed` as for `read`.
 
     Raises InputError where the bucket refuses, DataError for a chunk of another size, UnavailableError.
@@ -113,8 +113,8 @@ def write(parcel: Parcel, chunks: Iterable[Chunk], allowed: Container[str] = ())
     size_bytes = sum(one.size_bytes for one in parcel.slices)
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
     body: Any = _bodies(parcel.slices, chunks)
-    asked = urllib.request.Request(_checked(parcel.url), body, headers, method="PUT")
-    with _opened(asked, allowed) as answer:
+    request = urllib.request.Request(_checked(parcel.url), body, headers, method="PUT")
+    with _opened(request, allowed) as answer:
         answer.read(_TOLD_BYTES)
 
 
@@ -125,13 +125,13 @@ def send(url: str, size_bytes: int, pieces: Iterable[Content]) -> None:
     """
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
     body: Any = _little(pieces)
-    asked = urllib.request.Request(url, body, headers, method="PUT")
-    opener = urllib.request.build_opener(_Straight, _PlainHandler(_ANY), _SecureHandler(_ANY))
-    with opener.open(asked, timeout=SILENCE_SECONDS) as answer:
+    request = urllib.request.Request(url, body, headers, method="PUT")
+    opener = urllib.request.build_opener(_NoRedirect, _PlainHandler(_ANY), _SecureHandler(_ANY))
+    with opener.open(request, timeout=SILENCE_SECONDS) as answer:
         answer.read(_TOLD_BYTES)
 
 
-def _bodies(slices: Iterable[Slice], chunks: Iterable[Chunk]) -> Iterator[Content]:
+def _bodies(slices: Iterable[ChunkSlice], chunks: Iterable[Chunk]) -> Iterator[Content]:
     for one, chunk in zip(slices, chunks, strict=True):
         if len(chunk.data) != one.size_bytes:
             raise DataError(f"has {len(chunk.data)} bytes, not {one.size_bytes}", place=f"chunk {one.chunk}")
@@ -144,9 +144,9 @@ def _little(contents: Iterable[Content]) -> Iterator[Content]:
         yield from in_pieces(content, _SENT_BYTES)
 
 
-def _runs(slices: Iterable[Slice]) -> Iterator[list[Slice]]:
+def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
     """Those that lie side by side, together: one request each."""
-    run: list[Slice] = []
+    run: list[ChunkSlice] = []
     for one in sorted(slices, key=lambda one: one.begin):
         check_hash(one.chunk)
         if one.begin < 0 or not 0 <= one.size_bytes <= LARGEST_CHUNK_BYTES:
@@ -192,23 +192,23 @@ def _shown(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{parts.path}"
 
 
-class _Any(Container[str]):
+class _AnyHost(Container[str]):
     def __contains__(self, _: object) -> bool:
         return True
 
 
-_ANY = _Any()
+_ANY = _AnyHost()
 """Home opens any host that its owner configured."""
 
 
 @contextmanager
-def _opened(asked: urllib.request.Request, allowed: Container[str]) -> Iterator[Any]:
-    place = _shown(asked.full_url)
+def _opened(request: urllib.request.Request, allowed: Container[str]) -> Iterator[Any]:
+    place = _shown(request.full_url)
     try:
-        with _opener(allowed).open(asked, timeout=SILENCE_SECONDS) as answer:
+        with _opener(allowed).open(request, timeout=SILENCE_SECONDS) as answer:
             yield answer
     except HTTPError as error:
-        raise refusal(error, asked.get_method(), place) from None  # its text has the whole URL
+        raise refusal(error, request.get_method(), place) from None  # its text has the whole URL
     except URLError as error:
         raise UnavailableError(f"the bucket does not answer: {_why(error.reason)}", place=place) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -223,22 +223,22 @@ def refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundE
     """What a bucket's answer comes to; it is read to its end."""
     with error:
         try:
-            told = error.read(_TOLD_BYTES)
+            body = error.read(_TOLD_BYTES)
         except (OSError, http.client.HTTPException):
-            told = b""
-    words = [found[1].decode(errors="replace") for rule in (_CODE, _MESSAGE) if (found := rule.search(told))]
-    said = f"the bucket answers {error.code} {': '.join(words)}".strip()
+            body = b""
+    words = [match[1].decode(errors="replace") for rule in (_CODE, _MESSAGE) if (match := rule.search(body))]
+    text = f"the bucket answers {error.code} {': '.join(words)}".strip()
     if error.code >= 500 or error.code in _PASSING:
-        return UnavailableError(said, place=place)
+        return UnavailableError(text, place=place)
     if error.code == http.HTTPStatus.NOT_FOUND and method == "GET":
-        return NotFoundError(said, place=place)
+        return NotFoundError(text, place=place)
     if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-        return DataError(said, place=place)
+        return DataError(text, place=place)
     hint = "May the credentials at home read and write there, is home's clock right, and is the endpoint "
-    return InputError(said, place=place, hint=f"{hint}the bucket's own?")
+    return InputError(text, place=place, hint=f"{hint}the bucket's own?")
 
 
-class _Straight(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:  # noqa: ANN401  a signature is for one address
         return None
 
@@ -288,11 +288,11 @@ def _connection(
 
 
 def _check_far(dialled: socket.socket) -> None:
-    there, here = dialled.getpeername()[0], dialled.getsockname()[0]
-    if there == here or is_refused(there):
+    remote_address, local_address = dialled.getpeername()[0], dialled.getsockname()[0]
+    if remote_address == local_address or is_refused(remote_address):
         dialled.close()
         raise InputError(
-            f"{there} is no bucket's address",
+            f"{remote_address} is no bucket's address",
             hint="Where a bucket is on the farm's own machine, GRIDMILL_BUCKET_HOSTS there names its host.",
         )
 
@@ -300,25 +300,30 @@ def _check_far(dialled: socket.socket) -> None:
 def is_refused(address: str) -> bool:
     """Whether a farm opens nothing there: the machine itself, what is never routed, and where clouds answer
     whoever asks with the machine's own credentials; in whatever form."""
-    found = ip_address(address.partition("%")[0])
-    return any(_is_near(one) for one in (found, *_within(found)))
+    ip = ip_address(address.partition("%")[0])
+    return any(_is_near(one) for one in (ip, *_within(ip)))
 
 
-def _is_near(found: IPv4Address | IPv6Address) -> bool:
-    odd = found.is_link_local or found.is_loopback or found.is_unspecified or found.is_multicast
-    return odd or str(found) in _TELLING
+def _is_near(ipv4_address: IPv4Address | IPv6Address) -> bool:
+    odd = (
+        ipv4_address.is_link_local
+        or ipv4_address.is_loopback
+        or ipv4_address.is_unspecified
+        or ipv4_address.is_multicast
+    )
+    return odd or str(ipv4_address) in _TELLING
 
 
-def _within(found: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
+def _within(ipv4_address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
     """What an IPv6 address leads to where it is translated."""
-    if isinstance(found, IPv4Address):
+    if isinstance(ipv4_address, IPv4Address):
         return
-    yield from (one for one in (found.ipv4_mapped, found.sixtofour) if one is not None)
-    if any(found in network for network in _TRANSLATED):
-        yield IPv4Address(int(found) & 0xFFFF_FFFF)
+    yield from (one for one in (ipv4_address.ipv4_mapped, ipv4_address.sixtofour) if one is not None)
+    if any(ipv4_address in network for network in _TRANSLATED):
+        yield IPv4Address(int(ipv4_address) & 0xFFFF_FFFF)
 
 
 def _opener(allowed: Container[str]) -> urllib.request.OpenerDirector:
     """With no proxy: the address would be the proxy's."""
     straight = urllib.request.ProxyHandler({})
-    return urllib.request.build_opener(straight, _Straight, _PlainHandler(allowed), _SecureHandler(allowed))
+    return urllib.request.build_opener(straight, _NoRedirect, _PlainHandler(allowed), _SecureHandler(allowed))

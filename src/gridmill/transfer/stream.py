@@ -112,8 +112,8 @@ class Decoder:
 
 
 def _read_head(head: Content | bytearray, largest_bytes: int) -> tuple[str, int]:
-    said, size = _HEAD.unpack(head)
-    name = said.decode("ascii", "replace")
+    digest, size = _HEAD.unpack(head)
+    name = digest.decode("ascii", "replace")
     check_hash(name)
     if size > largest_bytes:
         raise InputError(f"a chunk of {size} bytes: {largest_bytes} is the most")
@@ -134,7 +134,7 @@ memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
+class ByteMeter:
     """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come, or less
     than 0 for what is sent anew; what it raises ends the transfer."""
 
@@ -148,11 +148,11 @@ class Meter:
             yield piece
 
 
-UNMETERED = Meter(moved=lambda _: None)
+UNMETERED = ByteMeter(moved=lambda _: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class ChunkStream:
     """A chunk on its way; each of its `pieces` holds until the next is asked for. To be taken in order, and
     to its end, before the next flow."""
 
@@ -179,22 +179,22 @@ def in_pieces(data: Content, most_bytes: int = PIECE_BYTES) -> Iterator[Content]
     yield from (view[begin : begin + most_bytes] for begin in range(0, len(view), most_bytes))
 
 
-def flow_of(chunk: Chunk) -> Flow:
+def flow_of(chunk: Chunk) -> ChunkStream:
     """A chunk that has come already."""
-    return Flow(hash=chunk.hash, size_bytes=len(chunk.data), pieces=iter((chunk.data,)))
+    return ChunkStream(hash=chunk.hash, size_bytes=len(chunk.data), pieces=iter((chunk.data,)))
 
 
 @runtime_checkable
-class Flowing(Protocol):
-    """A Giver (see `carry`) that gives chunks piece by piece."""
+class StreamingReader(Protocol):
+    """A ChunkReader that reads chunks piece by piece."""
 
-    def flows(self, chunks: Iterable[str]) -> Iterator[Flow]:
+    def flows(self, chunks: Iterable[str]) -> Iterator[ChunkStream]:
         """Raises as `fetch`."""
 
 
 @runtime_checkable
-class Receiving(Protocol):
-    """A Taker (see `carry`) that takes chunks piece by piece."""
+class StreamingWriter(Protocol):
+    """A ChunkWriter that stores chunks piece by piece."""
 
-    def receive(self, flows: Iterable[Flow]) -> None:
+    def receive(self, flows: Iterable[ChunkStream]) -> None:
         """Raises as `send`, and whatever the flows raise."""

@@ -8,8 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridmill.domain.artifact import Artifact, ArtifactKind
-from gridmill.domain.manifest import Contents, FileTrouble, StoredFile, Trouble, Verified, told
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.manifest import (
+    FileProblem,
+    FileProblemKind,
+    StoredFile,
+    VerificationResult,
+    VersionContents,
+    problem_text,
+)
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import DataError, GridmillError, NotFoundError
 from gridmill.transfer.contents import (
@@ -27,11 +34,11 @@ _LITTER = ("/__pycache__/", "/.nfs")
 """Files that Python and NFS clients leave beside files that are read."""
 
 
-def seal(folder: Path, contents: Contents) -> None:
+def seal(folder: Path, contents: VersionContents) -> None:
     """Take the right to write away from the files; where that is refused they stay as they are."""
-    for one in contents.files:
+    for file in contents.files:
         with suppress(OSError):
-            place = place_of(folder, one.path)
+            place = place_of(folder, file.path)
             mode = os.lstat(place).st_mode
             if mode & 0o222:
                 os.chmod(place, stat.S_IMODE(mode) & ~0o222)
@@ -44,7 +51,7 @@ def seal_again(root: str | Path, version: Artifact) -> None:
         seal(below(root, version.output.uri), contents)
 
 
-def check_order(order: Order, root: str | Path, say: Callable[[str], object]) -> Order:
+def check_order(order: AttemptOrder, root: str | Path, say: Callable[[str], object]) -> AttemptOrder:
     """Raise DataError for a version that the job reads, or a table that it adds to, and that is not any more
     what it was when it was made; StorageError.
 
@@ -57,9 +64,12 @@ def check_order(order: Order, root: str | Path, say: Callable[[str], object]) ->
         check_inputs(root, earlier)
     elif order.job.dataset is not None and order.job.dataset.incremental:
         for version in earlier:
-            found = find_troubles(root, version)
-            if found:
-                say(f"{version.id} is not what it was when it was made: {told(found)}; all is computed anew")
+            problems = find_troubles(root, version)
+            if problems:
+                say(
+                    f"{version.id} is not what it was when it was made: {problem_text(problems)}; all is"
+                    " computed anew"
+                )
                 return replace(order, earlier=())
     return order
 
@@ -67,15 +77,15 @@ def check_order(order: Order, root: str | Path, say: Callable[[str], object]) ->
 def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
     """Raise DataError for a version that is not any more what it was when it was made; StorageError."""
     for version in versions:
-        found = find_troubles(root, version)
-        if found:
+        problems = find_troubles(root, version)
+        if problems:
             raise DataError(
-                f"{version.id} is not what it was when it was made: {told(found)}",
-                hint=f"`gridmill verify {version.id}` lists all such files. {way_out(version)}",
+                f"{version.id} is not what it was when it was made: {problem_text(problems)}",
+                hint=f"`gridmill verify {version.id}` lists all such files. {repair_hint(version)}",
             )
 
 
-def way_out(version: Artifact) -> str:
+def repair_hint(version: Artifact) -> str:
     """What to do about a version that was changed."""
     pipeline = version.name.partition("/")[0]
     if version.kind != ArtifactKind.SINK:
@@ -86,7 +96,7 @@ def way_out(version: Artifact) -> str:
     )
 
 
-def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False) -> tuple[FileTrouble, ...]:
+def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False) -> tuple[FileProblem, ...]:
     """What is wrong with its files, by path; nothing where no list of them was ever made.
 
     The content is read where a file's time of change is another, of small versions always, with `read_all` of
@@ -96,32 +106,32 @@ def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False
     return _compared(root, version, contents, read_all=read_all) if contents is not None else ()
 
 
-def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> Verified:
+def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> VerificationResult:
     """All that can be said of a version, from all of its content. `read` are hashes of files that were read
     just now, by their places: versions of a table share files. Raises nothing but defects."""
     if not version.output.uri:
-        return Verified(version=version.id)
+        return VerificationResult(version=version.id)
     try:
         manifest = read_manifest(root, version)
         if (manifest.version.attempt_id, manifest.version.fingerprint) != (
             version.attempt_id,
             version.fingerprint,
         ):
-            return Verified(version=version.id, problem="its manifest is of another version")
+            return VerificationResult(version=version.id, problem="its manifest is of another version")
         if manifest.contents is None:
-            return Verified(version=version.id, problem="its files were never listed", known=False)
-        found = _compared(root, version, manifest.contents, read_all=True, read=read)
-        found += _differing_rejects(root, version, manifest.contents, read)
+            return VerificationResult(version=version.id, problem="its files were never listed", known=False)
+        problems = _compared(root, version, manifest.contents, read_all=True, read=read)
+        problems += _differing_rejects(root, version, manifest.contents, read)
     except NotFoundError:
-        return Verified(version=version.id, problem="it has no manifest", known=False)
+        return VerificationResult(version=version.id, problem="it has no manifest", known=False)
     except GridmillError as error:
-        return Verified(version=version.id, problem=str(error))
+        return VerificationResult(version=version.id, problem=str(error))
     files = (*manifest.contents.files, *manifest.contents.rejects)
-    size = sum(one.size_bytes for one in files)
-    return Verified(version=version.id, files=len(files), size_bytes=size, troubles=found)
+    size = sum(file.size_bytes for file in files)
+    return VerificationResult(version=version.id, files=len(files), size_bytes=size, file_problems=problems)
 
 
-def _contents(root: str | Path, version: Artifact) -> Contents | None:
+def _contents(root: str | Path, version: Artifact) -> VersionContents | None:
     try:
         return read_manifest(root, version).contents if version.output.uri else None
     except NotFoundError:
@@ -131,57 +141,57 @@ def _contents(root: str | Path, version: Artifact) -> Contents | None:
 def _compared(
     root: str | Path,
     version: Artifact,
-    contents: Contents,
+    contents: VersionContents,
     *,
     read_all: bool,
     read: dict[str, str] | None = None,
-) -> tuple[FileTrouble, ...]:
+) -> tuple[FileProblem, ...]:
     folder = below(root, version.output.uri)
     small = (
-        len(contents.files) <= SMALL_FILES and sum(one.size_bytes for one in contents.files) <= SMALL_BYTES
+        len(contents.files) <= SMALL_FILES and sum(file.size_bytes for file in contents.files) <= SMALL_BYTES
     )
     extra = () if version.kind == ArtifactKind.SINK else _extra(folder, contents)
     differing = _differing(folder, contents, read_all or small, {} if read is None else read)
-    found = (*differing, *_differing_links(folder, contents), *extra)
-    return tuple(sorted(found, key=lambda one: one.path))
+    problems = (*differing, *_differing_links(folder, contents), *extra)
+    return tuple(sorted(problems, key=lambda one: one.path))
 
 
 def _differing(
-    folder: Path, contents: Contents, read_all: bool, read: dict[str, str]
-) -> Iterator[FileTrouble]:
+    folder: Path, contents: VersionContents, read_all: bool, read: dict[str, str]
+) -> Iterator[FileProblem]:
     doubtful: dict[str, StoredFile] = {}
     for one in contents.files:
         place = place_of(folder, one.path)
-        looked = _looked(place)
-        if looked is None:
-            yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
-        elif not stat.S_ISREG(looked.st_mode) or looked.st_size != one.size_bytes:
-            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
-        elif read_all or looked.st_mtime_ns != one.mtime_ns:
+        status = _looked(place)
+        if status is None:
+            yield FileProblem(path=one.path, kind=FileProblemKind.MISSING)
+        elif not stat.S_ISREG(status.st_mode) or status.st_size != one.size_bytes:
+            yield FileProblem(path=one.path, kind=FileProblemKind.CHANGED)
+        elif read_all or status.st_mtime_ns != one.mtime_ns:
             doubtful[place] = one
     with reading_errors(folder):
         read.update(hash_all({place: one.size_bytes for place, one in doubtful.items() if place not in read}))
     for place, one in doubtful.items():
         if read[place] != one.sha256:
-            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+            yield FileProblem(path=one.path, kind=FileProblemKind.CHANGED)
 
 
 def _differing_rejects(
-    root: str | Path, version: Artifact, contents: Contents, read: dict[str, str]
-) -> tuple[FileTrouble, ...]:
+    root: str | Path, version: Artifact, contents: VersionContents, read: dict[str, str]
+) -> tuple[FileProblem, ...]:
     """No job reads them: only who verifies does."""
     folder = below(root, str((version.output.details.get("rejects") or {}).get("uri") or version.output.uri))
-    found = _differing(folder, Contents(files=contents.rejects), read_all=True, read=read)
-    return tuple(replace(one, path=f"rejects/{one.path}") for one in found)
+    problems = _differing(folder, VersionContents(files=contents.rejects), read_all=True, read=read)
+    return tuple(replace(one, path=f"rejects/{one.path}") for one in problems)
 
 
-def _differing_links(folder: Path, contents: Contents) -> Iterator[FileTrouble]:
-    for one in contents.links or ():
-        place = place_of(folder, one.path)
+def _differing_links(folder: Path, contents: VersionContents) -> Iterator[FileProblem]:
+    for link in contents.links or ():
+        place = place_of(folder, link.path)
         if _looked(place) is None:
-            yield FileTrouble(path=one.path, trouble=Trouble.MISSING)
-        elif target_of(place) != one.target:
-            yield FileTrouble(path=one.path, trouble=Trouble.CHANGED)
+            yield FileProblem(path=link.path, kind=FileProblemKind.MISSING)
+        elif target_of(place) != link.target:
+            yield FileProblem(path=link.path, kind=FileProblemKind.CHANGED)
 
 
 def _looked(place: str) -> os.stat_result | None:
@@ -190,14 +200,14 @@ def _looked(place: str) -> os.stat_result | None:
     return None
 
 
-def _extra(folder: Path, contents: Contents) -> Iterator[FileTrouble]:
-    known = {one.path for one in contents.files} | {one.path for one in contents.links or ()}
+def _extra(folder: Path, contents: VersionContents) -> Iterator[FileProblem]:
+    listed_paths = {one.path for one in contents.files} | {one.path for one in contents.links or ()}
     with suppress(FileNotFoundError):
         for path in list_paths(folder, links=contents.links is not None):
-            if path not in known and not is_litter(path):
-                yield FileTrouble(path=path, trouble=Trouble.EXTRA)
+            if path not in listed_paths and not is_foreign_file(path):
+                yield FileProblem(path=path, kind=FileProblemKind.EXTRA)
 
 
-def is_litter(path: str) -> bool:
+def is_foreign_file(path: str) -> bool:
     """Whether it is no file of anybody's, but left by who read others."""
     return any(part in f"/{path}" for part in _LITTER)

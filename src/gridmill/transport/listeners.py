@@ -10,19 +10,20 @@ from pathlib import Path
 from threading import Lock
 
 from gridmill.errors import UnavailableError
-from gridmill.transport.server import Links
+from gridmill.transport.server import PodLinkServer
 
 _PORTS = "doors.json"
 
 
-class HomeDoors:
-    """Doors of the home's control node: its certificate lies in HOME/tls, the ports given in HOME/doors.json.
+class HomeListeners:
+    """The listeners of the home's control node: its certificate lies in HOME/tls, the ports given in
+    HOME/doors.json.
 
     Pods outlive the control node and know the link by which they were brought up: the same host has the
     same port and certificate for the home's life. Safe to call from several threads.
     """
 
-    def __init__(self, links: Links, home: Path, now: Callable[[], float]) -> None:
+    def __init__(self, links: PodLinkServer, home: Path, now: Callable[[], float]) -> None:
         self._links = links
         self._home = home
         self._now = now
@@ -32,8 +33,8 @@ class HomeDoors:
     def tls(self, host: str, port: int = 0) -> str:
         """See Doors."""
         with self._lock:
-            known = self._open.get(host)
-            if known is None or (port and not known.startswith(f"tls:{host}:{port}#")):
+            link = self._open.get(host)
+            if link is None or (port and not link.startswith(f"tls:{host}:{port}#")):
                 self._open[host] = self._listen(host, port)
             return self._open[host]
 
@@ -56,17 +57,17 @@ class HomeDoors:
                 hint="Name an address of this machine that the nodes reach, with a free port: "
                 "`gridmill configure site NAME --set control=HOST:PORT`.",
             ) from error
-        self._remember(host, port)
+        self._save_ports(host, port)
         return f"tls:{host}:{port}#{fingerprint}"
 
     def _ports(self) -> dict[str, int]:
         try:
-            found: dict[str, int] = json.loads((self._home / _PORTS).read_text())
+            result: dict[str, int] = json.loads((self._home / _PORTS).read_text())
         except (OSError, ValueError):
             return {}
-        return found
+        return result
 
-    def _remember(self, host: str, port: int) -> None:
+    def _save_ports(self, host: str, port: int) -> None:
         draft = self._home / f".{_PORTS}"
         draft.write_text(json.dumps({**self._ports(), host: port}))
         draft.rename(self._home / _PORTS)

@@ -13,7 +13,7 @@ from gridmill.errors import InputError
 from gridmill.ports.link import PodLink
 from gridmill.transport import unix
 from gridmill.transport.socket import SocketWire, Wire
-from gridmill.transport.transport import Lines, Liveness, Monotonic, NewLiveness, to_pod
+from gridmill.transport.transport import LineSplitter, Liveness, Monotonic, NewLiveness, to_pod
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.2  # the pod watches its jobs in the same thread
@@ -45,7 +45,7 @@ class StreamLink:
         self._opening: Generator[Waiting, None, Wire] | None = None
         self._opening_since = 0.0
         self._wire: Wire | None = None
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._liveness: Liveness | None = None
 
     def connect(self) -> bool:
@@ -57,7 +57,7 @@ class StreamLink:
         wire = self._go_on(self._opening)
         if wire is None:
             return False
-        self._wire, self._lines = wire, Lines()
+        self._wire, self._lines = wire, LineSplitter()
         self._liveness = self._new_liveness(self._monotonic) if self._new_liveness else None
         return True
 
@@ -104,7 +104,7 @@ class StreamLink:
             if not data:
                 return data is not None
             if self._liveness:
-                self._liveness.heard()
+                self._liveness.note_received()
             try:
                 decoded = [to_pod(line) for line in self._lines.feed(data)]
             except InputError as error:
@@ -127,7 +127,7 @@ class StreamLink:
         if self._wire is None:
             return False
         if self._liveness:
-            self._liveness.said()
+            self._liveness.note_sent()
         return self._wire.write(b"".join(encode_message(message) + b"\n" for message in messages))
 
     def pending(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 from gridmill.codec import encode_message
 from gridmill.domain.pod_protocol import ToPod
 from gridmill.errors import GridmillError
-from gridmill.ports.link import Received
+from gridmill.ports.link import ReceivedMessage
 from gridmill.transport import unix
 from gridmill.transport.socket import SocketWire, Wire
 from gridmill.transport.spool import SpoolFolder
@@ -34,7 +34,7 @@ Watcher: TypeAlias = Callable[[int], None]
 """Receives what a descriptor is ready for (selectors.EVENT_READ | EVENT_WRITE)."""
 
 
-class Folder(Protocol):
+class WireSource(Protocol):
     """A polled source of wires."""
 
     def poll(self) -> Sequence[Wire]:
@@ -50,18 +50,18 @@ class Folder(Protocol):
         """Take no more connections."""
 
 
-class Exchange:
-    """Not thread-safe: `Links` owns the thread. `deliver` takes what comes and its size in bytes; a
+class EventLoop:
+    """Not thread-safe: `PodLinkServer` owns the thread. `deliver` takes what comes and its size in bytes; a
     channel's end is delivered once, as None, when something had come by it."""
 
-    def __init__(self, deliver: Callable[[Received, int], None], monotonic: Monotonic) -> None:
+    def __init__(self, deliver: Callable[[ReceivedMessage, int], None], monotonic: Monotonic) -> None:
         self._deliver = deliver
         self._monotonic = monotonic
         self._selector = selectors.DefaultSelector()
         self._numbers = itertools.count(1)
         self._channels: dict[int, Channel] = {}
-        self._folders: dict[Folder, NewLiveness] = {}
-        self._folder_of: dict[int, Folder] = {}  # channels that are polled
+        self._folders: dict[WireSource, NewLiveness] = {}
+        self._folder_of: dict[int, WireSource] = {}  # channels that are polled
         self._listeners: dict[socket.socket, Watcher] = {}
         self._next_tick = 0.0
 
@@ -82,7 +82,7 @@ class Exchange:
         self._listeners[listener] = watcher
         self.watch(listener, watcher)
 
-    def add_folder(self, folder: Folder, new_liveness: NewLiveness) -> None:
+    def add_folder(self, folder: WireSource, new_liveness: NewLiveness) -> None:
         """Poll `folder` from now on."""
         self._folders[folder] = new_liveness
 
@@ -172,7 +172,7 @@ class Exchange:
         self._folder_of.pop(channel.number, None)
         channel.wire.close()
         if channel.has_spoken:
-            self._deliver(Received(channel=channel.number, message=None), 0)
+            self._deliver(ReceivedMessage(channel=channel.number, message=None), 0)
 
     # sockets
 
@@ -201,7 +201,7 @@ class Exchange:
 
     # folders
 
-    def _poll(self, folder: Folder) -> None:
+    def _poll(self, folder: WireSource) -> None:
         for wire in folder.poll():
             self._folder_of[self._open(wire, self._folders[folder]).number] = folder
         for number in [number for number, of in self._folder_of.items() if of is folder]:
@@ -233,7 +233,7 @@ _CLOSE_SECONDS = 10.0
 _BREATH_SECONDS = 0.1  # after a defect: what fails each time must not take a whole CPU
 
 
-class Links:
+class PodLinkServer:
     """A LinkServer. `on_ready` is called from the links' thread after something came or a channel closed;
     it must return at once and not raise. All methods may be called from any thread."""
 
@@ -247,8 +247,8 @@ class Links:
         self._on_ready = on_ready
         self._monotonic = monotonic
         self._receive_limit_bytes = receive_limit_bytes
-        self._exchange = Exchange(self._deliver, monotonic)
-        self._received: deque[tuple[Received, int]] = deque()
+        self._exchange = EventLoop(self._deliver, monotonic)
+        self._received: deque[tuple[ReceivedMessage, int]] = deque()
         self._unread_bytes = 0
         self._fresh = False
         self._commands: deque[Callable[[], None]] = deque()
@@ -297,7 +297,7 @@ class Links:
 
     # LinkServer
 
-    def receive(self) -> Sequence[Received]:
+    def receive(self) -> Sequence[ReceivedMessage]:
         """Everything that has come, in order per channel; never waits."""
         with self._lock:
             taken = [received for received, _ in self._received]
@@ -347,7 +347,7 @@ class Links:
                 _LOG.exception("links_turn_failed")
                 with self._lock:
                     self._lock.wait_for(lambda: self._closing, _BREATH_SECONDS)
-        self._carry_out()
+        self._run_commands()
         self._exchange.close()
         self._remove_sockets()
         self._ring.close()
@@ -355,17 +355,17 @@ class Links:
 
     def _turn(self) -> None:
         self._exchange.turn(0.0 if self._commands else None)
-        self._carry_out()
+        self._run_commands()
         if self._fresh:
             self._fresh = False
             self._on_ready()
         self._wait_for_room()
 
-    def _carry_out(self) -> None:
+    def _run_commands(self) -> None:
         while self._commands:
             self._commands.popleft()()
 
-    def _deliver(self, received: Received, size_bytes: int) -> None:
+    def _deliver(self, received: ReceivedMessage, size_bytes: int) -> None:
         self._fresh = True
         with self._lock:
             self._received.append((received, size_bytes))

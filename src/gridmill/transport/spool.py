@@ -118,10 +118,10 @@ class SpoolWire:
 
 def write_whole(folder: Path, name: str, data: bytes) -> None:
     """A file that appears at once or not at all. Raises OSError."""
-    beside = folder / f".{name}"
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    temporary = folder / f".{name}"
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
-    os.rename(beside, folder / name)
+    os.rename(temporary, folder / name)
 
 
 def remove(folder: Path) -> None:
@@ -148,10 +148,10 @@ def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
     """Make a connection's folder and wait for the control node's first file. Raises OSError."""
     epoch = (folder / "epoch").read_text()
     name = os.urandom(8).hex()
-    beside, connection = folder / epoch / f".{name}", folder / epoch / name
-    for part in (beside, beside / "in", beside / "out"):
+    temporary, connection = folder / epoch / f".{name}", folder / epoch / name
+    for part in (temporary, temporary / "in", temporary / "out"):
         part.mkdir(mode=0o700)  # no parents: an epoch that is over must not come back
-    os.rename(beside, connection)
+    os.rename(temporary, connection)
     try:
         while not os.listdir(connection / "in"):
             yield None

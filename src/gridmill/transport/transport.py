@@ -25,14 +25,14 @@ from gridmill.domain.pod_protocol import (
     Welcome,
 )
 from gridmill.errors import InputError
-from gridmill.ports.link import Received
+from gridmill.ports.link import ReceivedMessage
 from gridmill.transport.socket import Wire
 
 LINE_LIMIT_BYTES = 64 * 2**20
 """A longer line is refused, so that no peer can make the other end keep more than this in memory."""
 
 
-class Lines:
+class LineSplitter:
     """Cuts a stream into lines. Each byte is looked at once, however long the line."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
@@ -81,23 +81,23 @@ class Liveness:
         self._monotonic = monotonic
         self._heartbeat_seconds = heartbeat_seconds
         self._silence_seconds = silence_seconds
-        self._said = self._heard = monotonic()
+        self._last_sent = self._last_received = monotonic()
 
-    def said(self) -> None:
+    def note_sent(self) -> None:
         """Something was sent."""
-        self._said = self._monotonic()
+        self._last_sent = self._monotonic()
 
-    def heard(self) -> None:
+    def note_received(self) -> None:
         """Something came."""
-        self._heard = self._monotonic()
+        self._last_received = self._monotonic()
 
     def should_speak(self) -> bool:
         """True when a heartbeat is due."""
-        return self._monotonic() - self._said >= self._heartbeat_seconds
+        return self._monotonic() - self._last_sent >= self._heartbeat_seconds
 
     def is_silent(self) -> bool:
         """True when the peer must be taken for gone."""
-        return self._monotonic() - self._heard >= self._silence_seconds
+        return self._monotonic() - self._last_received >= self._silence_seconds
 
 
 def for_tls(monotonic: Monotonic) -> Liveness:
@@ -121,7 +121,7 @@ GREETING_LIMIT_BYTES = 2**20
 FAREWELL_SECONDS = 5.0
 """How long a dropped channel may take to read the rest."""
 
-Deliver: TypeAlias = Callable[[Received, int], None]
+Deliver: TypeAlias = Callable[[ReceivedMessage, int], None]
 """Receives a message and its size in bytes."""
 
 
@@ -137,7 +137,7 @@ class Channel:
         self._deliver = deliver
         self._liveness = liveness
         self._monotonic = monotonic
-        self._lines = Lines(GREETING_LIMIT_BYTES)
+        self._lines = LineSplitter(GREETING_LIMIT_BYTES)
         self._farewell: float | None = None  # when a finished channel is closed at the latest
 
     def read(self) -> bool | None:
@@ -148,7 +148,7 @@ class Channel:
         if self._farewell is not None:
             return True
         if self._liveness:
-            self._liveness.heard()
+            self._liveness.note_received()
         try:
             for line in self._lines.feed(data):
                 message = decode_message(line)
@@ -157,7 +157,7 @@ class Channel:
                 self._lines.limit_bytes = LINE_LIMIT_BYTES
                 if not isinstance(message, Heartbeat):  # these are the links' own
                     self.has_spoken = True
-                    self._deliver(Received(channel=self.number, message=message), len(line))
+                    self._deliver(ReceivedMessage(channel=self.number, message=message), len(line))
         except InputError as error:
             return self._over(str(error))
         return True
@@ -169,7 +169,7 @@ class Channel:
         if self.wire.pending_bytes() > SEND_LIMIT_BYTES:
             return self._over("too much unread")
         if self._liveness:
-            self._liveness.said()
+            self._liveness.note_sent()
         self.wire.write(lines)
         return True  # a broken wire is found by reading, after the last that the pod said
 

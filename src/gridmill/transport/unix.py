@@ -88,18 +88,18 @@ def _check_free(path: Path) -> None:
 
 def _bind(path: Path) -> socket.socket:
     """Bound beside, closed to others, then renamed: `path` never shows a socket that cannot be used."""
-    beside = path.with_name(f".{os.urandom(4).hex()}")
+    temporary = path.with_name(f".{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.setblocking(False)
-        with _address(beside) as address:
+        with _address(temporary) as address:
             sock.bind(address)
-        os.chmod(beside, 0o600)
+        os.chmod(temporary, 0o600)
         sock.listen(_BACKLOG)
-        os.rename(beside, path)
+        os.rename(temporary, path)
     except OSError:
         sock.close()
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return sock
 

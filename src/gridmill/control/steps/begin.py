@@ -49,7 +49,7 @@ def as_altered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
     return altered_pipeline(pipeline, changes_of(ledger, pipeline))
 
 
-def check_wishes(resource: Resource, site: Site) -> None:
+def check_resource_settings(resource: Resource, site: Site) -> None:
     """Raises InputError, at the setting."""
     if resource.staging is not None and site.kind != SiteKind.CLUSTER:
         raise InputError(
@@ -68,7 +68,7 @@ def check_wishes(resource: Resource, site: Site) -> None:
 
 
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
-"""States of jobs that a resumed run repeats; `_done_again` adds others."""
+"""States of jobs that a resumed run repeats; `_jobs_to_repeat` adds others."""
 
 
 def check_names(pipeline: Pipeline) -> None:
@@ -105,20 +105,20 @@ def resources_used(
     ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, Resource]:
     """The resource of each job. Raises PipelineError for what is not there or does not fit."""
-    found = all_resources_used(ledger, pipeline, resources)
-    return {name: some[0] for name, some in found.items()}
+    by_job = all_resources_used(ledger, pipeline, resources)
+    return {name: some[0] for name, some in by_job.items()}
 
 
 def all_resources_used(
     ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, tuple[Resource, ...]]:
     """Those that each job may go to. Raises PipelineError as well."""
-    found = {
+    result = {
         job.name: resources_for(_placed(ledger, job, pipeline), pipeline.name, resources)
         for job in pipeline.jobs
     }
-    _check_sites(ledger, pipeline, found)
-    return found
+    _check_sites(ledger, pipeline, result)
+    return result
 
 
 def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> tuple[Resource, ...]:
@@ -126,20 +126,20 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
     if not job.resources:
         return (resource_of(job, pipeline, resources),)
     _check_named(job, pipeline)
-    found = tuple(
+    candidates = tuple(
         resource_of(
             replace(job, resource=name, resources=(), at=None), pipeline, resources, f"resources[{number}]"
         )
         for number, name in enumerate(job.resources)
     )
-    there = tuple(one for one in found if job.at in (None, one.site))
-    if not there:
+    at_site = tuple(one for one in candidates if job.at in (None, one.site))
+    if not at_site:
         raise PipelineError(
             f"job {job.name!r} is to run at {job.at!r}, and none of its resources is there",
             place=f"{pipeline}: jobs.{job.name}.at",
             hint="Leave `at` out, or name a resource of that site.",
         )
-    return there
+    return at_site
 
 
 def _check_named(job: Job, pipeline: str) -> None:
@@ -161,8 +161,8 @@ def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
     if job.named_resources:
         return job
     site = at(job, pipeline, snapshot.sites)
-    known = {**snapshot.resources, **{one.name: one for one in pipeline.resources}}
-    if site not in (job.at, pipeline.at) and assigned_to(job, pipeline.name, known) is not None:
+    by_name = {**snapshot.resources, **{resource.name: resource for resource in pipeline.resources}}
+    if site not in (job.at, pipeline.at) and assigned_to(job, pipeline.name, by_name) is not None:
         return job
     return replace(job, at=site)
 
@@ -170,7 +170,9 @@ def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
 def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource | None:
     """The resource that says itself that it is for this job."""
     names = (f"{pipeline}/{job.name}", job.name)
-    return next((one for one in resources.values() if any(name in one.jobs for name in names)), None)
+    return next(
+        (resource for resource in resources.values() if any(name in resource.jobs for name in names)), None
+    )
 
 
 def resource_of(
@@ -183,48 +185,49 @@ def resource_of(
     """
     place = f"{pipeline}: jobs.{job.name}.{field}"
     if job.resource is not None:
-        found = resources.get(job.resource)
-        if found is None:
+        result = resources.get(job.resource)
+        if result is None:
             names = sorted(name for name, r in resources.items() if not r.default)
-            known, close = ", ".join(names) or "none yet", get_close_matches(job.resource, names, n=1)
+            listed, close = ", ".join(names) or "none yet", get_close_matches(job.resource, names, n=1)
             raise PipelineError(
                 f"there is no resource {job.resource!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
                 place=place,
-                hint=f"There are: {known}. "
+                hint=f"There are: {listed}. "
                 f"`gridmill configure resource {job.resource} --type {job.kind}` makes it.",
             )
     else:
         usual = default_resource(job.kind, job.at or LOCAL)
-        found = assigned_to(job, pipeline, resources) or resources.get(usual.name) or usual
-    if found.type != job.kind:
+        result = assigned_to(job, pipeline, resources) or resources.get(usual.name) or usual
+    if result.type != job.kind:
         raise PipelineError(
-            f"resource {found.name!r} is for {found.type} jobs; {job.name!r} is a {job.kind} job",
+            f"resource {result.name!r} is for {result.type} jobs; {job.name!r} is a {job.kind} job",
             place=place,
             hint=f"Use a resource of type {job.kind}, or none for the default one.",
         )
-    if job.at is not None and found.site != job.at:
+    if job.at is not None and result.site != job.at:
         raise PipelineError(
-            f"job {job.name!r} is to run at {job.at!r}, and its resource {found.name!r} is at {found.site!r}",
+            f"job {job.name!r} is to run at {job.at!r}, and its resource {result.name!r} is at"
+            f" {result.site!r}",
             place=f"{pipeline}: jobs.{job.name}.at",
             hint="Leave one of the two out, or configure the resource at that site.",
         )
-    return found
+    return result
 
 
-def _check_sites(ledger: Ledger, pipeline: Pipeline, found: Mapping[str, tuple[Resource, ...]]) -> None:
+def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[Resource, ...]]) -> None:
     """Raises PipelineError where a job's resource is at a site that nobody added, InputError where it
     asks for what sites of that kind do not have."""
-    known = ledger.snapshot.sites
-    pairs = [(job, one) for job in pipeline.jobs for one in found[job.name]]
+    sites = ledger.snapshot.sites
+    pairs = [(job, one) for job in pipeline.jobs for one in by_job[job.name]]
     for job, resource in pairs:
         site = resource.site
-        if site not in known:
+        if site not in sites:
             raise PipelineError(
                 f"there is no site {site!r}",
                 place=f"{pipeline.name}: jobs.{job.name}{'.at' if job.at else ''}",
-                hint=f"There are: {', '.join(sorted(known))}. `gridmill add site {site} --kind ...` adds it.",
+                hint=f"There are: {', '.join(sorted(sites))}. `gridmill add site {site} --kind ...` adds it.",
             )
-        check_wishes(resource, known[site])
+        check_resource_settings(resource, sites[site])
 
 
 def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
@@ -309,12 +312,12 @@ def begin_run(
 
 def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
     """A name that nobody made is a mistake, or would be a way around a quota. Raises PipelineError."""
-    known = ledger.snapshot.projects
-    if pipeline.project != DEFAULT and pipeline.project not in known:
+    projects = ledger.snapshot.projects
+    if pipeline.project != DEFAULT and pipeline.project not in projects:
         raise PipelineError(
             f"there is no project {pipeline.project!r}",
             place=f"{pipeline.name}: project",
-            hint=f"There are: {', '.join(sorted({DEFAULT, *known}))}. "
+            hint=f"There are: {', '.join(sorted({DEFAULT, *projects}))}. "
             f"`gridmill configure project {pipeline.project} --share 1` makes it.",
         )
 
@@ -407,26 +410,26 @@ def resume_run(
         return  # it may have ended since it was looked at: there is nothing left to do, and that is well
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
-    known = catalog.ledger.read_all(JobRun, parent=run_id)
+    job_runs = catalog.ledger.read_all(JobRun, parent=run_id)
     settled = {
-        **settle_names(catalog, [one.job for one in known]),
+        **settle_names(catalog, [one.job for one in job_runs]),
         **run.settled,
     }  # what was settled stays
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
     transaction.put(replace(active, attended=clients.asked.attended))
-    again = _done_again([job_run for job_run in known if job_run.part is None])  # parts are cut anew
-    for noun in known:
+    again = _jobs_to_repeat([job_run for job_run in job_runs if job_run.part is None])  # parts are cut anew
+    for noun in job_runs:
         job_run = catalog.ledger.fetch(JobRun, noun.id)
         transaction.put(_again(catalog.ledger, transaction, job_run) if job_run.id in again else job_run)
-    candidates.add(run_id, [one.id for one in known])
+    candidates.add(run_id, [one.id for one in job_runs])
 
 
-def _done_again(job_runs: Sequence[JobRun]) -> frozenset[str]:
+def _jobs_to_repeat(job_runs: Sequence[JobRun]) -> frozenset[str]:
     """What failed, was stopped or skipped; what runs after failures too, however it ended; and what has read
     the versions of these."""
-    again = {one.id for one in job_runs if one.state in AGAIN or one.job.when != When.SUCCESS}
+    again = {job_run.id for job_run in job_runs if job_run.state in AGAIN or job_run.job.when != When.SUCCESS}
     while True:
-        readers = {one.id for one in job_runs if again.intersection(one.needs)} - again
+        readers = {job_run.id for job_run in job_runs if again.intersection(job_run.needs)} - again
         if not readers:
             return frozenset(again)
         again |= readers

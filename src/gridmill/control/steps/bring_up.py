@@ -3,9 +3,9 @@
 from concurrent.futures import Future
 from functools import partial
 
-from gridmill.control.background import Aside
-from gridmill.control.state import BringUps, Channels, Control, Limits, Problems
-from gridmill.control.steps.problems import tell
+from gridmill.control.background import BackgroundRunner
+from gridmill.control.state import BringUps, Channels, Control, ControlTimeouts, Problems
+from gridmill.control.steps.problems import set_problem
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.states import PodState
@@ -23,16 +23,18 @@ def bring_up(control: Control, deployment: Deployment) -> None:
     if site is None:  # not opened yet; asked again with the next look
         return
     then = partial(_brought_up, control.problems, control.bring_ups, deployment.id)
-    control.aside.do(
+    control.background.submit(
         _bringing(deployment), partial(_bring_up, control.channels, control.limits, site, deployment), then
     )
 
 
-def being_brought_up(aside: Aside, bring_ups: BringUps, deployment: Deployment) -> bool:
+def being_brought_up(
+    background_runner: BackgroundRunner, bring_ups: BringUps, deployment: Deployment
+) -> bool:
     """Whether its site is just asked for its pods: for these alone, or with a look, for those it may lack."""
-    looked_at = aside.doing(f"observe {deployment.site}")
+    looked_at = background_runner.is_running(f"observe {deployment.site}")
     missing = looked_at and any(_is_missing(bring_ups, pod) for pod in deployment.pods)
-    return missing or aside.doing(_bringing(deployment))
+    return missing or background_runner.is_running(_bringing(deployment))
 
 
 def _bringing(deployment: Deployment) -> str:
@@ -45,16 +47,18 @@ def _brought_up(
     try:
         bring_ups.brought_up.update(done.result())
     except UnavailableError as error:
-        tell(problems, deployment_id, _not_now(deployment_id, error))
+        set_problem(problems, deployment_id, _not_now(deployment_id, error))
     else:
-        tell(problems, deployment_id, "")
+        set_problem(problems, deployment_id, "")
 
 
 def _not_now(deployment_id: str, error: UnavailableError) -> str:
     return f"{deployment_id} cannot be brought up now: {error}"
 
 
-def _bring_up(channels: Channels, limits: Limits, site: SitePort, deployment: Deployment) -> tuple[str, ...]:
+def _bring_up(
+    channels: Channels, limits: ControlTimeouts, site: SitePort, deployment: Deployment
+) -> tuple[str, ...]:
     """The pods it brought up. Touches nothing but the site. Raises UnavailableError."""
     orders = [
         PodOrder(

@@ -11,7 +11,7 @@ from gridmill.control.state import Channels
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.gang import Gang, roles_in_order
-from gridmill.domain.pod_protocol import Outcome, Stop, ToPod
+from gridmill.domain.pod_protocol import AttemptOutcome, Stop, ToPod
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import ATTEMPT_MOVES, AttemptState, check_move
@@ -30,7 +30,7 @@ def send_to_pod(channels: Channels, pod_id: str, message: ToPod) -> None:
         channels.links.send(channel, [message])
 
 
-def meet(ledger: Ledger, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
+def rendezvous(ledger: Ledger, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
     """The ranks of a new gang, in order, with where each is reached: a port that no other live rank has."""
     taken = {attempt.port for attempt in ledger.snapshot.attempts.values() if attempt.port}
     taken |= {noun.port for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
@@ -94,8 +94,8 @@ def _roles(job_run: JobRun) -> Mapping[str, int]:
 
 
 def note_end(
-    channels: Channels, transaction: Transaction, attempt: Attempt, outcome: Outcome
-) -> tuple[Attempt, Outcome] | None:
+    channels: Channels, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
+) -> tuple[Attempt, AttemptOutcome] | None:
     """Note how a rank ended, and have the others end where it failed, or those that only served where it was
     the last of those that they served. Rank 0's attempt, standing for all, and the gang's outcome once all
     ranks have ended; None until then.
@@ -105,11 +105,11 @@ def note_end(
     if attempt.outcome is not None:
         return None
     if attempt.dismissed:
-        outcome = Outcome(
+        outcome = AttemptOutcome(
             state=AttemptState.SUCCEEDED,
             use=outcome.use,
             metrics=outcome.metrics,
-            carriage=outcome.carriage,
+            transfers=outcome.transfers,
         )
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     transaction.put(replace(attempt, outcome=outcome, ended=transaction.now))
@@ -146,7 +146,7 @@ def _end(channels: Channels, transaction: Transaction, members: Sequence[Attempt
 
 
 def _final(member: Attempt, now: float) -> Attempt:
-    outcome = member.outcome or Outcome(state=AttemptState.LOST)
+    outcome = member.outcome or AttemptOutcome(state=AttemptState.LOST)
     return replace(
         member,
         state=outcome.state,
@@ -158,5 +158,5 @@ def _final(member: Attempt, now: float) -> Attempt:
         hint=outcome.hint,
         use=outcome.use,
         metrics=outcome.metrics,
-        carriage=outcome.carriage,
+        transfers=outcome.transfers,
     )

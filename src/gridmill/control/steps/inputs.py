@@ -9,12 +9,12 @@ from gridmill.control.steps.gangs import gang_for
 from gridmill.control.steps.part_folders import folders_of_parts, output_uri
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.result_names import unknown_name
-from gridmill.control.steps.source_listing import NOTHING, Listed
+from gridmill.control.steps.source_listing import NOTHING, SourceListing
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.job import Job, JobKind, JobSize, check_kind
 from gridmill.domain.manifest import contents_uri
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.route import Staging
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import LOCAL
@@ -61,9 +61,9 @@ def inputs_of(catalog: Catalog, transaction: Transaction, job_run: JobRun) -> tu
             artifact = fetch_artifact(catalog, artifact_id)
             inputs.append(Input(name=need.rpartition("/")[2], artifact=_kept(artifact, job_run)))
     for name in job_run.job.external_names:
-        found = _settled(catalog, run, name, job_run)
-        check_kind(job_run.job, name, found)
-        inputs.append(Input(name=name, artifact=_kept(found, job_run)))
+        settled = _settled(catalog, run, name, job_run)
+        check_kind(job_run.job, name, settled)
+        inputs.append(Input(name=name, artifact=_kept(settled, job_run)))
     return tuple(inputs)
 
 
@@ -78,9 +78,9 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
 
 def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> Artifact:
     """The version that a name means in the run. Raises InputError where it meant none when the run began."""
-    known = run.settled.get(name) if run is not None else None
-    if known is not None:
-        return fetch_artifact(catalog, known)
+    artifact_id = run.settled.get(name) if run is not None else None
+    if artifact_id is not None:
+        return fetch_artifact(catalog, artifact_id)
     raise unknown_name(catalog, name, job_run.job) or InputError(
         f"job {job_run.job.name!r} reads {name!r}, which did not exist when run {job_run.run_id} began",
         hint=f"It exists now: `gridmill resume {job_run.run_id}`, or start a new run.",
@@ -100,25 +100,25 @@ def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
 
 
 def declared_sizes(
-    catalog: Catalog, pipeline: Pipeline, listings: Mapping[str, Listed]
+    catalog: Catalog, pipeline: Pipeline, listings: Mapping[str, SourceListing]
 ) -> Mapping[str, JobSize]:
     """Sizes before a run: from sources, as far as they were listed, and from the newest versions of what
     each job reads."""
     sizes: dict[str, JobSize] = {}
     for job in pipeline.jobs:
-        found: list[Input] = []
+        inputs: list[Input] = []
         for name in job.all_needs:
             artifact = catalog.newest_artifact(f"{pipeline.name}/{name}")
             if artifact is not None and not artifact.removed:
-                found.append(Input(name=name, artifact=artifact))
-        sizes[job.name] = size_of(job, tuple(found), listings.get(job.name, NOTHING).size_bytes)
+                inputs.append(Input(name=name, artifact=artifact))
+        sizes[job.name] = size_of(job, tuple(inputs), listings.get(job.name, NOTHING).size_bytes)
     return sizes
 
 
 def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
     """The versions of a sink's table that an artifact refers to."""
-    known = ledger.read_all(Artifact, parent=job_run.name)
-    versions = {one.output.table_version for one in known if not one.removed}
+    artifacts = ledger.read_all(Artifact, parent=job_run.name)
+    versions = {one.output.table_version for one in artifacts if not one.removed}
     return tuple(sorted(version for version in versions if version is not None))
 
 
@@ -139,7 +139,7 @@ def _staging(ledger: Ledger, attempt: Attempt) -> Staging:
     return (resource.staging if resource is not None else None) or Staging.DIRECT
 
 
-def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, attempt: Attempt) -> Order:
+def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, attempt: Attempt) -> AttemptOrder:
     """The order that goes to the pod."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     run = transaction.get(Run, attempt.run_id)
@@ -148,7 +148,7 @@ def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, atte
     inputs = inputs_of(catalog, transaction, job_run)
     earlier = catalog.newest_artifact(job_run.name)
     uri = output_uri(job_run, attempt.gang or attempt.id)
-    return Order(
+    return AttemptOrder(
         attempt_id=attempt.id,
         token=attempt.token,
         run_id=run.id,

@@ -24,7 +24,7 @@ def note_set(
     """An alias is set, moved or removed: by that, or by the user whom the control node belongs to."""
     alias = after or before
     if alias is not None:
-        moved = _stands_for(before), _stands_for(after)
+        moved = _alias_target(before), _alias_target(after)
         _note(storage, problems, transaction, alias.name, alias.alias, moved, by or _user())
 
 
@@ -64,7 +64,7 @@ def _append(storage: Storage, problems: Problems, move: AliasMove) -> None:
         problems.warn(f"a move of {move.name}@{move.alias} is not noted: {error}")
 
 
-def _stands_for(alias: Alias | None) -> str:
+def _alias_target(alias: Alias | None) -> str:
     if alias is None:
         return ""
     return f"{alias.name}@{alias.number}" if alias.number is not None else f"best by {alias.metric}"
@@ -88,11 +88,11 @@ def note_latest(
     run = transaction.get(Run, job_run.run_id)
     if run is None or not job_run.artifacts or (run.chunk and job_run.job.sink is None):
         return
-    known = transaction.get(Latest, job_run.name) or ledger.look_up(Latest, job_run.name)
+    latest = transaction.get(Latest, job_run.name) or ledger.look_up(Latest, job_run.name)
     after = Latest(name=job_run.name, artifact=job_run.artifacts[-1], run=run.id, order=run.order)
-    if known is None or (known.order <= run.order and known != after):
+    if latest is None or (latest.order <= run.order and latest != after):
         transaction.put(after)
-        note_latest_move(storage, problems, transaction, known, after)
+        note_latest_move(storage, problems, transaction, latest, after)
 
 
 def find_latest(ledger: Ledger, name: str) -> Latest | None:
@@ -111,4 +111,4 @@ def latest_of(catalog: Catalog, name: str) -> Artifact | None:
     if newest is None or not newest.removed:
         return newest
     versions = catalog.ledger.read_all(Artifact, parent=name, newest_first=True)
-    return next((one for one in versions if not one.removed), None)
+    return next((version for version in versions if not version.removed), None)

@@ -22,7 +22,7 @@ def version_view(catalog: Catalog, reference: str) -> VersionView:
         artifact=artifact,
         names=names_of(catalog, artifact),
         lineage=lineage,
-        sources={one.id: found for one in (artifact, *lineage) if (found := _source(catalog.ledger, one))},
+        sources={one.id: source for one in (artifact, *lineage) if (source := _source(catalog.ledger, one))},
         used_by=tuple(one.id for one in users_of(catalog.ledger, {artifact.id})),
         bundle=code_of(catalog.ledger, artifact),
         parameters=_parameters(catalog.ledger, artifact),
@@ -55,17 +55,17 @@ def names_of(catalog: Catalog, artifact: Artifact) -> tuple[str, ...]:
 
 def ancestors(catalog: Catalog, artifact: Artifact) -> tuple[Artifact, ...]:
     """Everything it was made from, nearest first; what has no record any more is left out."""
-    found: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     waiting = list(artifact.made_from)
     for artifact_id in waiting:  # it grows while it is walked through
-        if artifact_id in found:
+        if artifact_id in artifacts:
             continue
         try:
-            found[artifact_id] = fetch_artifact(catalog, artifact_id)
+            artifacts[artifact_id] = fetch_artifact(catalog, artifact_id)
         except NotFoundError:
             continue
-        waiting.extend(found[artifact_id].made_from)
-    return tuple(found.values())
+        waiting.extend(artifacts[artifact_id].made_from)
+    return tuple(artifacts.values())
 
 
 def users_of(ledger: Ledger, artifact_ids: Iterable[str]) -> Iterator[Artifact]:
@@ -94,5 +94,5 @@ def _source(ledger: Ledger, artifact: Artifact) -> str:
 
 def _words(part: object) -> str:
     """`url: sqlite:///shop.db, table: sales`."""
-    said = ((field.name, getattr(part, field.name)) for field in fields(part))  # type: ignore[arg-type]
-    return ", ".join(f"{name}: {value}" for name, value in said if isinstance(value, str) and value)
+    values = ((field.name, getattr(part, field.name)) for field in fields(part))  # type: ignore[arg-type]
+    return ", ".join(f"{name}: {value}" for name, value in values if isinstance(value, str) and value)

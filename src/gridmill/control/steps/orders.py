@@ -11,8 +11,8 @@ from gridmill.control.steps.inputs import order_for
 from gridmill.control.steps.settle import LOST, defect, settle_attempt
 from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import (
-    Order,
-    Outcome,
+    AttemptOrder,
+    AttemptOutcome,
     Start,
 )
 from gridmill.domain.run import Attempt
@@ -20,7 +20,9 @@ from gridmill.domain.site import LOCAL
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import GridmillError, StorageError
 
-STOPPED_EARLY = Outcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started")
+STOPPED_EARLY = AttemptOutcome(
+    state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped before it started"
+)
 
 
 def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt) -> None:
@@ -37,17 +39,17 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
         settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INPUT, error))
         return
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        told = defect(starting.endings.problems, attempt.id, error)
-        settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INTERNAL, told))
+        error_text = defect(starting.endings.problems, attempt.id, error)
+        settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INTERNAL, error_text))
         return
     transaction.then(partial(_give, starting, attempt, order))
 
 
-def _give(starting: Starting, attempt: Attempt, order: Order) -> None:
+def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
     """Send Start; where the pod is on another machine the code goes first, beside the ticks."""
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)
-        starting.aside.do(f"share code for {attempt.id}", share, partial(_shared, starting, order))
+        starting.aside.submit(f"share code for {attempt.id}", share, partial(_shared, starting, order))
     else:
         environment = _environment_of(starting.ledger, starting.clients, attempt)
         send_to_pod(starting.channels, attempt.pod_id, Start(order=order, environment=environment))
@@ -60,7 +62,7 @@ def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mappi
     return clients.environments.get(attempt.run_id) if is_local else None
 
 
-def _shared(starting: Starting, order: Order, done: Future[None]) -> None:
+def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None:
     """Its code is where the pod finds it: start, if that is still wanted."""
     attempt = starting.ledger.snapshot.attempts.get(order.attempt_id)
     if attempt is None or attempt.state != AttemptState.PLACED or attempt.outcome is not None:
@@ -79,5 +81,5 @@ def _shared(starting: Starting, order: Order, done: Future[None]) -> None:
     starting.ledger.stage(transaction)
 
 
-def _failed(cause: Cause, error: GridmillError) -> Outcome:
-    return Outcome(state=AttemptState.FAILED, cause=cause, message=error.message, hint=error.hint)
+def _failed(cause: Cause, error: GridmillError) -> AttemptOutcome:
+    return AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=error.message, hint=error.hint)

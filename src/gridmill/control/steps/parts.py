@@ -6,11 +6,11 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Channels
 from gridmill.control.steps.gangs import members_of, send_to_pod, stop_message
 from gridmill.control.steps.part_folders import discard_parts, part_id, parts_of
-from gridmill.control.steps.settle import NotKeptError, measure_nodes, publish, runs
+from gridmill.control.steps.settle import ManifestWriteError, measure_nodes, publish, runs
 from gridmill.domain.command import Each
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.domain.resource import Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Site
@@ -42,14 +42,14 @@ def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
         largest=snapshot.largest_pod(site.name),
         nodes=len(site.nodes),
     )
-    found = cut_job(job_run.job, size, resource, site, sized)
-    if found is None or not _has_turn(ledger, transaction, job_run):
+    sizes = cut_job(job_run.job, size, resource, site, sized)
+    if sizes is None or not _has_turn(ledger, transaction, job_run):
         return job_run
-    for number in range(found.count):
-        part = Part(of=job_run.id, number=number, count=found.count)
-        transaction.put(_part(transaction, job_run, part, found.part))
+    for number in range(sizes.count):
+        part = JobPart(of=job_run.id, number=number, count=sizes.count)
+        transaction.put(_part(transaction, job_run, part, sizes.part))
     return replace(
-        job_run, state=JobState.RUNNING, parts=found.count, sizing=found.whole, started=transaction.now
+        job_run, state=JobState.RUNNING, parts=sizes.count, sizing=sizes.whole, started=transaction.now
     )
 
 
@@ -57,12 +57,12 @@ def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) 
     """A part for every node that matches. An estimate is no reason to leave a small one out."""
     nodes = sorted(filter(each.matches, site.nodes), key=lambda node: node.name)
     if not nodes:
-        there = ", ".join(node.name for node in site.nodes) or "none"
-        message = f"no node of site {site.name} is one that `each` asks for (there are: {there})"
+        names = ", ".join(node.name for node in site.nodes) or "none"
+        message = f"no node of site {site.name} is one that `each` asks for (there are: {names})"
         return replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now)
     asked = job_run.sizing.amounts
     for number, node in enumerate(nodes):
-        part = Part(of=job_run.id, number=number, count=len(nodes), node=node.name)
+        part = JobPart(of=job_run.id, number=number, count=len(nodes), node=node.name)
         most = asked.memory_bytes if job_run.job.memory_bytes else node.capacity.memory_bytes
         amounts = replace(asked, memory_bytes=min(asked.memory_bytes, most))
         transaction.put(_part(transaction, job_run, part, replace(job_run.sizing, amounts=amounts)))
@@ -76,7 +76,7 @@ def _has_turn(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> bool
     return lines.turns.before(turn, job_run.id) is None and all(lines.turn_of(one) != turn for one in also)
 
 
-def _part(transaction: Transaction, job_run: JobRun, part: Part, sizing: Sizing) -> JobRun:
+def _part(transaction: Transaction, job_run: JobRun, part: JobPart, sizing: Sizing) -> JobRun:
     """A part that is ready. One of a run that was resumed goes on counting its attempts."""
     before = transaction.get(JobRun, part_id(job_run.id, part.number))
     return replace(
@@ -115,16 +115,16 @@ def gather(
         done = replace(job_run, state=JobState.SUCCEEDED, ended=transaction.now)
         try:
             return publish(catalog, storage, transaction, done, attempt=None, outputs=())
-        except NotKeptError as error:
+        except ManifestWriteError as error:
             return replace(done, state=JobState.FAILED, message=str(error))
     if not bad and run.state == RunState.ACTIVE:
         return replace(job_run, state=JobState.WAITING, ready=transaction.now)
     discard_parts(discarded, transaction, job_run)
     failed = [part for part in bad if part.state == JobState.FAILED]
     if failed:
-        told = "; ".join(f"{_called(part)}: {part.message}" for part in failed[:_MOST_TOLD])
+        reasons = "; ".join(f"{_called(part)}: {part.message}" for part in failed[:_MOST_TOLD])
         left = len(failed) - _MOST_TOLD
-        message = f"{told}; and {left} more" if left > 0 else told
+        message = f"{reasons}; and {left} more" if left > 0 else reasons
         return replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now)
     return replace(job_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
 

@@ -18,10 +18,10 @@ def note_origin(
     if not pipeline.folder:
         return
     here = _origin(pipeline)
-    known = _known(ledger, transaction, here)
+    recorded = _recorded_origin(ledger, transaction, here)
     if not adopt:
-        _check(storage, known, here)
-    if known is None or known.folder != here.folder:
+        _check(storage, recorded, here)
+    if recorded is None or recorded.folder != here.folder:
         transaction.put(here)
 
 
@@ -39,12 +39,12 @@ def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
 def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction, run: Run) -> None:
     """A run of a folder from which the pipeline's name was moved is not resumed. Raises ConflictError."""
     here = Origin(name=run.pipeline, folder=run.folder)
-    known = _known(ledger, transaction, here)
-    if known is None or known.folder == here.folder or storage.has_left(here.folder, known.host):
+    recorded = _recorded_origin(ledger, transaction, here)
+    if recorded is None or recorded.folder == here.folder or storage.has_left(here.folder, recorded.host):
         return
     raise ConflictError(
         f"run {run.id} was started from the folder {run.folder}; pipeline {run.pipeline!r} belongs to "
-        f"{known.folder} now",
+        f"{recorded.folder} now",
         hint="It would write into the other one's tables. Start a new run, from the folder that you mean.",
     )
 
@@ -53,22 +53,22 @@ def _origin(pipeline: Pipeline) -> Origin:
     return Origin(name=pipeline.name, folder=pipeline.folder, host=pipeline.host)
 
 
-def _known(ledger: Ledger, transaction: Transaction, here: Origin) -> Origin | None:
+def _recorded_origin(ledger: Ledger, transaction: Transaction, here: Origin) -> Origin | None:
     if not here.folder:
         return None
     return transaction.get(Origin, here.name) or ledger.look_up(Origin, here.name)
 
 
-def _check(storage: Storage, known: Origin | None, here: Origin) -> None:
-    if known is None or known.folder == here.folder:
+def _check(storage: Storage, origin: Origin | None, here: Origin) -> None:
+    if origin is None or origin.folder == here.folder:
         return
-    if not storage.has_left(known.folder, known.host):
-        raise _elsewhere(known, here)
+    if not storage.has_left(origin.folder, origin.host):
+        raise _elsewhere(origin, here)
 
 
-def _elsewhere(known: Origin, here: Origin) -> ConflictError:
-    is_remote = known.host not in ("", here.host)
-    where = f"{known.folder} on {known.host}" if is_remote else known.folder
+def _elsewhere(origin: Origin, here: Origin) -> ConflictError:
+    is_remote = origin.host not in ("", here.host)
+    where = f"{origin.folder} on {origin.host}" if is_remote else origin.folder
     return ConflictError(
         f"pipeline {here.name!r} belongs to the folder {where}; this one is in {here.folder}",
         hint="Both would write into the same tables and versions. Give one of the two another name, or move "

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from gridmill.codec import from_builtins
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Endings, Reported
+from gridmill.control.state import Endings, ReportedProgress
 from gridmill.control.steps.settle import runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import (
+    AttemptOutcome,
     Event,
     EventType,
-    Outcome,
     PodEvent,
 )
 from gridmill.domain.run import Attempt, JobRun
@@ -37,7 +37,7 @@ def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
     return replace(deployment, pods=pods, state=DeploymentState.UP if up else deployment.state)
 
 
-def hear(endings: Endings, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
+def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
     """What follows from one event. Those of attempts that are over, or of another token, say nothing."""
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
@@ -70,14 +70,14 @@ def hear(endings: Endings, transaction: Transaction, pod_id: str, event: PodEven
             settle_attempt(endings, transaction, attempt, outcome_of(event))
 
 
-def _last_line(reported: Reported, part: JobRun, body: Mapping[str, object]) -> None:
+def _last_line(reported: ReportedProgress, part: JobRun, body: Mapping[str, object]) -> None:
     """What a command says last on a node stands in the table of nodes."""
     lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
     if lines:
         reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
 
 
-def _metric(reported: Reported, attempt: Attempt, body: Mapping[str, object]) -> None:
+def _metric(reported: ReportedProgress, attempt: Attempt, body: Mapping[str, object]) -> None:
     value = body.get("value")
     if isinstance(value, int | float):
         reported.metrics.setdefault(attempt.job_run_id, {})[str(body.get("name"))] = float(value)
@@ -96,9 +96,9 @@ def _marked(mark: str, body: Mapping[str, object]) -> Mapping[str, object]:
     return {**body, "text": "".join(mark + line for line in lines)}
 
 
-def outcome_of(event: PodEvent) -> Outcome:
+def outcome_of(event: PodEvent) -> AttemptOutcome:
     """How an attempt ended, as its pod's event says it."""
     try:
-        return from_builtins(event.body.get("outcome"), Outcome)
+        return from_builtins(event.body.get("outcome"), AttemptOutcome)
     except GridmillError as error:
-        return Outcome(state=AttemptState.FAILED, cause=Cause.INTERNAL, message=error.message)
+        return AttemptOutcome(state=AttemptState.FAILED, cause=Cause.INTERNAL, message=error.message)

@@ -5,7 +5,7 @@ A node is unfit if it lacks what it promised for a resource's pods. It is not us
 
 from collections.abc import Collection, Mapping
 
-from gridmill.control.background import Aside
+from gridmill.control.background import BackgroundRunner
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import BringUps, Problems, Timeline
 from gridmill.domain.deployment import Deployment, Pod
@@ -14,8 +14,8 @@ from gridmill.domain.states import JobState
 from gridmill.scheduler.feasibility import will_do_without
 
 
-def tell(problems: Problems, what: str, trouble: str) -> None:
-    """Warn of the trouble with `what`, unless that was the last thing told of it; empty: it is over."""
+def set_problem(problems: Problems, what: str, trouble: str) -> None:
+    """Set the problem of `what` and warn of it if it is new; empty: the problem is over."""
     if not trouble:
         problems.lasting.pop(what, None)
     elif problems.lasting.get(what) != trouble:
@@ -23,42 +23,44 @@ def tell(problems: Problems, what: str, trouble: str) -> None:
         problems.warn(trouble)
 
 
-def tell_all(problems: Problems, kind: str, troubles: Mapping[str, str]) -> None:
+def set_problems(problems: Problems, kind: str, troubles: Mapping[str, str]) -> None:
     """Those of that kind, by what they are with; of anything else of that kind it is over."""
     now = {f"{kind} {what}": trouble for what, trouble in troubles.items()}
     for known in [key for key in problems.lasting if key.startswith(f"{kind} ")]:
         if known not in now:
             del problems.lasting[known]
     for what, trouble in now.items():
-        tell(problems, what, trouble)
+        set_problem(problems, what, trouble)
 
 
-def surveyed(ledger: Ledger, problems: Problems, aside: Aside, site: str, trouble: str) -> None:
+def surveyed(
+    ledger: Ledger, problems: Problems, background_runner: BackgroundRunner, site: str, trouble: str
+) -> None:
     """What came of a look at a site. That it does not answer is told once, whoever asked it; who asks for its
     pods tells when that is over, unless there are none, or what they said last is still coming."""
-    asked = f"site {site}"
-    pods = any(one.site == site for one in ledger.snapshot.deployments.values())
-    if not trouble and (not pods or aside.doing(f"observe {site}")):
-        tell(problems, asked, "")
-    tell(problems, f"look {site}", "" if asked in problems.lasting else trouble)
+    subject = f"site {site}"
+    pods = any(deployment.site == site for deployment in ledger.snapshot.deployments.values())
+    if not trouble and (not pods or background_runner.is_running(f"observe {site}")):
+        set_problem(problems, subject, "")
+    set_problem(problems, f"look {site}", "" if subject in problems.lasting else trouble)
 
 
-def forget_gone(ledger: Ledger, problems: Problems) -> None:
-    """Nothing more is told of deployments and sites that are no more."""
+def clear_ended(ledger: Ledger, problems: Problems) -> None:
+    """Clear the problems of deployments and sites that ended."""
     snapshot = ledger.snapshot
     for what in tuple(problems.lasting):
         kind, _, name = what.rpartition(" ")
-        known = snapshot.deployments if not kind else snapshot.sites
-        if kind in ("", "site", "look") and name not in known:
+        deployments = snapshot.deployments if not kind else snapshot.sites
+        if kind in ("", "site", "look") and name not in deployments:
             del problems.lasting[what]
 
 
-def trouble_at(problems: Problems, site: str) -> str:
+def problem_of_site(problems: Problems, site: str) -> str:
     """Why nothing is heard of a site; empty: it answers."""
     return problems.lasting.get(f"site {site}") or problems.lasting.get(f"look {site}") or ""
 
 
-def troubles(problems: Problems) -> tuple[str, ...]:
+def problems(problems: Problems) -> tuple[str, ...]:
     """Those that last."""
     return tuple(dict.fromkeys(tuple(problems.lasting.values())))  # a tick may add to it meanwhile
 
@@ -72,8 +74,8 @@ def note_unfit(
     ledger: Ledger, bring_ups: BringUps, timeline: Timeline, deployment: Deployment, pod: Pod, message: str
 ) -> bool:
     """Note that a pod's node is unfit for its resource. Whether other nodes will do."""
-    known = bring_ups.unfit.setdefault(deployment.resource, {})
-    known[pod.node] = (timeline.now(), message)
+    nodes = bring_ups.unfit.setdefault(deployment.resource, {})
+    nodes[pod.node] = (timeline.now(), message)
     snapshot = ledger.snapshot
     resource = snapshot.resource_of(deployment.resource, deployment.type)
     return resource is not None and will_do_without(
@@ -83,10 +85,10 @@ def note_unfit(
 
 def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[str, ...]:
     """The nodes left aside for a resource; what was noted long ago is forgotten."""
-    known = bring_ups.unfit.get(resource, {})
-    for node in [node for node, (at, _) in known.items() if at <= timeline.now() - UNFIT_SECONDS]:
-        del known[node]
-    return tuple(known)
+    nodes = bring_ups.unfit.get(resource, {})
+    for node in [node for node, (at, _) in nodes.items() if at <= timeline.now() - UNFIT_SECONDS]:
+        del nodes[node]
+    return tuple(nodes)
 
 
 def unfit_nodes(bring_ups: BringUps, timeline: Timeline) -> Mapping[str, Collection[str]]:
@@ -96,7 +98,7 @@ def unfit_nodes(bring_ups: BringUps, timeline: Timeline) -> Mapping[str, Collect
     }
 
 
-def why_left_aside(bring_ups: BringUps, timeline: Timeline, job_run: JobRun) -> str:
+def why_excluded(bring_ups: BringUps, timeline: Timeline, job_run: JobRun) -> str:
     """Of a job that waits: which nodes are left aside for its resource, with the last one's reason; or
     nothing."""
     nodes = unfit_of(bring_ups, timeline, job_run.resource) if job_run.state is JobState.WAITING else ()

@@ -26,7 +26,7 @@ from gridmill.domain.training import TrainingSpec
 from gridmill.errors import NotFoundError
 from gridmill.ports.storage import FileStat
 from gridmill.scheduler.provenance import (
-    Compared,
+    ProvenanceComparison,
     ReadVersion,
     files_named,
     files_read,
@@ -87,15 +87,15 @@ def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
     if not job.runs_code or run.bundle is None:
         return CodeList(hash="")
     reader = fingerprint(run.bundle, run.file, run.data, run.folder, job.reads_files, files_named(job))
-    known = code.read.get(reader)
-    if known is None:
+    result = code.read.get(reader)
+    if result is None:
         every = code.files.get(run.bundle)
         if every is None:
             every = code.files[run.bundle] = code.storage.code_files(run.bundle)
         files = files_read(job, every, file=run.file, data=run.data, folder=run.folder)
-        known = CodeList(hash=fingerprint(files), files=_bounded(files), created=code.timeline.now())
-        code.read[reader] = known
-    return known
+        result = CodeList(hash=fingerprint(files), files=_bounded(files), created=code.timeline.now())
+        code.read[reader] = result
+    return result
 
 
 def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
@@ -145,10 +145,10 @@ def _default(one: Field[Any]) -> object:
 
 def _text(name: str, value: object) -> str:
     """As it is shown; of long ones, and of environment variables, which may be secrets, a hash."""
-    said = value if isinstance(value, str) else encode(value).decode()
-    if len(said) > TEXT_BYTES or _SECRET in name:
-        return HASHED + sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:_SHORT]
-    return said
+    result = value if isinstance(value, str) else encode(value).decode()
+    if len(result) > TEXT_BYTES or _SECRET in name:
+        return HASHED + sha256(result.encode("utf-8", "surrogateescape")).hexdigest()[:_SHORT]
+    return result
 
 
 def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
@@ -169,30 +169,30 @@ def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | Non
     if catalog.ledger.has_no_provenance(name):
         return None
     key = f"{name}#{whole}"
-    known = catalog.provenances.get(key)
-    if known is None:
-        known = catalog.ledger.read(Provenance, key)
-        if known is None:
+    provenance = catalog.provenances.get(key)
+    if provenance is None:
+        provenance = catalog.ledger.read(Provenance, key)
+        if provenance is None:
             return None
-        catalog.provenances[key] = known
-    return known
+        catalog.provenances[key] = provenance
+    return provenance
 
 
 def find_code(catalog: Catalog, whole: str) -> CodeList | None:
     """A list of code by its hash (empty: of no code); None where it is not known."""
-    known = catalog.code_lists.get(whole)
-    if known is None and whole:
-        known = catalog.ledger.read(CodeList, whole)
-        if known is None:
+    code_list = catalog.code_lists.get(whole)
+    if code_list is None and whole:
+        code_list = catalog.ledger.read(CodeList, whole)
+        if code_list is None:
             return None
-        catalog.code_lists[whole] = known
-    return known or CodeList(hash="")
+        catalog.code_lists[whole] = code_list
+    return code_list or CodeList(hash="")
 
 
 def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance, code: CodeList) -> None:
     """Record it and the files of its code, unless they are known."""
-    known = find_provenance(catalog, now.name, now.fingerprint) or transaction.get(Provenance, now.id)
-    if known is None:
+    provenance = find_provenance(catalog, now.name, now.fingerprint) or transaction.get(Provenance, now.id)
+    if provenance is None:
         transaction.put(now)
     if now.code and find_code(catalog, now.code) is None and not transaction.get(CodeList, now.code):
         transaction.put(code)
@@ -201,9 +201,9 @@ def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance,
 def note_made(catalog: Catalog, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
     """Record the version that was made from this, or that was found to be what it makes."""
     key = f"{job_run.name}#{job_run.fingerprint}"
-    known = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
-    if known is not None and known.artifact != artifact_id:
-        after = replace(known, artifact=artifact_id)
+    provenance = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
+    if provenance is not None and provenance.artifact != artifact_id:
+        after = replace(provenance, artifact=artifact_id)
         transaction.put(after)
         catalog.provenances[key] = after
 
@@ -218,19 +218,19 @@ def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact |
         return None
     if newest.fingerprint == now.fingerprint and not newest.removed:
         return newest
-    found = _made_from_the_same(catalog, now)
-    if found is not None and job_run.job.sink is not None:
-        return found if _may_go_back(catalog, job_run.job, now, found, newest) else None
-    return found
+    result = _made_from_the_same(catalog, now)
+    if result is not None and job_run.job.sink is not None:
+        return result if _may_go_back(catalog, job_run.job, now, result, newest) else None
+    return result
 
 
 def _made_from_the_same(catalog: Catalog, now: Provenance) -> Artifact | None:
-    known = find_provenance(catalog, now.name, now.fingerprint)
-    if known is not None and known.artifact:
-        found = _fetched(catalog, known.artifact)
-        if found is not None and not found.removed:
-            return found
-    elif known is None:
+    provenance = find_provenance(catalog, now.name, now.fingerprint)
+    if provenance is not None and provenance.artifact:
+        version = _fetched(catalog, provenance.artifact)
+        if version is not None and not version.removed:
+            return version
+    elif provenance is None:
         return None
     versions = catalog.ledger.read_all(Artifact, parent=now.name, newest_first=True, limit=_SCANNED)
     return next((a for a in versions if a.fingerprint == now.fingerprint and not a.removed), None)
@@ -243,14 +243,14 @@ def _fetched(catalog: Catalog, artifact_id: str) -> Artifact | None:
         return None
 
 
-def _may_go_back(catalog: Catalog, job: Job, now: Provenance, found: Artifact, newest: Artifact) -> bool:
-    """Whether a sink's table as it was at `found` is what a load would give: rows of files that are gone
+def _may_go_back(catalog: Catalog, job: Job, now: Provenance, artifact: Artifact, newest: Artifact) -> bool:
+    """Whether a sink's table as it was at `artifact` is what a load would give: rows of files that are gone
     stay in the table, so none may have been loaded since that is not there now."""
     if job.sink is None or job.sink.source.format == Format.FILES or job.sink.retain is not None:
-        return found.id == newest.id
-    if newest.number - found.number > _LATER_VERSIONS:
+        return artifact.id == newest.id
+    if newest.number - artifact.number > _LATER_VERSIONS:
         return False
-    for number in range(found.number + 1, newest.number + 1):
+    for number in range(artifact.number + 1, newest.number + 1):
         later = _fetched(catalog, f"{now.name}@{number}")
         made = find_provenance(catalog, now.name, later.fingerprint) if later is not None else None
         if (
@@ -315,7 +315,7 @@ def _reasons(
         return
     code_list, before_code = code_of(code, run, job_run.job), find_code(catalog, before.code)
     yield from why_changed(
-        Compared(
+        ProvenanceComparison(
             job=job_run.job.name,
             now=now,
             before=before,
@@ -327,12 +327,12 @@ def _reasons(
     )
 
 
-def _versions(catalog: Catalog, one: Provenance) -> Mapping[str, ReadVersion]:
-    found = {name: _fetched(catalog, artifact_id) for name, artifact_id in one.inputs.items()}
+def _versions(catalog: Catalog, provenance: Provenance) -> Mapping[str, ReadVersion]:
+    versions = {name: _fetched(catalog, artifact_id) for name, artifact_id in provenance.inputs.items()}
     return {
         name: ReadVersion(
             artifact=artifact, provenance=find_provenance(catalog, artifact.name, artifact.fingerprint)
         )
-        for name, artifact in found.items()
+        for name, artifact in versions.items()
         if artifact is not None
     }

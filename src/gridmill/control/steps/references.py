@@ -12,26 +12,26 @@ from gridmill.errors import NotFoundError
 
 def fetch_artifact(catalog: Catalog, artifact_id: str) -> Artifact:
     """A version by id, removed or not. Raises NotFoundError."""
-    known = catalog.known.get(artifact_id)
-    if known is not None:
-        return known
+    result = catalog.versions.get(artifact_id)
+    if result is not None:
+        return result
     version = catalog.ledger.read(Artifact, artifact_id)
     if version is None:
         raise NotFoundError(
-            f"there is no version {artifact_id!r}", hint=_what_there_is(catalog.ledger, artifact_id)
+            f"there is no version {artifact_id!r}", hint=_available_versions(catalog.ledger, artifact_id)
         )
-    catalog.known[artifact_id] = version
+    catalog.versions[artifact_id] = version
     return version
 
 
 def metrics_of(catalog: Catalog, version: Artifact) -> Mapping[str, float]:
     """The metrics of a version, with what the attempt that made it said, where its record is still there."""
-    known = catalog.measured.get(version.id)
-    if known is None:
+    result = catalog.metrics_of_versions.get(version.id)
+    if result is None:
         attempt = catalog.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None
-        said = attempt.metrics if attempt is not None else {}
-        known = catalog.measured[version.id] = {**said, **version.output.metrics}
-    return known
+        metrics = attempt.metrics if attempt is not None else {}
+        result = catalog.metrics_of_versions[version.id] = {**metrics, **version.output.metrics}
+    return result
 
 
 def find_version(catalog: Catalog, reference: str) -> Artifact:
@@ -45,7 +45,7 @@ def find_version(catalog: Catalog, reference: str) -> Artifact:
     if alias is not None and alias.number is not None:
         return fetch_artifact(catalog, f"{name}@{alias.number}")
     if alias is None and version != BEST:
-        raise NotFoundError(f"there is no {reference!r}", hint=_what_there_is(catalog.ledger, reference))
+        raise NotFoundError(f"there is no {reference!r}", hint=_available_versions(catalog.ledger, reference))
     return _best(catalog.ledger, name, alias.metric if alias else "")
 
 
@@ -58,10 +58,12 @@ def _with_pipeline(ledger: Ledger, reference: str) -> str:
     if "/" in job or not job:
         return reference
     names = {version.name for version in ledger.read_all(Artifact)}
-    found = sorted(name for name in names if name.endswith(f"/{job}"))
-    if len(found) > 1:
-        raise NotFoundError(f"several pipelines have a job {job!r}", hint=f"Write one of {', '.join(found)}.")
-    return f"{found[0]}@{version}" if found and version else found[0] if found else reference
+    matches = sorted(name for name in names if name.endswith(f"/{job}"))
+    if len(matches) > 1:
+        raise NotFoundError(
+            f"several pipelines have a job {job!r}", hint=f"Write one of {', '.join(matches)}."
+        )
+    return f"{matches[0]}@{version}" if matches and version else matches[0] if matches else reference
 
 
 def find_alias(ledger: Ledger, alias_id: str) -> Alias | None:
@@ -94,17 +96,17 @@ def _latest(catalog: Catalog, name: str) -> Artifact:
 
 
 def _best(ledger: Ledger, name: str, metric: str) -> Artifact:
-    found = best_of(versions_of(ledger, name), metric)
-    if found is None:
+    result = best_of(versions_of(ledger, name), metric)
+    if result is None:
         what = f"was measured by {metric!r}" if metric else "was measured on a validation split"
         raise NotFoundError(
             f"no version of {name!r} {what}",
             hint=f"`gridmill configure model {name} --best-by METRIC` says what is best.",
         )
-    return found
+    return result
 
 
-def _what_there_is(ledger: Ledger, reference: str) -> str:
+def _available_versions(ledger: Ledger, reference: str) -> str:
     name, _ = split_reference(reference)
     versions = versions_of(ledger, name)
     numbers = [str(one.number) for one in versions[:5]]

@@ -22,7 +22,7 @@ def settle_names(catalog: Catalog, jobs: Iterable[Job]) -> Mapping[str, str]:
     return settled
 
 
-def check_names_known(catalog: Catalog, jobs: Iterable[Job]) -> None:
+def check_names_exist(catalog: Catalog, jobs: Iterable[Job]) -> None:
     """Raise InputError for a name that no version has."""
     for job in jobs:
         for name in job.external_names:
@@ -63,7 +63,7 @@ def _place(job: Job, reference: str) -> str:
 
 def _near(ledger: Ledger, reference: str) -> str:
     name = split_reference(reference)[0]
-    known = {version.name for version in ledger.read_all(Artifact)}
-    close = get_close_matches(name, known, n=1)
+    names = {version.name for version in ledger.read_all(Artifact)}
+    close = get_close_matches(name, names, n=1)
     first = f"Run the pipeline {name.partition('/')[0]!r} first."
     return f"Did you mean {close[0]!r}? If not: {first}" if close else first

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Candidates, Catalog, Endings, Problems, Reported
+from gridmill.control.state import Candidates, Catalog, Endings, Problems, ReportedProgress
 from gridmill.control.steps.gangs import note_end
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.part_folders import discard_parts, left_behind, output_uri, parts_of
@@ -19,10 +19,10 @@ from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
 from gridmill.domain.manifest import contents_uri
 from gridmill.domain.pipeline import place_message
-from gridmill.domain.pod_protocol import Outcome, Told
+from gridmill.domain.pod_protocol import AttemptOutcome, PartReport
 from gridmill.domain.project import Project
-from gridmill.domain.resource import Measurement, Use
-from gridmill.domain.route import Way
+from gridmill.domain.resource import MeasuredUse, Measurement
+from gridmill.domain.route import Route
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.sink_status import WAITING
 from gridmill.domain.site import Site
@@ -36,7 +36,7 @@ from gridmill.domain.states import (
     JobState,
     check_move,
 )
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 from gridmill.errors import GridmillError, InternalError, StorageError
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.bottleneck import has_workers
@@ -58,11 +58,11 @@ def defect(problems: Problems, job: str, error: Exception) -> InternalError:
     )
 
 
-LOST = Outcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
+LOST = AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
 
 
-class NotKeptError(Exception):
-    """The manifest of a version could not be written: there is no such version."""
+class ManifestWriteError(Exception):
+    """The manifest of a version could not be written, so the version does not exist."""
 
 
 def runs(attempt: Attempt) -> bool:
@@ -70,7 +70,9 @@ def runs(attempt: Attempt) -> bool:
     return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
 
 
-def settle_attempt(endings: Endings, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+def settle_attempt(
+    endings: Endings, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
+) -> None:
     """Everything that follows from the end of an attempt, in one transaction.
 
     An end that cannot be taken in, by a defect of Gridmill, is the failure of that attempt alone; so is one
@@ -81,23 +83,23 @@ def settle_attempt(endings: Endings, transaction: Transaction, attempt: Attempt,
         _settle(endings, inner, attempt, outcome)
     except GridmillError:
         raise
-    except NotKeptError as error:
+    except ManifestWriteError as error:
         inner = transaction.within()
-        endings.catalog.newest.clear()
-        failed = Outcome(state=AttemptState.FAILED, cause=Cause.STORAGE, message=str(error))
+        endings.catalog.newest_artifacts.clear()
+        failed = AttemptOutcome(state=AttemptState.FAILED, cause=Cause.STORAGE, message=str(error))
         _settle(endings, inner, attempt, failed)
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
         inner = transaction.within()
-        endings.catalog.newest.clear()
-        told = defect(endings.problems, attempt.id, error)
-        failed = Outcome(
-            state=AttemptState.FAILED, cause=Cause.INTERNAL, message=told.message, hint=told.hint
+        endings.catalog.newest_artifacts.clear()
+        error_text = defect(endings.problems, attempt.id, error)
+        failed = AttemptOutcome(
+            state=AttemptState.FAILED, cause=Cause.INTERNAL, message=error_text.message, hint=error_text.hint
         )
         _settle(endings, inner, attempt, failed)
     transaction.join(inner)
 
 
-def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcome: Outcome) -> None:
+def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome) -> None:
     if attempt.ranks:
         whole = note_end(endings.channels, transaction, attempt, outcome)
         if whole is None:
@@ -125,50 +127,52 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
         if job_run.checkpoints:
             transaction.then(partial(endings.discarded.append, job_run.checkpoints))
     if job_run.part is not None:
-        after = replace(after, told=_told(ended))
+        after = replace(after, part_report=_part_report(ended))
     transaction.put(after)
-    _learn_way(endings.ledger, transaction, after, ended)
-    told = _whole(transaction, after, outcome)
-    if told is not None:
-        measure(endings.ledger, transaction, after, ended, told)
+    _update_route(endings.ledger, transaction, after, ended)
+    merged = _whole(transaction, after, outcome)
+    if merged is not None:
+        measure(endings.ledger, transaction, after, ended, merged)
     if after.state in FINISHED_JOBS:
         dependents = may_go_on(endings.ledger.snapshot, job_run.id)
         endings.candidates.add(job_run.run_id, dependents or [job_run.id])
         _look_again(endings.ledger, endings.candidates, transaction, job_run)
         discard_parts(endings.discarded, transaction, job_run)
-    transaction.then(partial(_forget, endings.reported, job_run.id))
+    transaction.then(partial(_clear_job_caches, endings.reported, job_run.id))
 
 
-def _told(ended: Attempt) -> Told | None:
+def _part_report(ended: Attempt) -> PartReport | None:
     if ended.state != AttemptState.SUCCEEDED:
         return None
-    return Told(
-        began=ended.started or ended.placed, ended=ended.ended or ended.placed, use=ended.use or Use()
+    return PartReport(
+        began=ended.started or ended.placed, ended=ended.ended or ended.placed, use=ended.use or MeasuredUse()
     )
 
 
-def _whole(transaction: Transaction, job_run: JobRun, outcome: Outcome) -> Outcome | None:
+def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> AttemptOutcome | None:
     """What the attempt tells of the job: with its parts, where it put these together. None: nothing; a part
     does not, but that there is a node on which `each` needs more memory."""
     if job_run.part is not None:
         return outcome if job_run.part.node and outcome.cause == Cause.MEMORY else None
     if not job_run.parts:
         return outcome
-    told = [part.told for part in parts_of(transaction, job_run) if part.told is not None]
-    if len(told) < job_run.parts:
+    reports = [part.part_report for part in parts_of(transaction, job_run) if part.part_report is not None]
+    if len(reports) < job_run.parts:
         return None
-    parallel = _parallel(job_run, outcome, told)
-    return replace(outcome, use=use_of_whole(told, outcome.use or Use()), parallel=parallel)
+    parallel = _parallel(job_run, outcome, reports)
+    return replace(outcome, use=use_of_whole(reports, outcome.use or MeasuredUse()), parallel=parallel)
 
 
-def _parallel(job_run: JobRun, outcome: Outcome, told: Sequence[Told]) -> Parallel | None:
+def _parallel(
+    job_run: JobRun, outcome: AttemptOutcome, part_reports: Sequence[PartReport]
+) -> ParallelTiming | None:
     """Of a swarm its workers have told; the parts of another job are its workers themselves."""
     if outcome.parallel is not None:
-        return parallel_of_swarm(outcome.parallel, told)
+        return parallel_of_swarm(outcome.parallel, part_reports)
     if has_workers(job_run.job):
         return None
     rows, unit = _extent(job_run)
-    return parallel_of_whole(f"{subject_of(job_run.job, job_run.pipeline)} by {unit}", rows, told)
+    return parallel_of_whole(f"{subject_of(job_run.job, job_run.pipeline)} by {unit}", rows, part_reports)
 
 
 def _extent(job_run: JobRun) -> tuple[int, str]:
@@ -179,24 +183,26 @@ def _extent(job_run: JobRun) -> tuple[int, str]:
     return (size.rows, "rows") if size.rows else (1, "whole")
 
 
-def _learn_way(ledger: Ledger, transaction: Transaction, job_run: JobRun, ended: Attempt) -> None:
-    """What was carried tells how quick the way is; what it read and made is there now."""
+def _update_route(ledger: Ledger, transaction: Transaction, job_run: JobRun, ended: Attempt) -> None:
+    """Update the route with the attempt's transfers: its rates, and the versions that the site now has."""
     deployment = ledger.snapshot.deployments.get(ended.deployment_id)
     site = transaction.get(Site, deployment.site) if deployment is not None else None
-    if site is None or ended.carriage is None:
+    if site is None or ended.transfers is None:
         return
-    there = _made_from(transaction, job_run) if ended.started is not None else []
+    artifact_ids = _made_from(transaction, job_run) if ended.started is not None else []
     made = job_run.artifacts if ended.state == AttemptState.SUCCEEDED else ()
-    transaction.put(replace(site, way=learned(site.way or Way(), ended.carriage, (*there, *made))))
+    transaction.put(
+        replace(site, route=learned(site.route or Route(), ended.transfers, (*artifact_ids, *made)))
+    )
 
 
 def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
     """Count what it used against its project's share, where projects share the grid."""
     if ledger.snapshot.projects:
-        known = transaction.get(Project, ended.project) or Project(name=ended.project)
+        project = transaction.get(Project, ended.project) or Project(name=ended.project)
         places = max(1, ended.given.gpus) * max(1, ended.ranks)
         held = max(0.0, transaction.now - ended.placed)
-        transaction.put(charged(known, places * held, transaction.now))
+        transaction.put(charged(project, places * held, transaction.now))
 
 
 def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:
@@ -209,11 +215,11 @@ def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction
             candidates.add(other.run_id, [other.id])
 
 
-def _forget(reported: Reported, job_run_id: str) -> None:
+def _clear_job_caches(reported: ReportedProgress, job_run_id: str) -> None:
     reported.drop(job_run_id)
 
 
-def _placed(outcome: Outcome, job_run: JobRun | None) -> Outcome:
+def _placed(outcome: AttemptOutcome, job_run: JobRun | None) -> AttemptOutcome:
     """The outcome with the file and line of the field that its message names."""
     if job_run is None or not outcome.message:
         return outcome
@@ -221,7 +227,7 @@ def _placed(outcome: Outcome, job_run: JobRun | None) -> Outcome:
     return replace(outcome, message=place_message(outcome.message, job.kind.value, job.name, job_run.lines))
 
 
-def _ended(reported: Reported, attempt: Attempt, outcome: Outcome, now: float) -> Attempt:
+def _ended(reported: ReportedProgress, attempt: Attempt, outcome: AttemptOutcome, now: float) -> Attempt:
     """The final record. What the job measured while it ran is kept with it."""
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     return replace(
@@ -234,7 +240,7 @@ def _ended(reported: Reported, attempt: Attempt, outcome: Outcome, now: float) -
         hint=outcome.hint,
         use=outcome.use,
         metrics={**reported.metrics.get(attempt.job_run_id, {}), **outcome.metrics},
-        carriage=outcome.carriage,
+        transfers=outcome.transfers,
     )
 
 
@@ -256,12 +262,12 @@ def publish(
     outputs: tuple[Output, ...],
 ) -> JobRun:
     """Commit the versions the attempt made, whose manifests are on the disk before. A command without files
-    makes an empty one: it can be found unchanged too. Raises NotKeptError."""
+    makes an empty one: it can be found unchanged too. Raises ManifestWriteError."""
     outputs = outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
     listed = contents_uri(output_uri(job_run, attempt.gang or attempt.id)) if attempt is not None else ""
     if listed:
         transaction.then(partial(storage.drop_listed, listed))
-    same = _found_nothing_new(catalog, job_run, outputs)
+    same = _unchanged_version(catalog, job_run, outputs)
     if same is not None:
         message = f"as {same.run_id} made it"
         note_made(catalog, transaction, job_run, same.id)
@@ -283,7 +289,7 @@ def publish(
             created=transaction.now,
         )
         _keep_manifest(storage, transaction, artifact, listed, attempt)
-        catalog.newest[job_run.name] = artifact
+        catalog.newest_artifacts[job_run.name] = artifact
         transaction.put(artifact)
         note_made(catalog, transaction, job_run, artifact.id)
         made.append(artifact.id)
@@ -297,33 +303,36 @@ def _keep_manifest(
     try:
         storage.keep_manifest(version, listed if version.output.uri else "", shared=shared)
     except StorageError as error:
-        raise NotKeptError(f"its manifest could not be written: {error}") from error
+        raise ManifestWriteError(f"its manifest could not be written: {error}") from error
     transaction.first(storage.sync_manifests)
 
 
-def _found_nothing_new(catalog: Catalog, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
+def _unchanged_version(catalog: Catalog, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
     """The newest version, where the job looked at its sources and the table is still the same."""
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or newest.removed or len(outputs) != 1:
         return None
     if not is_declared_alike(catalog, job_run.name, newest.fingerprint, job_run.fingerprint):
         return None
-    known, now = newest.output, outputs[0]
-    same = now.kind == ArtifactKind.SINK and (known.uri, known.table_version) == (now.uri, now.table_version)
-    waiting = [output.details.get(WAITING) or {} for output in (known, now)]
+    previous, now = newest.output, outputs[0]
+    same = now.kind == ArtifactKind.SINK and (previous.uri, previous.table_version) == (
+        now.uri,
+        now.table_version,
+    )
+    waiting = [output.details.get(WAITING) or {} for output in (previous, now)]
     return newest if same and waiting[0] == waiting[1] else None
 
 
 def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:
-    found: list[str] = []
+    artifact_ids: list[str] = []
     for need in job_run.needs:
         needed = transaction.get(JobRun, need)
-        found.extend(needed.artifacts if needed else ())
-    return [*found, *job_run.external]
+        artifact_ids.extend(needed.artifacts if needed else ())
+    return [*artifact_ids, *job_run.external]
 
 
 def measure(
-    ledger: Ledger, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: Outcome
+    ledger: Ledger, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: AttemptOutcome
 ) -> None:
     """Record what the attempt used, for the next sizing. Lost and stopped attempts tell nothing."""
     killed = outcome.cause == Cause.MEMORY
@@ -336,7 +345,7 @@ def measure(
             job=job_run.name,
             size=_size(job_run, outcome),
             given=attempt.given,
-            use=_use_of_all(job_run, outcome.use or Use()),
+            use=_use_of_all(job_run, outcome.use or MeasuredUse()),
             ended=transaction.now,
             memory_killed=killed,
             waited_seconds=_waited(job_run, attempt),
@@ -348,14 +357,14 @@ def measure(
 
 
 def _site_of(ledger: Ledger, job_run: JobRun) -> str:
-    known = ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
-    return known.site if known is not None else ""
+    resource = ledger.snapshot.resource_of(job_run.resource, job_run.job.kind)
+    return resource.site if resource is not None else ""
 
 
 def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
     """Record what a job used that was done on every node: the memory of the one that needed most."""
-    told = [(part, part.told.use) for part in parts if part.told is not None]
-    neediest, _ = max(told, key=lambda one: one[1].peak_memory_bytes)
+    uses = [(part, part.part_report.use) for part in parts if part.part_report is not None]
+    neediest, _ = max(uses, key=lambda one: one[1].peak_memory_bytes)
     transaction.put(
         Measurement(
             attempt_id=neediest.attempt_id or neediest.id,
@@ -363,13 +372,13 @@ def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[Job
             job=job_run.name,
             size=job_run.size or JobSize(rows=job_run.job.rows),
             given=neediest.sizing.amounts,
-            use=together_used([use for _, use in told]),
+            use=together_used([use for _, use in uses]),
             ended=transaction.now,
         )
     )
 
 
-def _use_of_all(job_run: JobRun, use: Use) -> Use:
+def _use_of_all(job_run: JobRun, use: MeasuredUse) -> MeasuredUse:
     """With the time of the attempts that it went on from: what a job takes is what all of them took."""
     return replace(use, wall_seconds=use.wall_seconds + job_run.served_seconds)
 
@@ -379,8 +388,8 @@ def _waited(job_run: JobRun, attempt: Attempt) -> float:
     return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
 
 
-def _size(job_run: JobRun, outcome: Outcome) -> JobSize:
+def _size(job_run: JobRun, outcome: AttemptOutcome) -> JobSize:
     """What was known before, so that sizes compare with those of plans, and what only the job could tell; of
     a probe what it did."""
-    before, found = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
-    return before.or_else(found) if job_run.probe is None else found.or_else(before)
+    before, measured = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
+    return before.or_else(measured) if job_run.probe is None else measured.or_else(before)

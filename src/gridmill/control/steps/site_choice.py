@@ -3,24 +3,24 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog, Choices, Problems, SitesSeen, Timeline
+from gridmill.control.state import Catalog, Problems, SiteChoices, SiteStates, Timeline
 from gridmill.control.steps.begin import resources_for
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.parts import cut
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.settle import defect
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
-from gridmill.domain.farm_protocol import Line, line_at
+from gridmill.domain.farm_protocol import QueuePosition, line_at
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
-from gridmill.domain.resource import Choice, Resource, Sizing
+from gridmill.domain.resource import Resource, ResourceChoice, Sizing
 from gridmill.domain.run import JobRun
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_JOBS, JobState
 from gridmill.errors import GridmillError, NotFoundError
-from gridmill.scheduler.alternatives import Candidate, Joining, alternatives, demand_there
+from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
 from gridmill.scheduler.feasibility import gpus_of
-from gridmill.scheduler.site_choice import ELSEWHERE, Reading, choose
+from gridmill.scheduler.site_choice import ELSEWHERE, InputVersion, choose
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
 
@@ -30,52 +30,52 @@ MOST_MOVES = 8
 
 def chosen_resource(
     catalog: Catalog,
-    sites_seen: SitesSeen,
-    joining: Joining,
+    sites_seen: SiteStates,
+    joining: CachedForecasts,
     job_run: JobRun,
     inputs: Sequence[Input],
     size: JobSize,
     *,
     standing: bool = False,
     refused: str = "",
-) -> tuple[Resource, Choice | None]:
+) -> tuple[Resource, ResourceChoice | None]:
     """The resource of a job that is ready, and why it is that one where there is a choice; `standing`: it is
     in line already, `refused`: why it can never run where it stands. Raises PipelineError for one that was
     removed."""
     snapshot, job = joining.snapshot, job_run.job
-    found = resources_for(job, job_run.pipeline, snapshot.resources)
-    if len(found) == 1:
-        return found[0], None
+    resources = resources_for(job, job_run.pipeline, snapshot.resources)
+    if len(resources) == 1:
+        return resources[0], None
     readings = readings_of(catalog, (entry.artifact for entry in inputs))
-    sizings = {one.name: _sized(snapshot, job_run, size, one) for one in found}
-    told = alternatives(
+    sizings = {one.name: _sized(snapshot, job_run, size, one) for one in resources}
+    options = alternatives(
         job,
-        [Candidate(resource=one, sizing=sizings[one.name]) for one in found],
+        [ResourceCandidate(resource=one, sizing=sizings[one.name]) for one in resources],
         joining,
         pipeline=job_run.pipeline,
         size=size,
         readings=readings,
         back_bytes=made_before(catalog, job_run.name),
-        away=sites_seen.away,
-        crowded=crowded_among(sites_seen, found),
+        away=sites_seen.unreachable,
+        crowded=crowded_among(sites_seen, resources),
         project=job_run.project,
         standing=job_run if standing else None,
     )
     if refused:
-        told = tuple(
-            replace(one, problem=refused) if one.resource == job_run.resource else one for one in told
+        options = tuple(
+            replace(one, problem=refused) if one.resource == job_run.resource else one for one in options
         )
-    choice = choose(told, job_run.resource if standing else "", job_run.moves)
-    chosen = next(one for one in found if one.name == choice.resource)
+    choice = choose(options, job_run.resource if standing else "", job_run.moves)
+    chosen = next(one for one in resources if one.name == choice.resource)
     if not standing or chosen.name != job_run.resource:
-        demand = demand_there(job, sizings[chosen.name], job_run.project)
+        demand = demand_at(job, sizings[chosen.name], job_run.project)
         joining.send(chosen, demand, choice.chosen.run_seconds or 0.0)
     return chosen, choice
 
 
-def joining_now(ledger: Ledger, sites_seen: SitesSeen, timeline: Timeline) -> Joining:
+def joining_now(ledger: Ledger, sites_seen: SiteStates, timeline: Timeline) -> CachedForecasts:
     """How long jobs would wait at each resource, as things stand."""
-    return Joining(ledger.snapshot, timeline.now(), coming_at_farms(sites_seen))
+    return CachedForecasts(ledger.snapshot, timeline.now(), coming_at_farms(sites_seen))
 
 
 def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resource) -> Sizing:
@@ -91,36 +91,36 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
     )
 
 
-def crowded_among(sites_seen: SitesSeen, resources: Iterable[Resource]) -> Mapping[str, Line]:
+def crowded_among(sites_seen: SiteStates, resources: Iterable[Resource]) -> Mapping[str, QueuePosition]:
     """Those at farms at which deployments of anybody wait, or too few GPUs are free: the line there."""
-    looks = ((one, sites_seen.farms.get(one.site)) for one in resources)
+    looks = ((one, sites_seen.farm_statuses.get(one.site)) for one in resources)
     lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
     return {name: line for name, line in lines if line is not None}
 
 
-def coming_at_farms(sites_seen: SitesSeen) -> Mapping[str, float]:
+def coming_at_farms(sites_seen: SiteStates) -> Mapping[str, float]:
     """In how many seconds farms expect room for deployments that wait there, by their ids."""
-    queued = [one for look in tuple(sites_seen.farms.values()) for one in look.queue]
+    queued = [one for look in tuple(sites_seen.farm_statuses.values()) for one in look.queue]
     return {one.deployment: one.seconds for one in queued if one.seconds is not None}
 
 
-def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[Reading, ...]:
+def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputVersion, ...]:
     """What is known of versions, by the records of what was carried where."""
     sites = [one for one in catalog.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
     return tuple(
-        Reading(
+        InputVersion(
             name=one.name.rpartition("/")[2],
             size_bytes=one.output.size_bytes,
-            lacking={site.name: _lacking(catalog, one, site) for site in sites},
+            missing_bytes={site.name: _missing_bytes(catalog, one, site) for site in sites},
         )
         for one in artifacts
         if one.output.uri
     )
 
 
-def _lacking(catalog: Catalog, artifact: Artifact, site: Site) -> int:
+def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
     """A sink only grows: of its newest version that is there, all is there."""
-    staged = site.way.staged if site.way is not None else ()
+    staged = site.route.staged if site.route is not None else ()
     size_bytes = artifact.output.size_bytes
     if artifact.id in staged:
         return 0
@@ -148,9 +148,9 @@ def _may_move(job_run: JobRun) -> bool:
 def move(
     catalog: Catalog,
     problems: Problems,
-    choices: Choices,
-    sites_seen: SitesSeen,
-    joining: Joining,
+    choices: SiteChoices,
+    sites_seen: SiteStates,
+    joining: CachedForecasts,
     transaction: Transaction,
     job_run: JobRun,
     *,
@@ -176,8 +176,8 @@ def move(
 
 def _moved(
     catalog: Catalog,
-    sites_seen: SitesSeen,
-    joining: Joining,
+    sites_seen: SiteStates,
+    joining: CachedForecasts,
     transaction: Transaction,
     job_run: JobRun,
     refused: str,
@@ -199,6 +199,6 @@ def may_flee(job_run: JobRun) -> bool:
     return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 
-def with_choice(sizing: Sizing, choice: Choice | None) -> Sizing:
+def with_choice(sizing: Sizing, choice: ResourceChoice | None) -> Sizing:
     """The size, which also says why the job goes there."""
     return sizing if choice is None else replace(sizing, why=(*sizing.why, choice.why))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from gridmill.control.background import Aside
-from gridmill.control.state import Looks
+from gridmill.control.background import BackgroundRunner
+from gridmill.control.state import PendingReads
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
 from gridmill.domain.source import Source
@@ -15,7 +15,7 @@ from gridmill.ports.storage import FileStat, Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class SourceListing:
     """The files of a job's source with the hashes of their contents, or why they cannot be told. A
     job without a source has none. `waiting`
     says how many others are not settled yet; empty for none."""
@@ -24,7 +24,7 @@ class Listed:
     waiting: str = ""
     error: GridmillError | None = None
 
-    def there(self) -> tuple[FileStat, ...]:
+    def files_or_raise(self) -> tuple[FileStat, ...]:
         """The files. Raises what looking raised."""
         if self.error is not None:
             raise self.error
@@ -36,37 +36,37 @@ class Listed:
         return sum(file.size_bytes for file in self.files)
 
 
-NOTHING = Listed()
+NOTHING = SourceListing()
 
 
-def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float) -> dict[str, Listed]:
+def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float) -> dict[str, SourceListing]:
     """What the sources of these jobs hold at `now`, by job. May take long: not for holders of the lock."""
     return {job.name: _list(storage, job.sink.source, folder, now) for job in jobs if job.sink is not None}
 
 
-def _list(storage: Storage, source: Source, folder: str, now: float) -> Listed:
+def _list(storage: Storage, source: Source, folder: str, now: float) -> SourceListing:
     try:
         found = storage.describe_source(source, folder)
         settled = tuple(file for file in found if not source.waits(file.ctime_ns, now))
         files = storage.hash_sources(settled, f"{folder} {' '.join(source.local_paths)}")
-        return Listed(files=files, waiting=source.waiting_text(len(found) - len(settled)))
+        return SourceListing(files=files, waiting=source.waiting_text(len(found) - len(settled)))
     except StorageError:  # the store, not the source: tried again
         raise
     except GridmillError as error:
-        return Listed(error=error)
+        return SourceListing(error=error)
 
 
 def listed(
     storage: Storage,
-    aside: Aside,
+    background_runner: BackgroundRunner,
     clock: Clock,
-    looks: Looks,
+    looks: PendingReads,
     key: str,
     jobs: Iterable[Job],
     folder: str,
     *,
     then: Callable[[], None] = lambda: None,
-) -> Mapping[str, Listed] | None:
+) -> Mapping[str, SourceListing] | None:
     """What the sources of these jobs hold, once for each time it was asked under `key`; None: it is being
     looked at, the next tick is told, and `then` called before. Raises what nobody expected."""
     local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
@@ -74,11 +74,13 @@ def listed(
         return {}
     if key not in looks.listings:
         look = partial(list_sources, storage, local, folder, clock.now())
-        aside.do(f"sources of {key}", look, partial(_keep, looks, key, then))
-    found = looks.listings.pop(key, None)
-    return found.result() if found is not None else None
+        background_runner.submit(f"sources of {key}", look, partial(_keep, looks, key, then))
+    listing = looks.listings.pop(key, None)
+    return listing.result() if listing is not None else None
 
 
-def _keep(looks: Looks, key: str, then: Callable[[], None], found: Future[dict[str, Listed]]) -> None:
-    looks.listings[key] = found
+def _keep(
+    looks: PendingReads, key: str, then: Callable[[], None], future: Future[dict[str, SourceListing]]
+) -> None:
+    looks.listings[key] = future
     then()

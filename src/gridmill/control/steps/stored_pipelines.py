@@ -11,7 +11,7 @@ from gridmill.domain.backfill import (
     spans,
 )
 from gridmill.domain.frozen import replace
-from gridmill.domain.pipeline import Pipeline, Written
+from gridmill.domain.pipeline import Pipeline, PipelineSource
 from gridmill.errors import PipelineError
 from gridmill.plugins import find
 
@@ -40,7 +40,7 @@ def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
     return replace(read, bundle=pipeline.bundle, commit=pipeline.commit)
 
 
-def _written(pipeline: Pipeline, who: str) -> Written:
+def _written(pipeline: Pipeline, who: str) -> PipelineSource:
     if pipeline.written is None:
         raise PipelineError(
             f"pipeline {pipeline.name!r} was kept without the text of its file, which {who}",
@@ -51,8 +51,8 @@ def _written(pipeline: Pipeline, who: str) -> Written:
 
 def chunks_left(ledger: Ledger, backfill: Backfill) -> list[Chunk]:
     """Its chunks for which nothing was done yet."""
-    known = ledger.snapshot.chunks.values()
-    return [chunk for chunk in known if chunk.pipeline.name == backfill.name]
+    chunks = ledger.snapshot.chunks.values()
+    return [chunk for chunk in chunks if chunk.pipeline.name == backfill.name]
 
 
 def active_chunks(ledger: Ledger, name: str) -> int:

@@ -8,18 +8,18 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 
-from gridmill.control.background import Aside
+from gridmill.control.background import BackgroundRunner
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import Catalog, CodeFiles, Looks, Timeline
+from gridmill.control.state import Catalog, CodeFiles, PendingReads, Timeline
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.provenance import provenance_of, restorable, why_executes, why_restored
 from gridmill.control.steps.result_names import settle_names
-from gridmill.control.steps.source_listing import NOTHING, Listed
+from gridmill.control.steps.source_listing import NOTHING, SourceListing
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
-from gridmill.domain.manifest import told
+from gridmill.domain.manifest import problem_text
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.provenance import FIRST
 from gridmill.domain.run import JobRun, Run
@@ -29,7 +29,7 @@ from gridmill.ports.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class ReuseDecision:
     """What would become of a job: the version that would be restored, or None; why; and what would make it
     fail, as far as its files tell."""
 
@@ -43,7 +43,7 @@ def unchanged_jobs(
     code: CodeFiles,
     timeline: Timeline,
     pipeline: Pipeline,
-    listings: Mapping[str, Listed],
+    listings: Mapping[str, SourceListing],
     broken: frozenset[str] = frozenset(),
     *,
     scheduled: bool = False,
@@ -51,37 +51,37 @@ def unchanged_jobs(
     """Jobs that would not execute, as far as is known before anything has run, and the versions that would be
     restored. `listings` is what their sources hold, `broken` the versions that have lost files; `scheduled`:
     in a run that a schedule starts."""
-    found = foresee(catalog, code, timeline, pipeline, listings, broken, scheduled=scheduled)
-    return {name: one.version for name, one in found.items() if one.version is not None}
+    decisions = decide_reuse(catalog, code, timeline, pipeline, listings, broken, scheduled=scheduled)
+    return {name: one.version for name, one in decisions.items() if one.version is not None}
 
 
-def foresee(
+def decide_reuse(
     catalog: Catalog,
     code: CodeFiles,
     timeline: Timeline,
     pipeline: Pipeline,
-    listings: Mapping[str, Listed],
+    listings: Mapping[str, SourceListing],
     broken: frozenset[str] = frozenset(),
     *,
     scheduled: bool = False,
-) -> Mapping[str, Foreseen]:
+) -> Mapping[str, ReuseDecision]:
     """What would become of each job; see `unchanged_jobs`."""
     transaction = catalog.ledger.begin(timeline.now())
     run = _run_of(catalog, pipeline, scheduled=scheduled)
     transaction.nouns[(Run, run.id)] = run
-    found: dict[str, Foreseen] = {}
+    decisions: dict[str, ReuseDecision] = {}
     jobs = {job.name: job for job in pipeline.jobs}
     for name in order(pipeline):
-        executing = [need for need in jobs[name].all_needs if found[need].version is None]
+        executing = [need for need in jobs[name].all_needs if decisions[need].version is None]
         job_run = _job_run(run, jobs[name])
         if executing:
-            found[name] = Foreseen(reason=_behind(catalog, run, job_run, executing))
+            decisions[name] = ReuseDecision(reason=_behind(catalog, run, job_run, executing))
             continue
-        one = _foreseen(catalog, code, transaction, run, job_run, listings.get(name, NOTHING), broken)
+        one = _decide_reuse(catalog, code, transaction, run, job_run, listings.get(name, NOTHING), broken)
         if one.version is not None:
             transaction.nouns[(JobRun, job_run.id)] = replace(job_run, artifacts=(one.version.id,))
-        found[name] = one
-    return found
+        decisions[name] = one
+    return decisions
 
 
 def _run_of(catalog: Catalog, pipeline: Pipeline, *, scheduled: bool) -> Run:
@@ -113,26 +113,26 @@ def _job_run(run: Run, job: Job) -> JobRun:
     )
 
 
-def _foreseen(
+def _decide_reuse(
     catalog: Catalog,
     code: CodeFiles,
     transaction: Transaction,
     run: Run,
     job_run: JobRun,
-    listed: Listed,
+    listed: SourceListing,
     broken: frozenset[str],
-) -> Foreseen:
+) -> ReuseDecision:
     try:
         inputs = inputs_of(catalog, transaction, job_run)
-        now = provenance_of(code, run, job_run, inputs, listed.there())
+        now = provenance_of(code, run, job_run, inputs, listed.files_or_raise())
     except GridmillError as error:
-        return Foreseen(problem=explained(error))
+        return ReuseDecision(problem=explained(error))
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
     same = restorable(catalog, job_run, now) if not ruled else None
     if same is not None and same.id not in broken:
-        return Foreseen(version=same, reason=why_restored(same))
+        return ReuseDecision(version=same, reason=why_restored(same))
     lost = f"files of {same.id} are missing or damaged" if same is not None else ""
-    return Foreseen(reason=why_executes(catalog, code, run, job_run, now, broken=lost))
+    return ReuseDecision(reason=why_executes(catalog, code, run, job_run, now, broken=lost))
 
 
 def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -> str:
@@ -150,7 +150,7 @@ def find_broken(
     code: CodeFiles,
     timeline: Timeline,
     pipeline: Pipeline,
-    listings: Mapping[str, Listed],
+    listings: Mapping[str, SourceListing],
     lock: AbstractContextManager[object],
 ) -> frozenset[str]:
     """The versions that would be restored if they had not lost files. Reads them without the lock."""
@@ -167,15 +167,15 @@ def find_broken(
 
 def _is_broken(storage: Storage, version: Artifact) -> bool:
     try:
-        return bool(storage.troubles(version))
+        return bool(storage.problems(version))
     except StorageError:
         return True
 
 
 def why_broken(
     storage: Storage,
-    aside: Aside,
-    looks: Looks,
+    background_runner: BackgroundRunner,
+    looks: PendingReads,
     versions: Iterable[Artifact],
     asker: str,
     *,
@@ -184,28 +184,28 @@ def why_broken(
     """What is wrong with the files of the first version of which something is, in words, once for each time
     that `asker` asked; empty where nothing is. None: they are being looked at, the next tick is told, and
     `then` called before."""
-    asked = tuple(one for one in versions if one.output.uri)
-    if not asked:
+    stored = tuple(one for one in versions if one.output.uri)
+    if not stored:
         return ""
-    key = f"{', '.join(one.id for one in asked)} for {asker}"
+    key = f"{', '.join(one.id for one in stored)} for {asker}"
     if key not in looks.files:
-        look = partial(_look, storage, asked)
-        aside.do(f"files of {key}", look, partial(_keep, looks, key, then))
-    found = looks.files.pop(key, None)
-    return found.result() if found is not None else None
+        look = partial(_look, storage, stored)
+        background_runner.submit(f"files of {key}", look, partial(_keep, looks, key, then))
+    future = looks.files.pop(key, None)
+    return future.result() if future is not None else None
 
 
 def _look(storage: Storage, versions: Iterable[Artifact]) -> str:
-    for one in versions:
+    for version in versions:
         try:
-            troubles = storage.troubles(one)
+            troubles = storage.problems(version)
         except StorageError as error:
             return f"runs again: {error}"
         if troubles:
-            return f"runs again: of {one.id} {told(troubles)}"
+            return f"runs again: of {version.id} {problem_text(troubles)}"
     return ""
 
 
-def _keep(looks: Looks, key: str, then: Callable[[], None], found: "Future[str]") -> None:
-    looks.files[key] = found
+def _keep(looks: PendingReads, key: str, then: Callable[[], None], future: "Future[str]") -> None:
+    looks.files[key] = future
     then()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from gridmill.control.background import done
+from gridmill.control.background import completed
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import CANDIDATES_PER_TICK, Candidates, Control, Problems
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
@@ -19,7 +19,7 @@ from gridmill.control.steps.provenance import (
 )
 from gridmill.control.steps.settle import defect
 from gridmill.control.steps.site_choice import chosen_resource, joining_now, with_choice
-from gridmill.control.steps.source_listing import NOTHING, Listed, listed
+from gridmill.control.steps.source_listing import NOTHING, SourceListing, listed
 from gridmill.control.steps.unchanged import why_broken
 from gridmill.domain.artifact import Artifact, Input
 from gridmill.domain.frozen import replace
@@ -27,17 +27,17 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.alternatives import Joining
+from gridmill.scheduler.alternatives import CachedForecasts
 from gridmill.scheduler.conditions import may_go_on, why_skipped
 from gridmill.scheduler.outcomes import run_state
-from gridmill.scheduler.preflight import lacking_rows
+from gridmill.scheduler.preflight import empty_tables
 from gridmill.scheduler.sizing import size_job
 
 
 def advance(control: Control) -> None:
     """Look at jobs whose needs may be met; follow their ends on through the run."""
     transaction = control.ledger.begin(control.timeline.now())
-    joining = joining_now(control.ledger, control.sites_seen, control.timeline)
+    joining = joining_now(control.ledger, control.site_states, control.timeline)
     touched: set[str] = set()
     candidates = [*control.candidates.take(CANDIDATES_PER_TICK)]
     jobs = (transaction.get(JobRun, job_run_id) for job_run_id in candidates)
@@ -50,7 +50,7 @@ def advance(control: Control) -> None:
             job_run = transaction.get(JobRun, job_run.part.of)
         run = transaction.get(Run, job_run.run_id) if job_run else None
         if job_run is None or run is None:
-            control.looks.listings.pop(job_run_id, None)
+            control.pending_reads.listings.pop(job_run_id, None)
             continue
         touched.add(run.id)
         after = job_run
@@ -78,7 +78,7 @@ def advance(control: Control) -> None:
 
 
 def _advanced(
-    control: Control, joining: Joining, transaction: Transaction, run: Run, job_run: JobRun
+    control: Control, joining: CachedForecasts, transaction: Transaction, run: Run, job_run: JobRun
 ) -> JobRun:
     """The job as it is once its needs are met. As it is while these or its source are waited for: it is a
     candidate again when that is done."""
@@ -90,22 +90,22 @@ def _advanced(
         return replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now)
     again = partial(control.candidates.add, run.id, [job_run.id])
     try:
-        found = listed(
+        listings = listed(
             control.storage,
-            control.aside,
+            control.background,
             control.clock,
-            control.looks,
+            control.pending_reads,
             job_run.id,
             [job_run.job],
             run.folder,
             then=again,
         )
-        if found is None:
+        if listings is None:
             return job_run
-        source = found.get(job_run.job.name, NOTHING)
+        source = listings.get(job_run.job.name, NOTHING)
         after = _ready(control, joining, transaction, run, job_run, source, again)
-        if after is job_run and found:
-            control.looks.listings[job_run.id] = done(lambda: found)  # not listed twice
+        if after is job_run and listings:
+            control.pending_reads.listings[job_run.id] = completed(lambda: listings)  # not listed twice
         return after
     except GridmillError:
         raise
@@ -130,11 +130,11 @@ def _follow_up(
 
 def _ready(
     control: Control,
-    joining: Joining,
+    joining: CachedForecasts,
     transaction: Transaction,
     run: Run,
     job_run: JobRun,
-    source: Listed,
+    source: SourceListing,
     again: Callable[[], None],
 ) -> JobRun:
     """WAITING with fingerprint and size; UNCHANGED; FAILED where an input is not there; SKIPPED in a run that
@@ -143,10 +143,10 @@ def _ready(
     now = transaction.now
     try:
         inputs = inputs_of(control.catalog, transaction, job_run)
-        lacking = lacking_rows(job_run.job, inputs) if run.due is not None else ()
+        lacking = empty_tables(job_run.job, inputs) if run.due is not None else ()
         if lacking:
             return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
-        made_from = provenance_of(control.code, run, job_run, inputs, source.there())
+        made_from = provenance_of(control.code, run, job_run, inputs, source.files_or_raise())
         size = size_of(job_run.job, inputs, source.size_bytes)
     except StorageError:  # the store, not the job: tried again
         raise
@@ -157,7 +157,9 @@ def _ready(
     look = may_stand or leaves_checkpoints(job_run.job)
     same = restorable(control.catalog, job_run, made_from) if look else None
     broken = (
-        why_broken(control.storage, control.aside, control.looks, (same,), job_run.id, then=again)
+        why_broken(
+            control.storage, control.background, control.pending_reads, (same,), job_run.id, then=again
+        )
         if may_stand and same is not None
         else ""
     )
@@ -172,12 +174,12 @@ def _ready(
     snapshot, choice = control.ledger.snapshot, None
     if job_run.job.resources:
         try:
-            found, choice = chosen_resource(
-                control.catalog, control.sites_seen, joining, job_run, inputs, size
+            candidates, choice = chosen_resource(
+                control.catalog, control.site_states, joining, job_run, inputs, size
             )
         except PipelineError as error:
             return _failed(job_run, now, explained(error))
-        job_run = replace(job_run, resource=found.name)
+        job_run = replace(job_run, resource=candidates.name)
         control.choices.choosing.add(job_run.id)
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     if resource is None:
@@ -235,8 +237,8 @@ def _advance_run(ledger: Ledger, transaction: Transaction, run_id: str) -> None:
     snapshot = ledger.snapshot
     if any(_is_open(transaction, key) for key in snapshot.unfinished_of(run_id)):
         return
-    known = (transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id))
-    jobs = [job for job in known if job.part is None]
+    job_runs = (transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id))
+    jobs = [job for job in job_runs if job.part is None]
     state, message = run_state(run, jobs)
     transaction.put(replace(run, state=state, message=message, ended=transaction.now))
 

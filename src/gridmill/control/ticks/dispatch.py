@@ -9,7 +9,7 @@ from typing import Any
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Channels, Control, Starting
 from gridmill.control.steps.bring_up import bring_up
-from gridmill.control.steps.gangs import meet, member_id, send_to_pod, stop_message
+from gridmill.control.steps.gangs import member_id, rendezvous, send_to_pod, stop_message
 from gridmill.control.steps.orders import start_attempt
 from gridmill.control.steps.problems import unfit_nodes
 from gridmill.control.steps.settle import runs
@@ -30,7 +30,7 @@ from gridmill.domain.states import (
     PodState,
     check_move,
 )
-from gridmill.scheduler.alternatives import Joining
+from gridmill.scheduler.alternatives import CachedForecasts
 from gridmill.scheduler.conditions import may_go_on
 from gridmill.scheduler.plan import needless, plan
 
@@ -41,11 +41,11 @@ def dispatch(control: Control) -> Plan:
         control.ledger.snapshot,
         control.timeline.now(),
         limit=STARTS_PER_TICK,
-        unwilling=control.bring_ups.unwilling,
+        unwilling=control.bring_ups.refusing_nodes,
         unfit=unfit_nodes(control.bring_ups, control.timeline),
     )
     transaction = control.ledger.begin(control.timeline.now())
-    joining = joining_now(control.ledger, control.sites_seen, control.timeline)
+    joining = joining_now(control.ledger, control.site_states, control.timeline)
     for refusal in wanted.refusals:
         _refuse(control, joining, transaction, refusal)
     for interrupt in wanted.interrupts:
@@ -131,7 +131,7 @@ def _placed(
         _attempt(new_token, transaction, job_run, member_id(name, rank), start, own)
         for rank, (start, own) in enumerate(zip(starts, gpus, strict=False))
     ]
-    return meet(ledger, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
+    return rendezvous(ledger, transaction, attempts) if attempts and job_run.job.gang else tuple(attempts)
 
 
 def _attempt(
@@ -180,25 +180,25 @@ def free_gpus(
             taken.setdefault(places.get(one.pod_id), set()).update(one.gpu_indices)
     given: list[tuple[int, ...]] = []
     for start in starts:
-        found = _free(ledger, places[start.pod_id], taken, start.given.gpus)
-        if found is None:
+        indices = _free(ledger, places[start.pod_id], taken, start.given.gpus)
+        if indices is None:
             return ()
-        taken.setdefault(places[start.pod_id], set()).update(found)
-        given.append(found)
+        taken.setdefault(places[start.pod_id], set()).update(indices)
+        given.append(indices)
     return tuple(given)
 
 
 def _free(
     ledger: Ledger, place: tuple[str, str], taken: Mapping[Any, Set[int]], wanted: int
 ) -> tuple[int, ...] | None:
-    there = taken.get(place, set())
+    used = taken.get(place, set())
     site = ledger.snapshot.sites.get(place[0])
     shares = int(site.settings.get(GPU_SHARES, "1")) if site is not None and place[0] == LOCAL else 1
     if shares == 1:
-        return tuple(islice((number for number in count() if number not in there), wanted))
+        return tuple(islice((number for number in count() if number not in used), wanted))
     assert site is not None
-    total = sum(one.capacity.gpus for one in site.nodes if one.name == place[1])
-    return pick((number for number in range(total) if number not in there), wanted, shares)
+    total = sum(node.capacity.gpus for node in site.nodes if node.name == place[1])
+    return pick((number for number in range(total) if number not in used), wanted, shares)
 
 
 def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) -> None:
@@ -211,7 +211,7 @@ def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) 
 
 
 def _bring_up(
-    control: Control, joining: Joining, transaction: Transaction, wanted: BringUp
+    control: Control, joining: CachedForecasts, transaction: Transaction, wanted: BringUp
 ) -> Deployment | None:
     """A new deployment, unless its resource's pods failed to come up too often."""
     resource = wanted.resource
@@ -245,13 +245,13 @@ def _bring_up(
     )
 
 
-def _give_up(control: Control, joining: Joining, transaction: Transaction, resource: str) -> None:
+def _give_up(control: Control, joining: CachedForecasts, transaction: Transaction, resource: str) -> None:
     hopeless = control.bring_ups.failed.get(resource, 0) > BRING_UPS
     problem = control.bring_ups.problems.pop(resource, "")
     what = "cannot come up" if hopeless else f"did not come up {BRING_UPS} times in a row"
     hint = f"`gridmill show resource {resource}` shows what was asked for, and of which site."
-    known = control.ledger.snapshot.resources.get(resource)
-    if known is None or known.site == LOCAL:
+    existing = control.ledger.snapshot.resources.get(resource)
+    if existing is None or existing.site == LOCAL:
         hint = hint if hopeless else "The pods' logs are in HOME/pods/*/log."
     message = f"the pods of `{resource}` {what}: {problem or 'nothing is known of why'}"
     for job_run in list(control.ledger.snapshot.job_runs.values()):
@@ -265,7 +265,7 @@ def _give_up(control: Control, joining: Joining, transaction: Transaction, resou
     control.bring_ups.failed.pop(resource, None)
 
 
-def _refuse(control: Control, joining: Joining, transaction: Transaction, refusal: Refuse) -> None:
+def _refuse(control: Control, joining: CachedForecasts, transaction: Transaction, refusal: Refuse) -> None:
     """Fails it, unless another of its resources can run it."""
     job_run = transaction.get(JobRun, refusal.job_run_id)
     if job_run is None:
@@ -274,7 +274,7 @@ def _refuse(control: Control, joining: Joining, transaction: Transaction, refusa
         control.catalog,
         control.problems,
         control.choices,
-        control.sites_seen,
+        control.site_states,
         joining,
         transaction,
         job_run,

@@ -9,30 +9,30 @@ from concurrent.futures import Future
 from functools import partial
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.state import BRING_UPS, BringUps, Channels, Control, Limits, Starting
+from gridmill.control.state import BRING_UPS, BringUps, Channels, Control, ControlTimeouts, Starting
 from gridmill.control.steps.bring_up import _bring_up, _bringing, _is_missing, _not_now
-from gridmill.control.steps.pod_events import hear, with_pod
-from gridmill.control.steps.problems import forget_gone, note_unfit, tell, tell_all
+from gridmill.control.steps.pod_events import apply_event, with_pod
+from gridmill.control.steps.problems import clear_ended, note_unfit, set_problem, set_problems
 from gridmill.control.steps.settle import LOST, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
-from gridmill.domain.pod_protocol import Outcome, PodEvent
-from gridmill.domain.resource import Use
+from gridmill.domain.pod_protocol import AttemptOutcome, PodEvent
+from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
 from gridmill.errors import UnavailableError, explained
 from gridmill.ports.clock import Clock
-from gridmill.ports.site import Carries, PodSight, Sight, SitePort
+from gridmill.ports.site import PodReport, PodStatus, SitePort, TransferSite
 
 _MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
 
 
-def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodSight) -> None:
+def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodReport) -> None:
     """Why a pod is not up yet, and when its site will end it."""
     deployment = transaction.get(Deployment, deployment_id)
     if deployment is None:
         return
-    waits = pod.state == PodState.STARTING and sight.sight != Sight.RUNNING
+    waits = pod.state == PodState.STARTING and sight.status != PodStatus.RUNNING
     now = replace(
         pod,
         message=sight.message if waits else "",
@@ -43,28 +43,28 @@ def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodSight
         transaction.put(with_pod(deployment, now))
 
 
-def lost_with(attempt: Attempt, sight: PodSight, now: float) -> Outcome:
+def lost_with(attempt: Attempt, sight: PodReport, now: float) -> AttemptOutcome:
     """How an attempt ended whose pod is gone. One that ran out of memory there has failed for that; what the
     site measured of the pod stands in for what nobody could measure any more."""
-    use = Use(wall_seconds=now - (attempt.started or attempt.placed))
+    use = MeasuredUse(wall_seconds=now - (attempt.started or attempt.placed))
     if sight.use is not None:
         use = replace(sight.use, wall_seconds=use.wall_seconds)
     if sight.cause == Cause.MEMORY:
-        return Outcome(
+        return AttemptOutcome(
             state=AttemptState.FAILED, cause=Cause.MEMORY, message=sight.message, hint=_MEMORY_HINT, use=use
         )
     return replace(LOST, message=sight.message or LOST.message, use=use)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What a site said: pods it has brought up, why it could not (by deployment; empty: it could), how each
-    looks, what gone ones left."""
+class SiteObservation:
+    """An observation of a site: pods it has brought up, why it could not (by deployment; empty: it could),
+    how each looks, what gone ones left."""
 
     brought_up: AbstractSet[str]
     problems: Mapping[str, str]
-    sights: Mapping[str, PodSight]
-    words: Mapping[str, Sequence[PodEvent]]
+    pod_reports: Mapping[str, PodReport]
+    undelivered: Mapping[str, Sequence[PodEvent]]
 
 
 def observe(control: Control) -> None:
@@ -78,30 +78,34 @@ def observe(control: Control) -> None:
     for site, deployments in by_site.items():
         _observe_site(control, site, deployments)
     for site, port in control.sites.items():
-        if isinstance(port, Carries):
-            tell_all(control.problems, f"data at {site}", port.held_up())
-    forget_gone(control.ledger, control.problems)
+        if isinstance(port, TransferSite):
+            set_problems(control.problems, f"data at {site}", port.transfer_problems())
+    clear_ended(control.ledger, control.problems)
 
 
 def _observe_site(control: Control, name: str, deployments: Sequence[Deployment]) -> None:
     site = control.sites.get(name)
     if site is None:
         return
-    standing = [d for d in deployments if _stands(d) and not control.aside.doing(_bringing(d))]
+    standing = [d for d in deployments if _is_kept(d) and not control.background.is_running(_bringing(d))]
     missing = [d for d in standing if any(_is_missing(control.bring_ups, pod) for pod in d.pods)]
     pods = [pod.id for d in standing for pod in d.pods if pod.state != PodState.GONE]
     if pods:
         look = partial(_look, control.channels, control.limits, site, missing, pods)
-        control.aside.do(f"observe {name}", look, partial(_seen, control, name))
+        control.background.submit(f"observe {name}", look, partial(_seen, control, name))
 
 
-def _stands(deployment: Deployment) -> bool:
+def _is_kept(deployment: Deployment) -> bool:
     return deployment.state != DeploymentState.RELEASING
 
 
 def _look(
-    channels: Channels, limits: Limits, site: SitePort, missing: Sequence[Deployment], pods: Sequence[str]
-) -> Looked:
+    channels: Channels,
+    limits: ControlTimeouts,
+    site: SitePort,
+    missing: Sequence[Deployment],
+    pods: Sequence[str],
+) -> SiteObservation:
     """Bring up what a crash or the site kept from it, then look at all. Touches nothing but the site."""
     brought_up: set[str] = set()
     problems: dict[str, str] = {}
@@ -112,39 +116,41 @@ def _look(
         except UnavailableError as error:
             problems[deployment.id] = _not_now(deployment.id, error)
     sights = site.observe(pods)
-    gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
-    words = {pod_id: tuple(site.last_words(pod_id)) for pod_id in gone}
-    return Looked(brought_up=brought_up, problems=problems, sights=sights, words=words)
+    gone = [pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE]
+    words = {pod_id: tuple(site.undelivered_events(pod_id)) for pod_id in gone}
+    return SiteObservation(brought_up=brought_up, problems=problems, pod_reports=sights, undelivered=words)
 
 
-def _seen(control: Control, name: str, done: Future[Looked]) -> None:
+def _seen(control: Control, name: str, done: Future[SiteObservation]) -> None:
     """Record what was seen, of pods that are still wanted."""
     try:
-        looked = done.result()
+        observation = done.result()
     except UnavailableError as error:
-        tell(control.problems, f"site {name}", f"site {name} does not answer: {explained(error)}")
+        set_problem(control.problems, f"site {name}", f"site {name} does not answer: {explained(error)}")
         for deployment in control.ledger.snapshot.deployments.values():
             if deployment.site == name:  # the line to its pods may be cut, too: they are not silent
                 control.bring_ups.silent_since.pop(deployment.id, None)
         return
-    tell(control.problems, f"site {name}", "")
-    for deployment_id, problem in looked.problems.items():
-        tell(control.problems, deployment_id, problem)
-    control.bring_ups.brought_up |= looked.brought_up
+    set_problem(control.problems, f"site {name}", "")
+    for deployment_id, problem in observation.problems.items():
+        set_problem(control.problems, deployment_id, problem)
+    control.bring_ups.brought_up |= observation.brought_up
     transaction = control.ledger.begin(control.timeline.now())
     for deployment in list(control.ledger.snapshot.deployments.values()):
-        if deployment.site == name and _stands(deployment):
-            _record(control, transaction, deployment, looked)
+        if deployment.site == name and _is_kept(deployment):
+            _record(control, transaction, deployment, observation)
     control.ledger.stage(transaction)
 
 
-def _record(control: Control, transaction: Transaction, deployment: Deployment, looked: Looked) -> None:
-    sights = looked.sights
+def _record(
+    control: Control, transaction: Transaction, deployment: Deployment, observation: SiteObservation
+) -> None:
+    sights = observation.pod_reports
     for pod in deployment.pods:
         sight = sights.get(pod.id)
         if sight is None or pod.state == PodState.GONE:
             continue
-        if sight.sight == Sight.GONE:
+        if sight.status == PodStatus.GONE:
             _pod_gone(
                 control.starting,
                 control.bring_ups,
@@ -152,29 +158,29 @@ def _record(control: Control, transaction: Transaction, deployment: Deployment, 
                 deployment.id,
                 pod,
                 sight,
-                looked.words[pod.id],
+                observation.undelivered[pod.id],
             )
         else:
             note(transaction, deployment.id, pod, sight)
     current = transaction.get(Deployment, deployment.id)
     if current is not None and current.state in (DeploymentState.STARTING, DeploymentState.UP):
-        _mind_silence(
+        _release_silent(
             control.channels, control.limits, control.clock, control.bring_ups, transaction, current, sights
         )
 
 
-def _mind_silence(
+def _release_silent(
     channels: Channels,
-    limits: Limits,
+    limits: ControlTimeouts,
     clock: Clock,
     bring_ups: BringUps,
     transaction: Transaction,
     deployment: Deployment,
-    sights: Mapping[str, PodSight],
+    sights: Mapping[str, PodReport],
 ) -> None:
     """Release a deployment whose pods, but for those that are gone, all run, and none of which has had a link
     for too long: it never greeted, or hangs. What it was running is lost."""
-    running = {name for name, sight in sights.items() if sight.sight == Sight.RUNNING}
+    running = {name for name, sight in sights.items() if sight.status == PodStatus.RUNNING}
     now = clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]
     if not all(pod.id in running and pod.id not in channels.by_pod for pod in left):
@@ -182,11 +188,11 @@ def _mind_silence(
     elif now - bring_ups.silent_since.setdefault(deployment.id, now) >= limits.greeting_seconds:
         bring_ups.silent_since.pop(deployment.id)
         message = f"no pod of it has answered for {limits.greeting_seconds:g} s"
-        _count_failure(bring_ups, deployment, PodSight(sight=Sight.RUNNING, message=message))
+        _count_failure(bring_ups, deployment, PodReport(status=PodStatus.RUNNING, message=message))
         transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
 
 
-def _count_failure(bring_ups: BringUps, deployment: Deployment, sight: PodSight) -> None:
+def _count_failure(bring_ups: BringUps, deployment: Deployment, sight: PodReport) -> None:
     failures = bring_ups.failed.get(deployment.resource, 0) + 1
     bring_ups.failed[deployment.resource] = BRING_UPS + 1 if sight.hopeless else failures
     bring_ups.problems[deployment.resource] = sight.message
@@ -198,7 +204,7 @@ def _pod_gone(
     transaction: Transaction,
     deployment_id: str,
     pod: Pod,
-    sight: PodSight,
+    sight: PodReport,
     words: Sequence[PodEvent],
 ) -> None:
     """Its attempts are lost; a deployment without pods is gone."""
@@ -211,14 +217,14 @@ def _pod_gone(
         )
         if not (sight.left or elsewhere):
             _count_failure(bring_ups, deployment, sight)
-        bring_ups.unwilling.setdefault(deployment.resource, set()).add(pod.node)
+        bring_ups.refusing_nodes.setdefault(deployment.resource, set()).add(pod.node)
     deployment = with_pod(deployment, replace(pod, state=PodState.GONE, message=sight.message))
     if all(p.state == PodState.GONE for p in deployment.pods):
         deployment = replace(deployment, state=DeploymentState.GONE, message=sight.message)
     transaction.put(deployment)
     for event in words:
         if event.number > pod.acknowledged:
-            hear(starting.endings, transaction, pod.id, event)
+            apply_event(starting.endings, transaction, pod.id, event)
     for known in starting.ledger.snapshot.attempts_on(pod.id):
         attempt = transaction.get(Attempt, known.id) or known
         if attempt.state in LIVE_ATTEMPTS:

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from functools import partial
 from math import inf
 
-from gridmill.control.background import Aside, done
+from gridmill.control.background import BackgroundRunner, completed
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import BringUps, Channels, Control, Problems, Starting
 from gridmill.control.steps.bring_up import being_brought_up
-from gridmill.control.steps.problems import tell
+from gridmill.control.steps.problems import set_problem
 from gridmill.control.steps.settle import LOST, settle_attempt
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
@@ -28,16 +28,16 @@ def reap(control: Control) -> float:
     is just being brought up comes first: else it would be after it was torn down."""
     waits = [inf]
     for deployment in _released(control.ledger):
-        if being_brought_up(control.aside, control.bring_ups, deployment):
+        if being_brought_up(control.background, control.bring_ups, deployment):
             continue
         wait = control.bring_ups.not_before.get(deployment.id, -inf) - control.clock.monotonic()
         if wait > 0:
             waits.append(wait)
         else:
-            _say_goodbye(control.channels, deployment)
+            _send_goodbye(control.channels, deployment)
             site = control.sites.get(deployment.site)
             then = partial(_torn_down, control, deployment, site)
-            control.aside.do(
+            control.background.submit(
                 f"tear down {deployment.id}", _tearing_down(control.ledger, control.sites, deployment), then
             )
     return min(waits)
@@ -46,17 +46,19 @@ def reap(control: Control) -> float:
 def reap_now(control: Control) -> None:
     """The same for a control node that ends: it waits, and what fails is left to end by itself."""
     for deployment in _released(control.ledger):
-        _say_goodbye(control.channels, deployment)
+        _send_goodbye(control.channels, deployment)
         site = control.sites.get(deployment.site)
-        _torn_down(control, deployment, site, done(_tearing_down(control.ledger, control.sites, deployment)))
+        _torn_down(
+            control, deployment, site, completed(_tearing_down(control.ledger, control.sites, deployment))
+        )
 
 
 def _released(ledger: Ledger) -> tuple[Deployment, ...]:
-    known = ledger.snapshot.deployments.values()
-    return tuple(deployment for deployment in known if deployment.state == DeploymentState.RELEASING)
+    deployments = ledger.snapshot.deployments.values()
+    return tuple(deployment for deployment in deployments if deployment.state == DeploymentState.RELEASING)
 
 
-def _say_goodbye(channels: Channels, deployment: Deployment) -> None:
+def _send_goodbye(channels: Channels, deployment: Deployment) -> None:
     for pod in deployment.pods:
         channel = channels.by_pod.pop(pod.id, None)
         if channel is not None:
@@ -64,11 +66,13 @@ def _say_goodbye(channels: Channels, deployment: Deployment) -> None:
             channels.links.drop(channel)
 
 
-def discard(storage: Storage, problems: Problems, aside: Aside, discarded: list[str]) -> None:
+def discard(
+    storage: Storage, problems: Problems, background_runner: BackgroundRunner, discarded: list[str]
+) -> None:
     """Remove what failed attempts left in storage, beside the ticks: nobody reads it."""
     while discarded:
         uri = discarded.pop()
-        aside.do(f"remove {uri}", partial(storage.remove, uri), partial(_removed, problems))
+        background_runner.submit(f"remove {uri}", partial(storage.remove, uri), partial(_removed, problems))
 
 
 def _removed(problems: Problems, done: Future[None]) -> None:
@@ -101,12 +105,12 @@ def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, 
         done.result()
     except UnavailableError as error:
         if site is not None and control.sites.get(deployment.site) is site:
-            tell(control.problems, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
+            set_problem(control.problems, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
         control.bring_ups.not_before[deployment.id] = (
             control.clock.monotonic() + control.limits.observe_seconds
         )
         return
-    tell(control.problems, deployment.id, "")
+    set_problem(control.problems, deployment.id, "")
     control.bring_ups.not_before.pop(deployment.id, None)
     current = control.ledger.snapshot.deployments.get(deployment.id)
     if current is not None and current.state == DeploymentState.RELEASING:

@@ -7,7 +7,7 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import BringUps, Channels, Endings, Starting
 from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
-from gridmill.control.steps.pod_events import deployment_of, hear, outcome_of, with_pod
+from gridmill.control.steps.pod_events import apply_event, deployment_of, outcome_of, with_pod
 from gridmill.control.steps.settle import LOST, runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
@@ -64,7 +64,7 @@ def _hello(
     starting.channels.by_pod[pod.id] = channel
     starting.channels.by_channel[channel] = pod.id
     bring_ups.failed.pop(deployment.resource, None)
-    bring_ups.unwilling.get(deployment.resource, set()).discard(pod.node)
+    bring_ups.refusing_nodes.get(deployment.resource, set()).discard(pod.node)
     bring_ups.unfit.get(deployment.resource, {}).pop(pod.node, None)
     bring_ups.silent_since.pop(deployment.id, None)
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
@@ -126,8 +126,8 @@ def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello
 
 def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> list[Attempt]:
     """The pod's attempts as this transaction leaves them, without ranks of gangs that have ended."""
-    known = (transaction.get(Attempt, a.id) for a in ledger.snapshot.attempts_on(pod_id))
-    return [attempt for attempt in known if attempt is not None and runs(attempt)]
+    attempts = (transaction.get(Attempt, a.id) for a in ledger.snapshot.attempts_on(pod_id))
+    return [attempt for attempt in attempts if attempt is not None and runs(attempt)]
 
 
 def _send_after(channels: Channels, transaction: Transaction, channel: int, message: ToPod) -> None:
@@ -143,7 +143,7 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
     new = [event for event in events if event.number > pod.acknowledged]
     ends = any(_ends_its_pod(transaction, event) for event in new)
     for event in new:
-        hear(endings, transaction, pod.id, event)
+        apply_event(endings, transaction, pod.id, event)
     if new:
         last, state = new[-1].number, PodState.ENDING if ends else pod.state
         current = transaction.get(Deployment, deployment.id) or deployment

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from math import inf
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Alarms, Control, Watch
+from gridmill.control.state import Control, ScheduleTimers, SourceWatch
 from gridmill.control.steps.begin import as_altered, begin_run, chosen
 from gridmill.control.steps.due_runs import _active, active_runs
 from gridmill.control.steps.settle import defect
-from gridmill.control.steps.source_listing import Listed, listed
+from gridmill.control.steps.source_listing import SourceListing, listed
 from gridmill.control.steps.stored_pipelines import with_values
 from gridmill.control.steps.unchanged import unchanged_jobs, why_broken
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.due_times import Verdict, closes_in, decide, due_times, room_for_block
+from gridmill.domain.due_times import DueDecision, closes_in, decide, due_times, room_for_block
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import When
 from gridmill.domain.pipeline import Pipeline
@@ -32,7 +32,7 @@ def start_scheduled(
     schedule: Schedule,
     due: float,
     pipeline: Pipeline,
-    listings: Mapping[str, Listed],
+    listings: Mapping[str, SourceListing],
 ) -> Schedule | None:
     """Begin the run that is due, unless nothing in it would run. The schedule, having noted it; None while
     the files of versions that would stand are looked at."""
@@ -41,7 +41,9 @@ def start_scheduled(
     )
     all_stand = standing.keys() >= {job.name for job in pipeline.jobs if job.when == When.SUCCESS}
     broken = (
-        why_broken(control.storage, control.aside, control.looks, standing.values(), schedule.name)
+        why_broken(
+            control.storage, control.background, control.pending_reads, standing.values(), schedule.name
+        )
         if all_stand
         else ""
     )
@@ -78,17 +80,19 @@ def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = N
     return chosen(as_altered(ledger, pipeline), schedule.only)
 
 
-def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, continuous: Continuous) -> float:
+def keep_continuous(
+    control: Control, alarms: ScheduleTimers, schedule: Schedule, continuous: Continuous
+) -> float:
     """Start a run if a block is closed and there is room for it; seconds until the next look."""
-    watch = alarms.watches.setdefault(schedule.name, Watch())
+    watch = alarms.watches.setdefault(schedule.name, SourceWatch())
     now = control.clock.monotonic()
     if now < watch.look_at:
         return watch.look_at - now
     wait = continuous.check_seconds
     try:
-        watch.message = _in_the_way(control.ledger, schedule, continuous)
+        watch.message = _blocking_reason(control.ledger, schedule, continuous)
         if watch.message:
-            control.looks.listings.pop(
+            control.pending_reads.listings.pop(
                 _key(schedule), None
             )  # listed before: it is old by the time there is room
         else:
@@ -103,30 +107,32 @@ def keep_continuous(control: Control, alarms: Alarms, schedule: Schedule, contin
     return wait or continuous.check_seconds
 
 
-def _in_the_way(ledger: Ledger, schedule: Schedule, continuous: Continuous) -> str:
+def _blocking_reason(ledger: Ledger, schedule: Schedule, continuous: Continuous) -> str:
     active = active_runs(ledger, schedule)
     jobs = (job for run in active for job in ledger.snapshot.job_runs_of(run.id))
     return room_for_block(continuous, active, jobs)
 
 
-def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Continuous, now: float) -> float:
+def _look(
+    control: Control, watch: SourceWatch, schedule: Schedule, continuous: Continuous, now: float
+) -> float:
     """Seconds until the next look; 0 while the sources are being listed. A source that only the load can
     tell of is new at each."""
     pipeline = scheduled_pipeline(control.ledger, schedule)
-    found = listed(
+    listings = listed(
         control.storage,
-        control.aside,
+        control.background,
         control.clock,
-        control.looks,
+        control.pending_reads,
         _key(schedule),
         pipeline.jobs,
         pipeline.folder,
     )
-    if found is None:
+    if listings is None:
         return 0.0
-    there = frozenset(_as_known(file) for one in found.values() for file in one.there())
-    new = there - watch.seen
-    watch.message = ", ".join(f"{name}: {one.waiting}" for name, one in found.items() if one.waiting)
+    files = frozenset(_by_content(file) for one in listings.values() for file in one.files_or_raise())
+    new = files - watch.seen
+    watch.message = ", ".join(f"{name}: {one.waiting}" for name, one in listings.items() if one.waiting)
     live = any(job.sink is not None and job.sink.source.live for job in pipeline.jobs)
     if not new and not live:
         watch.waiting_since = None
@@ -139,15 +145,15 @@ def _look(control: Control, watch: Watch, schedule: Schedule, continuous: Contin
         return min(left, continuous.check_seconds)
     sinks = {job.name for job in pipeline.jobs if job.sink is not None}
     as_before = (
-        unchanged_jobs(control.catalog, control.code, control.timeline, pipeline, found).keys() >= sinks
+        unchanged_jobs(control.catalog, control.code, control.timeline, pipeline, listings).keys() >= sinks
     )  # as seen before a restart
-    if not as_before and not _start(control, schedule, pipeline, found):
+    if not as_before and not _start(control, schedule, pipeline, listings):
         return 0.0
-    watch.seen, watch.waiting_since = there, None
+    watch.seen, watch.waiting_since = files, None
     return continuous.check_seconds
 
 
-def _as_known(file: FileStat) -> FileStat:
+def _by_content(file: FileStat) -> FileStat:
     """By its content, where that is known: a file that is only touched is not new."""
     return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
 
@@ -156,7 +162,9 @@ def _key(schedule: Schedule) -> str:
     return f"schedule {schedule.name}"
 
 
-def _start(control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, Listed]) -> bool:
+def _start(
+    control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, SourceListing]
+) -> bool:
     """False where that takes another look."""
     transaction = control.ledger.begin(control.timeline.now())
     now = control.clock.now()
@@ -187,7 +195,7 @@ def keep_schedules(control: Control) -> float:
     return max(0.0, min(waits, default=inf))
 
 
-def _notice_sleep(clock: Clock, alarms: Alarms, now: float) -> None:
+def _notice_sleep(clock: Clock, alarms: ScheduleTimers, now: float) -> None:
     offset = now - clock.monotonic()
     if alarms.offset is None or abs(offset - alarms.offset) > ASLEEP_SECONDS:
         alarms.awake_since = now
@@ -195,20 +203,20 @@ def _notice_sleep(clock: Clock, alarms: Alarms, now: float) -> None:
     alarms.offset = offset
 
 
-def _schedules(ledger: Ledger, alarms: Alarms) -> list[Schedule]:
-    known = ledger.snapshot.schedules
+def _schedules(ledger: Ledger, alarms: ScheduleTimers) -> list[Schedule]:
+    schedules = ledger.snapshot.schedules
     for table in (alarms.times, alarms.watches):
-        for gone in table.keys() - known.keys():
+        for gone in table.keys() - schedules.keys():
             del table[gone]
-    return list(known.values())
+    return list(schedules.values())
 
 
-def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> float:
+def _keep(control: Control, alarms: ScheduleTimers, schedule: Schedule, now: float) -> float:
     if schedule.spec.continuous is not None:
         continuous = schedule.spec.continuous
         return inf if schedule.paused else keep_continuous(control, alarms, schedule, continuous)
-    known, look_at = alarms.times.get(schedule.name, (None, -inf))
-    if known is schedule and now < look_at:
+    previous, look_at = alarms.times.get(schedule.name, (None, -inf))
+    if previous is schedule and now < look_at:
         return look_at - now
     verdict = decide(schedule, now, awake_since=alarms.awake_since, active=_active(control.ledger, schedule))
     if verdict.done is None:
@@ -224,7 +232,7 @@ def _keep(control: Control, alarms: Alarms, schedule: Schedule, now: float) -> f
 
 
 def _dealt_with(
-    control: Control, transaction: Transaction, schedule: Schedule, verdict: Verdict
+    control: Control, transaction: Transaction, schedule: Schedule, verdict: DueDecision
 ) -> Schedule | None:
     """The schedule after its due time, and in the transaction the run, if one is to start; None while its
     sources are being listed, or files of its versions looked at."""
@@ -235,16 +243,22 @@ def _dealt_with(
     try:
         pipeline = scheduled_pipeline(control.ledger, schedule, verdict.start)
         key = f"schedule {schedule.name} at {verdict.start}"
-        found = listed(
-            control.storage, control.aside, control.clock, control.looks, key, pipeline.jobs, pipeline.folder
+        listings = listed(
+            control.storage,
+            control.background,
+            control.clock,
+            control.pending_reads,
+            key,
+            pipeline.jobs,
+            pipeline.folder,
         )
-        if found is None:
+        if listings is None:
             return None
-        return start_scheduled(control, transaction, after, verdict.start, pipeline, found)
+        return start_scheduled(control, transaction, after, verdict.start, pipeline, listings)
     except StorageError:  # the store, not the pipeline: tried again
         raise
     except GridmillError as error:
         return replace(after, message=f"{error} {error.hint}".strip(), skipped=schedule.skipped + 1)
     except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
-        told = defect(control.problems, f"schedule {schedule.name}", error)
-        return replace(after, message=str(told), skipped=schedule.skipped + 1)
+        error_text = defect(control.problems, f"schedule {schedule.name}", error)
+        return replace(after, message=str(error_text), skipped=schedule.skipped + 1)

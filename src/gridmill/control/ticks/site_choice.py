@@ -1,11 +1,11 @@
 """The tick that looks whether waiting jobs that may use several resources are done sooner at another."""
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Catalog, Choices, Control, Problems, SitesSeen
+from gridmill.control.state import Catalog, Control, Problems, SiteChoices, SiteStates
 from gridmill.control.steps.site_choice import _may_move, joining_now, move
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import FINISHED_JOBS
-from gridmill.scheduler.alternatives import Joining
+from gridmill.scheduler.alternatives import CachedForecasts
 from gridmill.scheduler.queue import rank_of
 
 LOOK_AGAIN_SECONDS = 10.0
@@ -15,7 +15,7 @@ PAUSE_SECONDS = 0.5
 """Only some jobs check in one tick, and the next ones this much later, so that the tick stays short."""
 
 
-def look_elsewhere(control: Control) -> float:
+def reconsider_sites(control: Control) -> float:
     """Jobs that wait, and may go to several resources, go where they are done sooner, if that is worth it;
     some in each tick, of those that wait behind others first, who gain the most. Seconds until more are to be
     looked at."""
@@ -24,43 +24,43 @@ def look_elsewhere(control: Control) -> float:
     now = control.clock.monotonic()
     if now < control.choices.next_at:
         return control.choices.next_at - now
-    if not control.choices.looking:
-        control.choices.looking = _waiting(control.ledger, control.choices)
+    if not control.choices.to_recheck:
+        control.choices.to_recheck = _waiting(control.ledger, control.choices)
     joining, transaction = (
-        joining_now(control.ledger, control.sites_seen, control.timeline),
+        joining_now(control.ledger, control.site_states, control.timeline),
         control.ledger.begin(control.timeline.now()),
     )
-    for _ in range(min(LOOKS_PER_TICK, len(control.choices.looking))):
+    for _ in range(min(LOOKS_PER_TICK, len(control.choices.to_recheck))):
         _look_at(
             control.catalog,
             control.problems,
             control.choices,
-            control.sites_seen,
+            control.site_states,
             joining,
             transaction,
-            control.choices.looking.pop(),
+            control.choices.to_recheck.pop(),
         )
     control.ledger.stage(transaction)
-    pause = PAUSE_SECONDS if control.choices.looking else LOOK_AGAIN_SECONDS
+    pause = PAUSE_SECONDS if control.choices.to_recheck else LOOK_AGAIN_SECONDS
     control.choices.next_at = now + pause
     return pause
 
 
-def _waiting(ledger: Ledger, choices: Choices) -> list[str]:
+def _waiting(ledger: Ledger, choices: SiteChoices) -> list[str]:
     """Those that may move, the last in line at the end. What has ended is not looked for again."""
     snapshot = ledger.snapshot
-    known = {key: one for key in choices.choosing if (one := snapshot.job_runs.get(key)) is not None}
-    choices.choosing = {key for key, one in known.items() if one.state not in FINISHED_JOBS}
-    waiting = [one for one in known.values() if _may_move(one) and one.run_id in snapshot.runs]
+    job_runs = {key: one for key in choices.choosing if (one := snapshot.job_runs.get(key)) is not None}
+    choices.choosing = {key for key, one in job_runs.items() if one.state not in FINISHED_JOBS}
+    waiting = [one for one in job_runs.values() if _may_move(one) and one.run_id in snapshot.runs]
     return [one.id for one in sorted(waiting, key=lambda one: rank_of(one, snapshot.runs[one.run_id]))]
 
 
 def _look_at(
     catalog: Catalog,
     problems: Problems,
-    choices: Choices,
-    sites_seen: SitesSeen,
-    joining: Joining,
+    choices: SiteChoices,
+    sites_seen: SiteStates,
+    joining: CachedForecasts,
     transaction: Transaction,
     job_run_id: str,
 ) -> None:

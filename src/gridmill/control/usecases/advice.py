@@ -2,7 +2,7 @@
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.begin import begin_run, resources_for
-from gridmill.control.usecases.base import Cases
+from gridmill.control.usecases.base import UseCases
 from gridmill.domain.advice import Advice
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.job import Job
@@ -12,7 +12,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.views import RunView
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.ports.store import key_of
-from gridmill.scheduler.advice import Known, advise, most_of
+from gridmill.scheduler.advice import AdviceInput, advise, most_of
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut, probe_job
 from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.splitting import pods_of
@@ -22,7 +22,7 @@ LATEST_RUNS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Declared:
+class _JobDeclaration:
     """A job as it ran last, or as it is kept; `pipeline` has the folder, code and parameters it ran with."""
 
     job: Job
@@ -33,8 +33,8 @@ class _Declared:
 def advice_on(ledger: Ledger, job: Job, pipeline: str, went: str = "") -> Advice | None:
     """What the attempts of a job say of its workers; None while none of them said anything. `went` is the
     resource that it had last, where it may go to several."""
-    found = resources_for(job, pipeline, ledger.snapshot.resources)
-    resource = next((one for one in found if one.name == went), found[0])
+    resources = resources_for(job, pipeline, ledger.snapshot.resources)
+    resource = next((one for one in resources if one.name == went), resources[0])
     return advice_with(ledger, job, pipeline, resource)
 
 
@@ -46,28 +46,28 @@ def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> 
     most = most_of(resource, snapshot.largest(resource.site))
     site = snapshot.sites.get(resource.site)
     pods = 1 if site is None else max(1, pods_of(resource, site))
-    return advise(Known(name=name, job=job, measured=measured, most=most, pods=pods))
+    return advise(AdviceInput(name=name, job=job, measured=measured, most=most, pods=pods))
 
 
-class AdviceCases(Cases):
+class AdviceUseCases(UseCases):
     """What may be asked about workers. `run` is another family's."""
 
     def advise(self, name: str) -> Advice:
         """Advice on `pipeline/job`."""
         declared = self._job(name)
         with self._node.lock:
-            found = advice_on(self._ledger, declared.job, declared.pipeline.name, declared.resource)
-        if found is None:
-            raise _nothing_told(name, declared.job)
-        return found
+            result = advice_on(self._ledger, declared.job, declared.pipeline.name, declared.resource)
+        if result is None:
+            raise _not_measured(name, declared.job)
+        return result
 
     def advice_on_run(self, view: RunView) -> tuple[Advice, ...]:
         """On those of a run's jobs that have told of their workers."""
         known = (line.job for line in view.jobs)
         jobs = [one for one in known if has_workers(one.job) or may_be_cut(one.job)]
         with self._node.lock:
-            found = [advice_on(self._ledger, one.job, view.run.pipeline, one.resource) for one in jobs]
-        return tuple(one for one in found if one is not None)
+            advice = [advice_on(self._ledger, one.job, view.run.pipeline, one.resource) for one in jobs]
+        return tuple(one for one in advice if one is not None)
 
     def start_probe(self, name: str, *, workers: int, share: float) -> str:
         """Begin the run; its id."""
@@ -90,44 +90,44 @@ class AdviceCases(Cases):
                 transaction.put(replace(job_run, probe=share))
         return run.id
 
-    def _job(self, name: str) -> _Declared:
+    def _job(self, name: str) -> _JobDeclaration:
         pipeline, slash, job = name.partition("/")
         if not slash:
             raise InputError(
                 f"{name!r} names no job", hint="Write PIPELINE/JOB, for example weather/predict."
             )
-        found = self._as_it_ran(pipeline, job) or self._as_kept(pipeline, job)
-        if found is None:
+        result = self._as_it_ran(pipeline, job) or self._as_kept(pipeline, job)
+        if result is None:
             raise NotFoundError(
                 f"there is no job {name!r}",
                 hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
             )
-        if not (has_workers(found.job) or may_be_cut(found.job)):
+        if not (has_workers(result.job) or may_be_cut(result.job)):
             raise InputError(
                 f"{name} has no workers: it is one process",
                 hint="Advice is on predictions, and on sinks and datasets that are done in parts. "
                 f"`gridmill show job {pipeline}/{job}` says what it used.",
             )
-        return found
+        return result
 
-    def _as_kept(self, pipeline: str, job: str) -> _Declared | None:
+    def _as_kept(self, pipeline: str, job: str) -> _JobDeclaration | None:
         record = self._ledger.store.get(Pipeline, pipeline)
         if record is None or not isinstance(record.noun, Pipeline):
             return None
         kept = record.noun
-        return next((_Declared(job=one, pipeline=kept) for one in kept.jobs if one.name == job), None)
+        return next((_JobDeclaration(job=one, pipeline=kept) for one in kept.jobs if one.name == job), None)
 
-    def _as_it_ran(self, pipeline: str, job: str) -> _Declared | None:
+    def _as_it_ran(self, pipeline: str, job: str) -> _JobDeclaration | None:
         for run in self._list(Run, parent=pipeline, newest_first=True, limit=LATEST_RUNS):
             if run.probe:
                 continue
             for job_run in self._list(JobRun, parent=key_of(run)):
                 if job_run.job.name == job:
-                    return _Declared(job=job_run.job, pipeline=_as_run(run), resource=job_run.resource)
+                    return _JobDeclaration(job=job_run.job, pipeline=_as_run(run), resource=job_run.resource)
         return None
 
 
-def _nothing_told(name: str, job: Job) -> ConflictError:
+def _not_measured(name: str, job: Job) -> ConflictError:
     hint = f"Run it once; or `gridmill advise {name} --probe` tries it on a part of its data."
     if may_be_cut(job):
         hint = "Run it once in parts, on several machines."

@@ -9,8 +9,8 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.latest import find_latest, note_latest_move, note_set
 from gridmill.control.steps.provenance import find_code, find_provenance
 from gridmill.control.steps.references import aliases_of, versions_of
-from gridmill.control.usecases.base import Cases
-from gridmill.domain.archive import FORMAT, Moved, Parcel
+from gridmill.control.usecases.base import UseCases
+from gridmill.domain.archive import FORMAT, ArchiveContents, ArchiveResult
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Latest
 from gridmill.domain.frozen import replace
 from gridmill.domain.pipeline import Pipeline
@@ -31,10 +31,10 @@ _WORDS: dict[type[object], str] = {
 }
 
 
-class ProjectCases(Cases):
+class ArchiveUseCases(UseCases):
     """What may be asked about whole projects. Paths are on the control node's machine."""
 
-    def backup(self, pipelines: tuple[str, ...], path: str) -> Moved:
+    def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
         with self._node.lock:
             project, before = self._project(pipelines), self._runs_of(pipelines)
@@ -48,13 +48,15 @@ class ProjectCases(Cases):
         size: int = find("archives", "write")(
             Path(path), project, Path(storage.location), Path(storage.bundles_location), check
         )
-        return Moved(path=path, versions=tuple(one.id for one in project.artifacts), size_bytes=size)
+        return ArchiveResult(
+            path=path, versions=tuple(artifact.id for artifact in project.artifacts), size_bytes=size
+        )
 
     def _runs_of(self, pipelines: tuple[str, ...]) -> frozenset[str]:
         """All that ever were: one that failed may have changed a sink's table too."""
         return frozenset(run.id for name in pipelines for run in self._list(Run, parent=name))
 
-    def _project(self, pipelines: tuple[str, ...]) -> Parcel:
+    def _project(self, pipelines: tuple[str, ...]) -> ArchiveContents:
         artifacts = [one for one in self._list(Artifact) if one.name.partition("/")[0] in pipelines]
         kept = [one for one in self._list(Pipeline) if one.name in pipelines]
         known = {*(one.name.partition("/")[0] for one in artifacts), *(one.name for one in kept)}
@@ -70,7 +72,7 @@ class ProjectCases(Cases):
         runs = [run for run in self._list(Run) if run.id in ids]
         provenances = tuple(self._provenances(artifacts))
         bundles = {*(run.bundle for run in runs), *(one.bundle for one in kept)}
-        return Parcel(
+        return ArchiveContents(
             format=FORMAT,
             gridmill=__version__,
             pipelines=tuple(kept),
@@ -85,10 +87,10 @@ class ProjectCases(Cases):
             bundles=tuple(sorted(one for one in bundles if one and self._control.storage.has_bundle(one))),
         )
 
-    def restore(self, path: str) -> Moved:
+    def restore(self, path: str) -> ArchiveResult:
         """Verify an archive, then make all of it visible at once."""
         with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
-            project: Parcel = archive.project
+            project: ArchiveContents = archive.project
             _check(project)
             archive.check_versions()
             for digest in project.bundles:
@@ -108,13 +110,13 @@ class ProjectCases(Cases):
                 transaction.events.clear()  # what happened elsewhere is no event here
                 for run in project.runs:
                     self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
-                self._control.catalog.newest.clear()
+                self._control.catalog.newest_artifacts.clear()
         made = tuple(one.id for one in fresh if isinstance(one, Artifact))
-        return Moved(
+        return ArchiveResult(
             path=path,
             versions=made,
             size_bytes=Path(path).stat().st_size,
-            there_already=len(project.artifacts) - len(made),
+            already_present=len(project.artifacts) - len(made),
         )
 
     def _note_moves(self, transaction: Transaction, nouns: Iterable[_Moved | Latest], by: str) -> None:
@@ -125,10 +127,10 @@ class ProjectCases(Cases):
                 note_latest_move(self._control.storage, self._control.problems, transaction, None, noun, by)
 
     def _provenances(self, artifacts: Iterable[Artifact]) -> Iterator[Provenance]:
-        for one in artifacts:
-            found = find_provenance(self._control.catalog, one.name, one.fingerprint)
-            if found is not None and found.artifact == one.id:
-                yield found
+        for artifact in artifacts:
+            provenance = find_provenance(self._control.catalog, artifact.name, artifact.fingerprint)
+            if provenance is not None and provenance.artifact == artifact.id:
+                yield provenance
 
     def _code(self, provenances: Iterable[Provenance]) -> Iterator[CodeList]:
         for one in dict.fromkeys(one.code for one in provenances if one.code):
@@ -136,35 +138,38 @@ class ProjectCases(Cases):
             if code is not None:
                 yield code
 
-    def _new_provenances(self, project: Parcel) -> Iterator[Provenance | CodeList]:
+    def _new_provenances(self, project: ArchiveContents) -> Iterator[Provenance | CodeList]:
         for code in project.code:
             if find_code(self._control.catalog, code.hash) is None:
                 yield code
-        for one in project.provenances:
-            if find_provenance(self._control.catalog, one.name, one.fingerprint) is None:
-                yield one
+        for provenance in project.provenances:
+            if find_provenance(self._control.catalog, provenance.name, provenance.fingerprint) is None:
+                yield provenance
 
-    def _latest(self, project: Parcel) -> Iterator[Latest]:
+    def _latest(self, project: ArchiveContents) -> Iterator[Latest]:
         """What is the latest version of names that have none here; every run here is later than those."""
         for one in project.latest:
             if find_latest(self._ledger, one.name) is None:
                 yield replace(one, order=0)
 
-    def _check_not_grown(self, project: Parcel) -> None:
+    def _check_not_grown(self, project: ArchiveContents) -> None:
         """Raise ConflictError for another state of a table that is here: an archive is taken as a whole."""
         with self._node.lock:
-            for one in project.artifacts:
-                here = versions_of(self._ledger, one.name) if self._is_new(one) else ()
-                if here and one.kind == ArtifactKind.SINK:
+            for artifact in project.artifacts:
+                here = versions_of(self._ledger, artifact.name) if self._is_new(artifact) else ()
+                if here and artifact.kind == ArtifactKind.SINK:
                     raise ConflictError(
-                        f"this grid has {here[0].id}, the archive {one.id} too: another state of the table",
+                        f"this grid has {here[0].id}, the archive {artifact.id} too: another state of the"
+                        " table",
                         hint="An archive is restored whole, into a grid that has nothing of its pipelines, "
                         "or the same: choose another GRIDMILL_HOME (and GRIDMILL_ROOT).",
                     )
 
-    def _new_folders(self, project: Parcel) -> tuple[str, ...]:
+    def _new_folders(self, project: ArchiveContents) -> tuple[str, ...]:
         """Where the versions lie that are not here yet. Raises ConflictError."""
-        return tuple(dict.fromkeys(_folders(one for one in project.artifacts if self._is_new(one))))
+        return tuple(
+            dict.fromkeys(_folders(artifact for artifact in project.artifacts if self._is_new(artifact)))
+        )
 
     def _is_new(self, noun: _Moved) -> bool:
         """False where the same is here already. Raises ConflictError where another is."""
@@ -187,12 +192,16 @@ class ProjectCases(Cases):
 
 def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
     """Where the versions that are there lie; a sink's rejects lie beside its table."""
-    for one in artifacts:
-        if one.output.uri and not one.removed:
-            yield one.output.uri.rpartition("/")[0] if one.kind == ArtifactKind.SINK else one.output.uri
+    for artifact in artifacts:
+        if artifact.output.uri and not artifact.removed:
+            yield (
+                artifact.output.uri.rpartition("/")[0]
+                if artifact.kind == ArtifactKind.SINK
+                else artifact.output.uri
+            )
 
 
-def _nouns(project: Parcel) -> Iterator[_Moved]:
+def _nouns(project: ArchiveContents) -> Iterator[_Moved]:
     yield from project.pipelines
     yield from project.job_runs  # before their runs: with a finished run its jobs leave the memory
     yield from project.runs
@@ -200,13 +209,13 @@ def _nouns(project: Parcel) -> Iterator[_Moved]:
     yield from project.aliases
 
 
-def _check(project: Parcel) -> None:
+def _check(project: ArchiveContents) -> None:
     """Raises InputError for a format of another time, UnsafePathError for folders that are not its own."""
     if project.format != FORMAT:
         raise InputError(
             f"the archive has format {project.format}; this Gridmill reads {FORMAT}", hint="Update Gridmill."
         )
-    names = {one.name for one in project.artifacts}
+    names = {artifact.name for artifact in project.artifacts}
     for uri in project.uris:
         parts: list[Any] = uri.split("/")
         if len(parts) < 3 or "/".join(parts[1:3]) not in names or any(p in ("", ".", "..") for p in parts):

@@ -7,11 +7,11 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.latest import note_set
 from gridmill.control.steps.lineage import code_of, names_of, version_view
 from gridmill.control.steps.references import best_by, find_alias, find_version, versions_of
-from gridmill.control.usecases.base import Cases
+from gridmill.control.usecases.base import UseCases
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, check_alias, split_reference
 from gridmill.domain.comparison import (
     LAST,
-    Look,
+    ArtifactQuery,
     ModelComparison,
     Preview,
     VersionDiff,
@@ -22,17 +22,17 @@ from gridmill.domain.comparison import (
     side_by_side,
 )
 from gridmill.domain.frozen import replace
-from gridmill.domain.manifest import Verified, manifest_uri
+from gridmill.domain.manifest import VerificationResult, manifest_uri
 from gridmill.domain.metrics import read_metric
 from gridmill.domain.run import Attempt
-from gridmill.domain.views import Removal, VersionView
+from gridmill.domain.views import RemovalPreview, VersionView
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
 from gridmill.plugins import find
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_request
 from gridmill.ports.store import Order
 
 
-class VersionCases(Cases):
+class VersionUseCases(UseCases):
     """What may be asked about versions of sinks, datasets, models, predictions and files."""
 
     def artifacts(
@@ -97,10 +97,12 @@ class VersionCases(Cases):
         """A metric that no version has would be found out when the alias is used."""
         find_version(self._control.catalog, alias.name)
         metric = read_metric(alias.metric)[0]
-        known = {name for one in versions_of(self._ledger, alias.name) for name in one.output.metrics}
-        if metric not in known:
-            near = get_close_matches(metric, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(sorted(known))}."
+        metric_names = {
+            name for versions in versions_of(self._ledger, alias.name) for name in versions.output.metrics
+        }
+        if metric not in metric_names:
+            near = get_close_matches(metric, metric_names, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(sorted(metric_names))}."
             raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
 
     def remove_alias(self, alias_id: str) -> None:
@@ -117,11 +119,11 @@ class VersionCases(Cases):
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
         """The first rows of a version, or its files."""
-        one = self._there(artifact_id)
+        one = self._existing(artifact_id)
         root = self._control.storage.location
-        seen = find("looks", "process")(Look(root=root, artifact=one, rows=rows, rejects=rejects))
-        found: Preview = seen.preview
-        return found
+        seen = find("looks", "process")(ArtifactQuery(root=root, artifact=one, rows=rows, rejects=rejects))
+        preview: Preview = seen.preview
+        return preview
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
         """How two versions differ."""
@@ -132,7 +134,9 @@ class VersionCases(Cases):
         if why:
             return replace(made, rows_why=why)
         root = self._control.storage.location
-        question = Look(root=root, artifact=self._there(old.id), other=self._there(new.id), key=shared)
+        question = ArtifactQuery(
+            root=root, artifact=self._existing(old.id), other=self._existing(new.id), key=shared
+        )
         try:
             return replace(made, rows=find("looks", "process")(question).changes)
         except InputError as error:
@@ -140,30 +144,32 @@ class VersionCases(Cases):
                 raise
             return replace(made, rows_why=explained(error))
 
-    def verify(self, reference: str = "") -> tuple[Verified, ...]:
+    def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
         """Read all content of versions, and compare it with their manifests. Reads without the lock."""
         name, number = split_reference(reference)
         if number:
-            return tuple(self._control.storage.verify([self._there(reference)]))
+            return tuple(self._control.storage.verify([self._existing(reference)]))
         kept = (one for one in self._list(Artifact, newest_first=True) if not one.removed)
-        found = [one for one in kept if not name or name in (one.name, one.name.partition("/")[0])]
-        if name and not found:
+        versions_to_check = [
+            one for one in kept if not name or name in (one.name, one.name.partition("/")[0])
+        ]
+        if name and not versions_to_check:
             raise NotFoundError(
                 f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is."
             )
-        return tuple(self._control.storage.verify(reversed(found)))
+        return tuple(self._control.storage.verify(reversed(versions_to_check)))
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
         """Versions of a model side by side."""
         control = self._control
         with self._node.lock:
             if versions or "@" in name:
-                found = [find_version(control.catalog, one) for one in references_of(name, versions)]
+                artifacts = [find_version(control.catalog, one) for one in references_of(name, versions)]
             else:
-                found = [
+                artifacts = [
                     *reversed(versions_of(control.ledger, find_version(control.catalog, name).name)[:LAST])
                 ]
-            models = check_models(found, name)
+            models = check_models(artifacts, name)
             views = [
                 VersionView(
                     artifact=one, names=names_of(control.catalog, one), bundle=code_of(control.ledger, one)
@@ -179,33 +185,35 @@ class VersionCases(Cases):
         attempt = record.noun if record is not None and isinstance(record.noun, Attempt) else None
         return attempt.use.wall_seconds if attempt is not None and attempt.use is not None else None
 
-    def _there(self, artifact_id: str) -> Artifact:
+    def _existing(self, artifact_id: str) -> Artifact:
         one = self.artifact(artifact_id)
         if one.removed:
             raise NotFoundError(f"{one.id} was removed", hint="Its record is kept: `gridmill show`.")
         return one
 
-    def remove_artifact(self, artifact_id: str, *, force: bool = False, dry_run: bool = False) -> Removal:
+    def remove_artifact(
+        self, artifact_id: str, *, force: bool = False, dry_run: bool = False
+    ) -> RemovalPreview:
         """Delete the content of a version or of all; the records stay as removed, for lineage."""
         if dry_run:
             with self._node.lock:
                 return plan_removal(self._control.catalog, artifact_id)[0]
         return self._remove(artifact_id, force=force)
 
-    def _remove(self, artifact_id: str, *, force: bool = False, of_table: bool = False) -> Removal:
+    def _remove(self, artifact_id: str, *, force: bool = False, of_table: bool = False) -> RemovalPreview:
         with self._node.changing() as transaction:
             plan, versions = plan_removal(self._control.catalog, artifact_id, of_table=of_table)
             check_removal(plan, force=force)
-            for one in versions:
-                transaction.put(replace(self._ledger.fetch(Artifact, one.id), removed=True))
+            for version in versions:
+                transaction.put(replace(self._ledger.fetch(Artifact, version.id), removed=True))
             for alias_id in plan.aliases:
                 self._delete_alias(transaction, alias_id)
-            self._control.catalog.newest.pop(versions[0].name, None)
-            self._control.catalog.known.clear()
+            self._control.catalog.newest_artifacts.pop(versions[0].name, None)
+            self._control.catalog.versions.clear()
         for uri in removed_uris(self._ledger, versions):  # without the lock: it may take long
             self._control.storage.remove(uri)
-        for one in versions:
-            self._control.storage.remove(manifest_uri(one.name, one.number))
+        for version in versions:
+            self._control.storage.remove(manifest_uri(version.name, version.number))
         return plan
 
 

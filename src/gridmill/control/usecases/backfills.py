@@ -8,7 +8,7 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.steps.begin import check_names, resources_used
 from gridmill.control.steps.pipeline_folders import note_origin
 from gridmill.control.steps.stored_pipelines import active_chunks, chunks_left, chunks_of
-from gridmill.control.usecases.base import Cases
+from gridmill.control.usecases.base import UseCases
 from gridmill.domain.backfill import (
     Backfill,
     BackfillView,
@@ -17,7 +17,7 @@ from gridmill.domain.backfill import (
     ChunkView,
     spans,
 )
-from gridmill.domain.due_times import chunk_ids, state_of, stays
+from gridmill.domain.due_times import chunk_ids, is_chunk_kept, state_of
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.pipeline import Pipeline
@@ -31,18 +31,18 @@ from gridmill.errors import (
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
-class BackfillCases(Cases):
+class BackfillUseCases(UseCases):
     """What may be asked about backfills."""
 
     def backfills(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[BackfillView]:
         """Backfills, by name."""
         request = page_request(tuple, "backfills", limit, cursor)
         with self._node.lock:
-            known, view = (
+            backfills, view = (
                 self._ledger.snapshot.backfills.values(),
                 partial(backfill_view, self._ledger),
             )
-            return page_of_views(request, known, lambda one: (one.name,), view)
+            return page_of_views(request, backfills, lambda one: (one.name,), view)
 
     def backfill(self, name: str) -> BackfillView:
         """One backfill with its chunks."""
@@ -79,8 +79,8 @@ class BackfillCases(Cases):
             self._check(chunks)
             for chunk in chunks[:1]:
                 note_origin(self._ledger, self._control.storage, transaction, chunk.pipeline, adopt=False)
-            self._make_way(transaction, backfill)
-            self._put_chunks(transaction, backfill, chunks or self._known(backfill))
+            self._discard_chunks(transaction, backfill)
+            self._put_chunks(transaction, backfill, chunks or self._existing_chunks(backfill))
             transaction.put(replace(backfill, stopped=False))
         return self.backfill(backfill.name)
 
@@ -89,10 +89,10 @@ class BackfillCases(Cases):
         for pipeline in [chunk.pipeline for chunk in chunks[:1]]:
             order(pipeline)
             check_names(pipeline)
-            known = {r.name: r for r in (*self._ledger.snapshot.resources.values(), *pipeline.resources)}
-            resources_used(self._ledger, pipeline, known)
+            resources = {r.name: r for r in (*self._ledger.snapshot.resources.values(), *pipeline.resources)}
+            resources_used(self._ledger, pipeline, resources)
 
-    def _make_way(self, transaction: Transaction, backfill: Backfill) -> None:
+    def _discard_chunks(self, transaction: Transaction, backfill: Backfill) -> None:
         """What is left of another range is not run any more. Raises ConflictError while that one goes on."""
         before = self._ledger.snapshot.backfills.get(backfill.name)
         if before is None or chunk_ids(before) == chunk_ids(backfill):
@@ -107,36 +107,36 @@ class BackfillCases(Cases):
         for chunk in (one for one in left if one.id not in wanted):
             transaction.delete(Chunk, chunk.id)
 
-    def _known(self, backfill: Backfill) -> tuple[Chunk, ...]:
-        known = known_chunks(self._ledger, backfill.name)
-        found = tuple(known[id] for id in chunk_ids(backfill) if id in known)
-        if not found:
+    def _existing_chunks(self, backfill: Backfill) -> tuple[Chunk, ...]:
+        all_by_id = all_chunks(self._ledger, backfill.name)
+        result = tuple(all_by_id[id] for id in chunk_ids(backfill) if id in all_by_id)
+        if not result:
             raise NotFoundError(f"there is no backfill {backfill.name!r} over that range")
-        return found
+        return result
 
     def _put_chunks(self, transaction: Transaction, backfill: Backfill, chunks: Sequence[Chunk]) -> None:
         """All but those that are done or under way are to be run, as they are declared now."""
-        known, runs = (
-            known_chunks(self._ledger, backfill.name),
+        existing, runs = (
+            all_chunks(self._ledger, backfill.name),
             runs_of(self._ledger, backfill.name),
         )
         for chunk in chunks:
-            before = known.get(chunk.id)
-            if before is not None and stays(before, runs.get(before.run), force=backfill.force):
+            before = existing.get(chunk.id)
+            if before is not None and is_chunk_kept(before, runs.get(before.run), force=backfill.force):
                 continue
             if before is not None:
                 self._ledger.fetch(Chunk, chunk.id)
             transaction.put(replace(chunk, run="", skipped="", failed=""))
 
     def _backfill(self, name: str) -> Backfill:
-        found = self._ledger.snapshot.backfills.get(name)
-        if found is None:
+        backfill = self._ledger.snapshot.backfills.get(name)
+        if backfill is None:
             raise NotFoundError(
                 f"there is no backfill {name!r}",
                 hint="`gridmill list backfills` shows them; "
                 "`gridmill start backfill PIPELINE --from ... --to ... --every ...` makes one.",
             )
-        return found
+        return backfill
 
 
 def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
@@ -147,12 +147,12 @@ def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
 
 def backfill_view(ledger: Ledger, backfill: Backfill) -> BackfillView:
     """A backfill as it stands now, by its runs: one that was resumed counts as it ended then."""
-    chunks, runs = known_chunks(ledger, backfill.name), runs_of(ledger, backfill.name)
+    chunks, runs = all_chunks(ledger, backfill.name), runs_of(ledger, backfill.name)
     views = tuple(_view(chunks[id], runs) for id in chunk_ids(backfill) if id in chunks)
     return BackfillView(backfill=backfill, chunks=views, counts=dict(Counter(view.state for view in views)))
 
 
-def known_chunks(ledger: Ledger, name: str) -> Mapping[str, Chunk]:
+def all_chunks(ledger: Ledger, name: str) -> Mapping[str, Chunk]:
     """All chunks there ever were of that pipeline, by id."""
     records = ledger.store.list(Chunk, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Chunk)}
@@ -167,12 +167,12 @@ def runs_of(ledger: Ledger, name: str) -> Mapping[str, Run]:
 def _view(chunk: Chunk, runs: Mapping[str, Run]) -> ChunkView:
     run = runs.get(chunk.run)
     state = state_of(chunk, run)
-    said = chunk.skipped or chunk.failed or (run.message if run is not None else "")
+    skipped = chunk.skipped or chunk.failed or (run.message if run is not None else "")
     lost = chunk.run and run is None
     return ChunkView(
         begins=chunk.begins,
         ends=chunk.ends,
         state=state,
         run=chunk.run,
-        message="its run is not recorded any more" if lost else "" if state == ChunkState.DONE else said,
+        message="its run is not recorded any more" if lost else "" if state == ChunkState.DONE else skipped,
     )

@@ -12,7 +12,7 @@ _FIRST_READ = 16
 """Records of the first read; each further read has twice as many. Some are large, and some are left out."""
 
 
-class Cases:
+class UseCases:
     """A family of use cases on one node. Every method takes the node's lock for a short time only."""
 
     def __init__(self, node: ControlNode) -> None:

@@ -4,108 +4,114 @@ import math
 from contextlib import suppress
 
 from gridmill.control.garbage import (
-    History,
-    forget,
+    UnusedRecords,
+    delete_records,
     old_history,
     old_runs,
     old_versions,
     read_records,
-    rubbish,
+    unused_files,
 )
 from gridmill.control.ledger import Ledger
-from gridmill.control.usecases.artifacts import VersionCases
+from gridmill.control.usecases.artifacts import VersionUseCases
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import FINISHED_RUNS
-from gridmill.domain.usage import HISTORY_DAYS, Usage, Waste
-from gridmill.domain.views import RunRemoval
+from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ReclaimableItem
+from gridmill.domain.views import RunRemovalPreview
 from gridmill.errors import ConflictError, NotFoundError
-from gridmill.ports.disk import Place, Thing
+from gridmill.ports.disk import DiskArea, DiskItem
 from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
-_OF_ATTEMPTS = (Place.OUTPUT, Place.MANIFEST, Place.HANDED, Place.ATTEMPT)
+_OF_ATTEMPTS = (DiskArea.OUTPUT, DiskArea.MANIFEST, DiskArea.HANDED, DiskArea.ATTEMPT)
 """Places whose names are ids of attempts, or begin with one."""
 
 
-class HousekeepingCases(VersionCases):
+class DiskUseCases(VersionUseCases):
     """What may be asked about space."""
 
-    def usage(self) -> tuple[Usage, ...]:
+    def usage(self) -> tuple[DiskUsage, ...]:
         """What takes space on the disk: versions, records, folders of pods, caches."""
-        things = self._control.house.things()
+        things = self._control.home_folders.items()
         records = read_records(self._ledger)
         owners: dict[str, list[str]] = {}
-        for one in records.artifacts:
-            if not one.removed:
-                owners.setdefault(one.output.uri, []).append(one.id)
+        for artifact in records.artifacts:
+            if not artifact.removed:
+                owners.setdefault(artifact.output.uri, []).append(artifact.id)
         return tuple(_usage(thing, owners) for thing in things)
 
-    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[Waste, ...]:
+    def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """Take away what can go; what that is. May be repeated, and cut short anywhere."""
         control = self._control
-        things = control.house.things()  # before the records: what is made meanwhile is not among them
+        things = control.home_folders.items()  # before the records: what is made meanwhile is not among them
         with self._node.lock:
             now = control.timeline.now()
             before = now - days * DAY_SECONDS
             records = read_records(control.ledger)
             versions = old_versions(control.catalog, records, now)
             runs = tuple(old_runs(control.ledger, records, before))
-            found = tuple(rubbish(control.catalog, records, things, now, before))
+            unused = tuple(unused_files(control.catalog, records, things, now, before))
             if not dry_run:
-                for _, thing in found:
-                    control.house.set_aside(thing)
-        lying = frozenset(thing.name for thing in things if thing.place == Place.OUTPUT)
+                for _, thing in unused:
+                    control.home_folders.move_to_trash(thing)
+        lying = frozenset(thing.name for thing in things if thing.area == DiskArea.OUTPUT)
         history = old_history(self._ledger.store, records, before, lying)
         if not dry_run:
-            gone = [thing for _, thing in found]
-            self._take_away(gone, [one.id for one in versions], runs)
-            forget(self._ledger.store, history, goes_on=lambda: not self._node.ending)
+            gone = [thing for _, thing in unused]
+            self._take_away(gone, [version.id for version in versions], runs)
+            delete_records(self._ledger.store, history, goes_on=lambda: not self._node.ending)
         return (
-            *(_old(one) for one in versions),
-            *(Waste(kind="events", name=run, why=f"its run ended over {days:g} days ago") for run in runs),
-            *history.told(days),
-            *(waste for waste, _ in found),
+            *(_old(version) for version in versions),
+            *(
+                ReclaimableItem(kind="events", name=run, why=f"its run ended over {days:g} days ago")
+                for run in runs
+            ),
+            *history.reclaimable_items(days),
+            *(waste for waste, _ in unused),
         )
 
-    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemoval:
+    def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """Delete a finished run; the versions that it made stay."""
         control, store = self._control, self._ledger.store
-        things = control.house.things()
+        things = control.home_folders.items()
         with self._node.lock:
             run = _removable(control.ledger, run_id)
             gone = [thing for thing in things if _is_of(thing, run_id)]
             records = read_records(control.ledger)
-            found = rubbish(control.catalog, records, gone, math.inf, math.inf)  # its attempts have all ended
-            left = [thing for _, thing in found]
-            told = RunRemoval(
+            # its attempts have all ended
+            unused = unused_files(control.catalog, records, gone, math.inf, math.inf)
+            left = [thing for _, thing in unused]
+            preview = RunRemovalPreview(
                 run=run_id,
                 jobs=sum(_is_whole(record.noun) for record in store.list(JobRun, parent=run_id)),
                 attempts=len(store.list(Attempt, parent=run_id)),
                 size_bytes=sum(thing.size_bytes for thing in left),
                 versions=tuple(
-                    one.id for one in records.artifacts if one.run_id == run_id and not one.removed
+                    artifact.id
+                    for artifact in records.artifacts
+                    if artifact.run_id == run_id and not artifact.removed
                 ),
             )
             if dry_run:
-                return told
+                return preview
             for thing in left:
-                control.house.set_aside(thing)
-            forget(store, History(runs=(run,)))
+                control.home_folders.move_to_trash(thing)
+            delete_records(store, UnusedRecords(runs=(run,)))
         store.drop_events([run_id])
         for thing in left:
-            control.house.take_away(thing)
-        return told
+            control.home_folders.delete(thing)
+        return preview
 
-    def _take_away(self, things: list[Thing], versions: list[str], runs: tuple[str, ...]) -> None:
+    def _take_away(self, things: list[DiskItem], versions: list[str], runs: tuple[str, ...]) -> None:
         for version in versions:
             with suppress(ConflictError):  # a run has begun to use it, or an alias stands for it, meanwhile
                 self._remove(version, of_table=True)
         for first in range(0, len(runs), _RUNS_AT_ONCE):
             self._ledger.store.drop_events(runs[first : first + _RUNS_AT_ONCE])
         for thing in things:
-            self._control.house.take_away(thing)
+            self._control.home_folders.delete(thing)
 
 
 def _removable(ledger: Ledger, run_id: str) -> Record:
@@ -129,26 +135,28 @@ def _is_whole(noun: object) -> bool:
     return isinstance(noun, JobRun) and noun.part is None
 
 
-def _is_of(thing: Thing, run_id: str) -> bool:
+def _is_of(thing: DiskItem, run_id: str) -> bool:
     """Whether it is the report of the run, or of an attempt of it."""
     name = thing.name.rpartition("/")[2].removeprefix(".")
-    if thing.place == Place.REPORT:
+    if thing.area == DiskArea.REPORT:
         return name == f"{run_id}.html"
-    return thing.place in _OF_ATTEMPTS and name.startswith(f"{run_id}.")
+    return thing.area in _OF_ATTEMPTS and name.startswith(f"{run_id}.")
 
 
-def _old(version: Artifact) -> Waste:
+def _old(version: Artifact) -> ReclaimableItem:
     """The files of a sink's version are its table's: a later load takes away what no version needs."""
     size = 0 if version.kind == ArtifactKind.SINK else version.output.size_bytes
-    return Waste(kind="version", name=version.id, why="beyond what its job retains", size_bytes=size)
+    return ReclaimableItem(
+        kind="version", name=version.id, why="beyond what its job retains", size_bytes=size
+    )
 
 
-def _usage(thing: Thing, owners: dict[str, list[str]]) -> Usage:
-    if thing.place != Place.OUTPUT:
-        return Usage(kind=thing.place.value, name=thing.name, size_bytes=thing.size_bytes)
+def _usage(thing: DiskItem, owners: dict[str, list[str]]) -> DiskUsage:
+    if thing.area != DiskArea.OUTPUT:
+        return DiskUsage(kind=thing.area.value, name=thing.name, size_bytes=thing.size_bytes)
     kind, pipeline, job, _ = thing.name.split("/", 3)
     versions = owners.get(thing.name, [])
-    return Usage(
+    return DiskUsage(
         kind=kind,
         name=thing.name,
         size_bytes=thing.size_bytes,

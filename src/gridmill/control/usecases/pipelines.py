@@ -7,7 +7,7 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.steps.begin import check_names, declare_resources, resources_used
 from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.pipeline_folders import note_origin
-from gridmill.control.usecases.base import Cases
+from gridmill.control.usecases.base import UseCases
 from gridmill.domain.due_times import check_spec
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
@@ -18,7 +18,7 @@ from gridmill.errors import ConflictError, NotFoundError
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
-class PipelineCases(Cases):
+class PipelineUseCases(UseCases):
     """What may be asked about kept pipelines."""
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
@@ -37,17 +37,17 @@ class PipelineCases(Cases):
 
     def _put_schedules(self, transaction: Transaction, pipeline: Pipeline) -> None:
         """The schedules as declared. One that is declared as before goes on as it is, paused or not."""
-        known = self._schedules_of(pipeline.name)
-        for gone in known.keys() - pipeline.schedules.keys():
+        existing = self._schedules_of(pipeline.name)
+        for gone in existing.keys() - pipeline.schedules.keys():
             transaction.delete(Schedule, gone)
         for name, spec in pipeline.schedules.items():
             check_spec(spec)
-            if name not in known or known[name].spec != spec:
+            if name not in existing or existing[name].spec != spec:
                 transaction.put(Schedule(name=name, spec=spec, since=self._control.clock.now()))
 
     def _schedules_of(self, pipeline: str) -> dict[str, Schedule]:
-        known = self._ledger.snapshot.schedules.items()
-        return {name: schedule for name, schedule in known if schedule.pipeline == pipeline}
+        schedules = self._ledger.snapshot.schedules.items()
+        return {name: schedule for name, schedule in schedules if schedule.pipeline == pipeline}
 
     def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
         """Declarations that were applied, or run last, by name."""
@@ -80,8 +80,8 @@ class PipelineCases(Cases):
         """Schedules of kept pipelines and of their jobs, by name."""
         request = page_request(tuple, "schedules", limit, cursor)
         with self._node.lock:
-            known, view = self._ledger.snapshot.schedules.values(), partial(schedule_view, self._control)
-            return page_of_views(request, known, lambda one: (one.name,), view)
+            schedules, view = self._ledger.snapshot.schedules.values(), partial(schedule_view, self._control)
+            return page_of_views(request, schedules, lambda one: (one.name,), view)
 
     def schedule(self, name: str) -> ScheduleView:
         """One schedule, with its next due times."""
@@ -104,10 +104,10 @@ class PipelineCases(Cases):
         return self.schedule(name)
 
     def _schedule(self, name: str) -> Schedule:
-        found = self._ledger.snapshot.schedules.get(name)
-        if found is None:
+        schedule = self._ledger.snapshot.schedules.get(name)
+        if schedule is None:
             raise NotFoundError(
                 f"there is no schedule {name!r}",
                 hint="`gridmill list schedules` shows them; `gridmill apply -f FILE` makes FILE's.",
             )
-        return found
+        return schedule

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from gridmill.control.state import Catalog, SitesSeen
+from gridmill.control.state import Catalog, SiteStates
 from gridmill.control.steps.references import find_version
 from gridmill.control.steps.result_names import unknown_name
 from gridmill.control.steps.site_choice import crowded_among, made_before, readings_of
@@ -16,17 +16,17 @@ from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.preflight import Question, preflight_question, with_findings
+from gridmill.domain.preflight import PreflightRequest, preflight_question, with_findings
 from gridmill.domain.resource import Resource
 from gridmill.domain.sink import SinkSpec
-from gridmill.domain.sink_overrides import AlterVerb, Change
+from gridmill.domain.sink_overrides import AlterVerb, SinkChange
 from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.errors import InputError, NotFoundError, UnavailableError, explained
-from gridmill.ports.site import Carries, SitePort
+from gridmill.ports.site import SitePort, TransferSite
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.dry_run import Carrying
+from gridmill.scheduler.dry_run import TransferInput
 from gridmill.scheduler.preflight import Known, missing, missing_of
-from gridmill.scheduler.site_choice import Reading
+from gridmill.scheduler.site_choice import InputVersion
 
 Lacking = Mapping[str, Mapping[str, int]]
 """Missing bytes, by site and by the id of a version."""
@@ -37,37 +37,37 @@ def versions_read(
 ) -> dict[str, tuple[Artifact, ...]]:
     """The versions that its jobs would read, as they are now, by the sites to which they may go; `resources`
     are those of each job."""
-    found: dict[str, dict[str, Artifact]] = {}
+    artifacts: dict[str, dict[str, Artifact]] = {}
     for job in pipeline.jobs:
         versions = [one for name in _names(job) if (one := _version(catalog, pipeline, name)) is not None]
         for site in {one.site for one in resources[job.name]}:
-            found.setdefault(site, {}).update({one.id: one for one in versions})
-    return {site: tuple(versions.values()) for site, versions in found.items() if versions}
+            artifacts.setdefault(site, {}).update({one.id: one for one in versions})
+    return {site: tuple(versions.values()) for site, versions in artifacts.items() if versions}
 
 
-def ask_lacking(ports: Mapping[str, SitePort], versions: Mapping[str, Sequence[Artifact]]) -> Lacking:
+def missing_at_sites(ports: Mapping[str, SitePort], versions: Mapping[str, Sequence[Artifact]]) -> Lacking:
     """What the sites in other places say of the `versions` that jobs would read there; nothing of one that
     does not answer. They are asked at the same time. Takes a moment."""
-    asked = {
+    ports_to_ask = {
         name: (port, versions[name])
         for name, port in ports.items()
-        if isinstance(port, Carries) and name in versions
+        if isinstance(port, TransferSite) and name in versions
     }
-    with ThreadPoolExecutor(max(1, len(asked)), "gridmill-lacking") as pool:
-        told = {name: pool.submit(_lacking, *one) for name, one in asked.items()}
-    return {name: found for name, one in told.items() if (found := one.result()) is not None}
+    with ThreadPoolExecutor(max(1, len(ports_to_ask)), "gridmill-lacking") as pool:
+        futures = {name: pool.submit(_missing_at, *one) for name, one in ports_to_ask.items()}
+    return {name: found for name, one in futures.items() if (found := one.result()) is not None}
 
 
-def _lacking(port: Carries, versions: Sequence[Artifact]) -> Mapping[str, int] | None:
+def _missing_at(port: TransferSite, versions: Sequence[Artifact]) -> Mapping[str, int] | None:
     try:
-        return port.lacking(versions)
+        return port.missing_sizes(versions)
     except UnavailableError:
         return None
 
 
-def forecast_carrying(
-    catalog: Catalog, sites_seen: SitesSeen, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
-) -> Carrying:
+def transfer_input(
+    catalog: Catalog, sites_seen: SiteStates, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
+) -> TransferInput:
     """What each job reads, and what it made before. What sites say goes before records."""
     jobs = {job.name for job in pipeline.jobs}
     readings = {
@@ -79,12 +79,12 @@ def forecast_carrying(
     }
     before = {job.name: made_before(catalog, f"{pipeline.name}/{job.name}") for job in pipeline.jobs}
     made = {name: size for name, size in before.items() if size is not None}
-    known = (*catalog.ledger.snapshot.resources.values(), *pipeline.resources)
-    return Carrying(
+    resources = (*catalog.ledger.snapshot.resources.values(), *pipeline.resources)
+    return TransferInput(
         readings=readings,
         made_bytes=made,
-        away=tuple(sites_seen.away),
-        crowded=crowded_among(sites_seen, known),
+        unreachable=tuple(sites_seen.unreachable),
+        crowded=crowded_among(sites_seen, resources),
     )
 
 
@@ -94,27 +94,27 @@ def _names(job: Job) -> tuple[str, ...]:
 
 def _version(catalog: Catalog, pipeline: Pipeline, name: str) -> Artifact | None:
     try:
-        found = find_version(catalog, name if "/" in name else f"{pipeline.name}/{name}")
+        version = find_version(catalog, name if "/" in name else f"{pipeline.name}/{name}")
     except NotFoundError:
         return None
-    return None if found.removed else found
+    return None if version.removed else version
 
 
 def _reading(
     catalog: Catalog, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
-) -> Reading:
+) -> InputVersion:
     """Of what is made anew, all travels; but of a sink only what comes to it."""
     version = _version(catalog, pipeline, name)
     if version is None:
-        return Reading(name=name, made_by=name if made_anew else "")
+        return InputVersion(name=name, made_by=name if made_anew else "")
     if not version.output.uri:
-        return Reading(name=name, size_bytes=0)
-    known = readings_of(catalog, (version,))[0]
-    said = {site: some[version.id] for site, some in lacking.items() if version.id in some}
-    there = {**known.lacking, **said}
+        return InputVersion(name=name, size_bytes=0)
+    recorded = readings_of(catalog, (version,))[0]
+    answered = {site: some[version.id] for site, some in lacking.items() if version.id in some}
+    there = {**recorded.missing_bytes, **answered}
     if made_anew and version.kind != ArtifactKind.SINK:
         there = {}
-    return replace(known, name=name, lacking=there, made_by=name if made_anew else "")
+    return replace(recorded, name=name, missing_bytes=there, made_by=name if made_anew else "")
 
 
 def with_columns_checked(
@@ -122,60 +122,62 @@ def with_columns_checked(
 ) -> PlannedJob:
     """The job with what it would fail with, or may: a table that is loaded again may get the column."""
     job = pipeline.job(planned.job)
-    there, later = _known(catalog, pipeline, job, unchanged)
-    found = (unknown_name(catalog, name, job) for name in job.external_names)
-    unknown = [error for error in found if error is not None]
+    columns, later = _known_columns(catalog, pipeline, job, unchanged)
+    problems = (unknown_name(catalog, name, job) for name in job.external_names)
+    unknown = [error for error in problems if error is not None]
     for error in unknown:
         error.place = pipeline.lines.place(error.place) if pipeline.lines is not None else error.place
-    wrong = [*map(explained, unknown), *missing(job, there)]
+    wrong = [*map(explained, unknown), *missing(job, columns)]
     unsure = missing(job, later)
     return replace(planned, problem=planned.problem or "; ".join(wrong), doubt="; ".join(unsure))
 
 
-def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: Change) -> None:
+def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange) -> None:
     """Raises InputError where what is added to the sink `name` (`pipeline/job`) names a column that neither
     its newest version nor its declaration has; of what was never loaded nothing is known."""
     if change.verb == AlterVerb.REMOVE:
         return
     pipeline, _, sink = name.partition("/")
     others = (change.constraint.references,) if change.constraint and change.constraint.references else ()
-    known: dict[str, tuple[str, ...]] = {}
+    columns: dict[str, tuple[str, ...]] = {}
     for called in (sink, *others):
-        found = _expected_version(catalog, called if "/" in called else f"{pipeline}/{called}")
-        if found is not None:
-            names = tuple(column.name for column in found.output.columns)
-            known[called] = (*names, *_declared(spec)) if called == sink else names
-    wrong = "; ".join(missing_of(change, sink, known))
+        version = _expected_version(catalog, called if "/" in called else f"{pipeline}/{called}")
+        if version is not None:
+            names = tuple(column.name for column in version.output.columns)
+            columns[called] = (*names, *_declared(spec)) if called == sink else names
+    wrong = "; ".join(missing_of(change, sink, columns))
     if wrong:
-        tables = (f"{called!r} has {', '.join(dict.fromkeys(names))}" for called, names in known.items())
+        tables = (f"{called!r} has {', '.join(dict.fromkeys(names))}" for called, names in columns.items())
         raise InputError(
             wrong, hint=f"{'; '.join(tables)}. One that is to come is named in `columns` of the sink first."
         )
 
 
-def _known(catalog: Catalog, pipeline: Pipeline, job: Job, unchanged: frozenset[str]) -> tuple[Known, Known]:
+def _known_columns(
+    catalog: Catalog, pipeline: Pipeline, job: Job, unchanged: frozenset[str]
+) -> tuple[Known, Known]:
     """The columns of tables that stand as they are, and of sinks that are loaded again. What other jobs will
     make anew is not known."""
     sinks = {one.name: one.sink for one in pipeline.jobs if one.sink is not None}
-    there: dict[str, tuple[str, ...]] = {}
+    columns: dict[str, tuple[str, ...]] = {}
     later: dict[str, tuple[str, ...]] = {}
     for name in job.spec.references():
-        found = _expected_version(catalog, name if "/" in name else f"{pipeline.name}/{name}")
-        if found is None:
+        version = _expected_version(catalog, name if "/" in name else f"{pipeline.name}/{name}")
+        if version is None:
             continue
         if "/" in name or name in unchanged:
-            there[name] = _columns(found, job)
+            columns[name] = _columns(version, job)
         elif name in sinks:
-            later[name] = (*_columns(found, job), *_declared(sinks[name]))
-    return there, later
+            later[name] = (*_columns(version, job), *_declared(sinks[name]))
+    return columns, later
 
 
 def _expected_version(catalog: Catalog, reference: str) -> Artifact | None:
     try:
-        found = find_version(catalog, reference)
+        version = find_version(catalog, reference)
     except NotFoundError:
         return None
-    return None if found.removed else found
+    return None if version.removed else version
 
 
 def _columns(version: Artifact, job: Job) -> tuple[str, ...]:
@@ -205,7 +207,9 @@ def with_preflight(
     )
 
 
-def _question(catalog: Catalog, storage: Storage, pipeline: Pipeline, made: DryRun) -> Question | None:
+def _question(
+    catalog: Catalog, storage: Storage, pipeline: Pipeline, made: DryRun
+) -> PreflightRequest | None:
     unchanged = {job.job for job in made.jobs if job.unchanged}
     external = {name for job in pipeline.jobs for name in job.external_names}
     standing = {name: f"{pipeline.name}/{name}" for name in unchanged} | {name: name for name in external}
@@ -220,12 +224,12 @@ def _question(catalog: Catalog, storage: Storage, pipeline: Pipeline, made: DryR
 
 
 def _versions(catalog: Catalog, references: Mapping[str, str]) -> dict[str, Artifact]:
-    found: dict[str, Artifact] = {}
+    artifacts: dict[str, Artifact] = {}
     for name, reference in references.items():
         try:
             version = find_version(catalog, reference)
         except NotFoundError:
             continue
         if not version.removed:
-            found[name] = version
-    return found
+            artifacts[name] = version
+    return artifacts

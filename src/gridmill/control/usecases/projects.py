@@ -1,16 +1,16 @@
 """Use cases of projects that share a grid."""
 
-from gridmill.control.usecases.base import Cases
+from gridmill.control.usecases.base import UseCases
 from gridmill.domain.frozen import replace
 from gridmill.domain.naming import check_name
 from gridmill.domain.project import Project, ProjectView
 from gridmill.errors import ConflictError, NotFoundError
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_by_names, page_request
-from gridmill.scheduler.capacity_index import Tally
+from gridmill.scheduler.capacity_index import ProjectTotals
 from gridmill.scheduler.fair_share import used_now
 
 
-class ShareCases(Cases):
+class ProjectUseCases(UseCases):
     """What may be asked about projects."""
 
     def configure_project(self, project: Project) -> ProjectView:
@@ -18,8 +18,12 @@ class ShareCases(Cases):
         check_name("project", project.name)
         project.check()
         with self._node.changing() as transaction:
-            known = transaction.get(Project, project.name)
-            used = (known.used_seconds, known.used_at) if known else (0.0, transaction.now)
+            stored_project = transaction.get(Project, project.name)
+            used = (
+                (stored_project.used_seconds, stored_project.used_at)
+                if stored_project
+                else (0.0, transaction.now)
+            )
             transaction.put(replace(project, used_seconds=used[0], used_at=used[1]))
         return next(view for view in self._project_views() if view.name == project.name)
 
@@ -31,10 +35,10 @@ class ShareCases(Cases):
     def _project_views(self) -> tuple[ProjectView, ...]:
         with self._node.lock:
             snapshot, now = self._ledger.snapshot, self._control.timeline.now()
-            known = sorted(snapshot.projects.values(), key=lambda project: project.name)
-            tallies = {one.name: snapshot.places.tallies.get(one.name, Tally()) for one in known}
-            used = {one.name: used_now(one, tallies[one.name], now) for one in known}
-            return tuple(_view(one, tallies[one.name], used) for one in known)
+            projects = sorted(snapshot.projects.values(), key=lambda project: project.name)
+            tallies = {one.name: snapshot.places.tallies.get(one.name, ProjectTotals()) for one in projects}
+            used = {one.name: used_now(one, tallies[one.name], now) for one in projects}
+            return tuple(_view(one, tallies[one.name], used) for one in projects)
 
     def remove_project(self, name: str) -> None:
         """Remove a project without active runs."""
@@ -52,7 +56,7 @@ class ShareCases(Cases):
             transaction.delete(Project, name)
 
 
-def _view(project: Project, tally: Tally, used: dict[str, float]) -> ProjectView:
+def _view(project: Project, tally: ProjectTotals, used: dict[str, float]) -> ProjectView:
     together = sum(used.values())
     return ProjectView(
         project=project,

@@ -1,7 +1,7 @@
 """Use cases of resources and deployments."""
 
-from gridmill.control.steps.begin import check_wishes
-from gridmill.control.usecases.base import Cases
+from gridmill.control.steps.begin import check_resource_settings
+from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_number
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
@@ -15,7 +15,7 @@ from gridmill.ports.store import Noun
 from gridmill.scheduler.sizing import size_resource
 
 
-class ResourceCases(Cases):
+class ResourceUseCases(UseCases):
     """What may be asked about resources and deployments."""
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
@@ -25,9 +25,9 @@ class ResourceCases(Cases):
         with self._node.changing() as transaction:
             site = self._ledger.snapshot.sites.get(resource.site)
             if site is None:
-                known = ", ".join(sorted(self._ledger.snapshot.sites))
-                raise NotFoundError(f"there is no site {resource.site!r}", hint=f"There are: {known}.")
-            check_wishes(resource, site)
+                names = ", ".join(sorted(self._ledger.snapshot.sites))
+                raise NotFoundError(f"there is no site {resource.site!r}", hint=f"There are: {names}.")
+            check_resource_settings(resource, site)
             sizing = size_resource(resource, self._ledger.snapshot.history, site.largest)
             if not sizing.amounts.fits_in(site.largest):
                 raise CapacityError(_too_large(resource, sizing, site))
@@ -47,8 +47,8 @@ class ResourceCases(Cases):
         with self._node.changing() as transaction:
             if name not in self._ledger.snapshot.resources:
                 raise NotFoundError(f"there is no resource {name!r}")
-            known = self._ledger.snapshot.job_runs.values()
-            users = [one for one in known if name in (one.resource, *one.job.named_resources)]
+            job_runs = self._ledger.snapshot.job_runs.values()
+            users = [one for one in job_runs if name in (one.resource, *one.job.named_resources)]
             if users:
                 raise ConflictError(
                     f"resource {name!r} is used by run {users[0].run_id}",

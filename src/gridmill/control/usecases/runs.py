@@ -16,19 +16,19 @@ from gridmill.control.steps.begin import (
 )
 from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.pipeline_folders import conflict_of
-from gridmill.control.steps.result_names import check_names_known
-from gridmill.control.steps.source_listing import NOTHING, Listed, list_sources
-from gridmill.control.steps.unchanged import find_broken, foresee
+from gridmill.control.steps.result_names import check_names_exist
+from gridmill.control.steps.source_listing import NOTHING, SourceListing, list_sources
+from gridmill.control.steps.unchanged import decide_reuse, find_broken
 from gridmill.control.usecases.advice import advice_with
 from gridmill.control.usecases.preview import (
     Lacking,
-    ask_lacking,
-    forecast_carrying,
+    missing_at_sites,
+    transfer_input,
     versions_read,
     with_columns_checked,
     with_preflight,
 )
-from gridmill.control.usecases.sinks import AlterationCases
+from gridmill.control.usecases.sinks import AlterationUseCases
 from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.due_times import check_times
 from gridmill.domain.frozen import replace
@@ -36,7 +36,7 @@ from gridmill.domain.graph import order
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline, with_lines
 from gridmill.domain.pod_protocol import Event, sequence_of
-from gridmill.domain.preflight import Finding, show_finding, written_late
+from gridmill.domain.preflight import PreflightFinding, show_finding, written_late
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import altered_pipeline
@@ -52,7 +52,7 @@ _FIRST_EVENTS = 250
 """Events of the first read. A further read has as many as may fit, and four times as many at most."""
 
 
-class RunCases(AlterationCases):
+class RunUseCases(AlterationUseCases):
     """What may be asked about runs."""
 
     def start_run(
@@ -67,10 +67,14 @@ class RunCases(AlterationCases):
         if not pipeline.jobs:
             raise PipelineError(f"pipeline {pipeline.name!r} has no jobs", place=pipeline.name)
         with with_lines(pipeline.lines, pipeline.name), self._node.changing() as transaction:
-            check_names_known(self._control.catalog, pipeline.jobs)
+            check_names_exist(self._control.catalog, pipeline.jobs)
             run = begin_run(self._control, transaction, pipeline, force=force, only=only, adopt=adopt)
-            known, ran = self._ledger.look_up(Pipeline, declared.name), replace(declared, applied=False)
-            if known is None or (not known.applied and known != ran):  # one that was applied stays so
+            stored_pipeline, ran = (
+                self._ledger.look_up(Pipeline, declared.name),
+                replace(declared, applied=False),
+            )
+            # one that was applied stays so
+            if stored_pipeline is None or (not stored_pipeline.applied and stored_pipeline != ran):
                 transaction.put(ran)
         return self.run(run.id)
 
@@ -85,7 +89,7 @@ class RunCases(AlterationCases):
         listings = list_sources(
             self._control.storage, pipeline.jobs, pipeline.folder, self._control.clock.now()
         )
-        lacking = self._lacking(pipeline)
+        lacking = self._missing_at_farms(pipeline)
         broken = find_broken(
             self._control.catalog,
             self._control.storage,
@@ -103,12 +107,12 @@ class RunCases(AlterationCases):
                 for job in pipeline.jobs
             )
             sizes = declared_sizes(self._control.catalog, pipeline, listings)
-            foreseen = foresee(
+            foreseen = decide_reuse(
                 self._control.catalog, self._control.code, self._control.timeline, pipeline, listings, broken
             )
             unchanged = frozenset(name for name, one in foreseen.items() if one.version is not None)
-            carrying = forecast_carrying(
-                self._control.catalog, self._control.sites_seen, pipeline, unchanged, lacking
+            carrying = transfer_input(
+                self._control.catalog, self._control.site_states, pipeline, unchanged, lacking
             )
             made = dry_run(
                 replace(pipeline, jobs=jobs),
@@ -138,36 +142,38 @@ class RunCases(AlterationCases):
         made = replace(made, jobs=tuple(told), conflict=conflict)
         return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
 
-    def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, Listed]) -> Mapping[str, str]:
+    def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, SourceListing]) -> Mapping[str, str]:
         """Why sources cannot be listed, by job; not of one whose files a command may write before."""
-        late, found = written_late(pipeline), {}
+        late, result = written_late(pipeline), {}
         for name, one in listings.items():
             if one.error is not None and name not in late:
-                finding = Finding(job=name, path="sink.source", message=str(one.error), hint=one.error.hint)
-                found[name] = show_finding(pipeline, finding)
-        return found
+                finding = PreflightFinding(
+                    job=name, path="sink.source", message=str(one.error), hint=one.error.hint
+                )
+                result[name] = show_finding(pipeline, finding)
+        return result
 
-    def _lacking(self, pipeline: Pipeline) -> Lacking:
+    def _missing_at_farms(self, pipeline: Pipeline) -> Lacking:
         """What farms to which its jobs may go say that they lack; they are asked without the lock."""
         with self._node.lock:
             order(pipeline)
             check_project(self._ledger, pipeline)
-            found = all_resources_used(self._ledger, pipeline, self._resources(pipeline))
-            versions = versions_read(self._control.catalog, pipeline, found)
+            resources = all_resources_used(self._ledger, pipeline, self._resources(pipeline))
+            versions = versions_read(self._control.catalog, pipeline, resources)
             sites = self._control.sites.items()
-            ports = {name: port for name, port in sites if name not in self._control.sites_seen.away}
-        return ask_lacking(ports, versions)
+            ports = {name: port for name, port in sites if name not in self._control.site_states.unreachable}
+        return missing_at_sites(ports, versions)
 
     def _resources(self, pipeline: Pipeline) -> dict[str, Resource]:
-        known = self._ledger.snapshot.resources.values()
-        return {one.name: one for one in (*known, *pipeline.resources)}
+        resources = self._ledger.snapshot.resources.values()
+        return {one.name: one for one in (*resources, *pipeline.resources)}
 
     def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
         """One line, from the lock's holder."""
         if not (has_workers(job) or may_be_cut(job)):
             return ""
-        found = advice_with(self._ledger, job, pipeline, resource)
-        return found.summary if found else ""
+        advice = advice_with(self._ledger, job, pipeline, resource)
+        return advice.summary if advice else ""
 
     def runs(
         self,
@@ -248,12 +254,12 @@ class RunCases(AlterationCases):
         deadline = self._control.clock.monotonic() + wait_seconds
         while True:
             seen = self._node.commits
-            found = self._events(run_id, job, begin, limit)
+            result = self._events(run_id, job, begin, limit)
             left = deadline - self._control.clock.monotonic()
             if self._node.taken_over is not None:
                 raise self._node.taken_over
-            if found or left <= 0 or self._node.ending:
-                return found
+            if result or left <= 0 or self._node.ending:
+                return result
             self._node.wait_for_commit(seen, left)
 
     def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:

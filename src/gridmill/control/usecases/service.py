@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gridmill.control.node import ControlNode
-from gridmill.control.steps.problems import troubles
-from gridmill.control.usecases.advice import AdviceCases
-from gridmill.control.usecases.archives import ProjectCases
-from gridmill.control.usecases.backfills import BackfillCases
-from gridmill.control.usecases.disk import HousekeepingCases
-from gridmill.control.usecases.pipelines import PipelineCases
-from gridmill.control.usecases.projects import ShareCases
-from gridmill.control.usecases.resources import ResourceCases
-from gridmill.control.usecases.runs import RunCases
-from gridmill.control.usecases.sites import SiteCases
+from gridmill.control.steps.problems import problems
+from gridmill.control.usecases.advice import AdviceUseCases
+from gridmill.control.usecases.archives import ArchiveUseCases
+from gridmill.control.usecases.backfills import BackfillUseCases
+from gridmill.control.usecases.disk import DiskUseCases
+from gridmill.control.usecases.pipelines import PipelineUseCases
+from gridmill.control.usecases.projects import ProjectUseCases
+from gridmill.control.usecases.resources import ResourceUseCases
+from gridmill.control.usecases.runs import RunUseCases
+from gridmill.control.usecases.sites import SiteUseCases
 from gridmill.control.usecases.views import events_to_show, run_before
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import show_count
@@ -49,15 +49,15 @@ EARLIER_RUNS = 1000
 
 
 class Service(
-    RunCases,
-    ResourceCases,
-    SiteCases,
-    PipelineCases,
-    BackfillCases,
-    AdviceCases,
-    HousekeepingCases,
-    ProjectCases,
-    ShareCases,
+    RunUseCases,
+    ResourceUseCases,
+    SiteUseCases,
+    PipelineUseCases,
+    BackfillUseCases,
+    AdviceUseCases,
+    DiskUseCases,
+    ArchiveUseCases,
+    ProjectUseCases,
 ):
     """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
 
@@ -91,7 +91,7 @@ class Service(
             waiting_jobs=waiting,
             running_jobs=running,
             deployments=len(self._ledger.snapshot.deployments),
-            troubles=troubles(self._control.problems),
+            problems=problems(self._control.problems),
             clients=self.clients(),
         )
 

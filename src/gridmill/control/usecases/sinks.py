@@ -11,7 +11,7 @@ from gridmill.control.ledger import Ledger
 from gridmill.control.state import Control, Timeline
 from gridmill.control.steps.begin import alterations_of
 from gridmill.control.steps.due_runs import schedule_view
-from gridmill.control.usecases.base import Cases
+from gridmill.control.usecases.base import UseCases
 from gridmill.control.usecases.preview import check_change
 from gridmill.domain.amounts import show_count
 from gridmill.domain.artifact import Artifact, ArtifactKind
@@ -21,7 +21,7 @@ from gridmill.domain.retention import RUNS_KEPT
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.sink import SinkSpec
-from gridmill.domain.sink_overrides import Alterations, Change, altered, with_change
+from gridmill.domain.sink_overrides import Alterations, SinkChange, altered, with_change
 from gridmill.domain.sink_status import LoadTask, lag_of, position_of, rejects_of, shifted_of, source_of
 from gridmill.domain.source import Source
 from gridmill.domain.states import JobState
@@ -42,7 +42,7 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
         task = replace(
             task,
             state=newest.state,
-            looked=newest.ended,
+            checked=newest.ended,
             run=newest.run_id,
             why=_why(control.ledger, control.timeline, newest),
         )
@@ -57,9 +57,11 @@ def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun 
         )
     source = altered(spec, alterations).source if spec is not None else None
     for written in _sources(source, version):
-        told = _with_counts(control.clock, replace(task, source=written), version, files=_has_files(source))
+        counted = _with_counts(
+            control.clock, replace(task, source=written), version, files=_has_files(source)
+        )
         whole = source is not None and source.sql is not None and source.sql.cursor is None
-        yield replace(told, position="all of it") if whole and version is not None else told
+        yield replace(counted, position="all of it") if whole and version is not None else counted
 
 
 def _why(ledger: Ledger, timeline: Timeline, job: JobRun) -> str:
@@ -73,8 +75,8 @@ def _sources(source: Source | None, version: Artifact | None) -> tuple[str, ...]
         return source.paths
     if source is not None:
         return (source.name,)
-    known = tuple(_counts(version)) if version is not None else ()
-    return known or ((source_of(version),) if version is not None else ())
+    source_names = tuple(_counts(version)) if version is not None else ()
+    return source_names or ((source_of(version),) if version is not None else ())
 
 
 def _has_files(source: Source | None) -> bool:
@@ -82,8 +84,8 @@ def _has_files(source: Source | None) -> bool:
 
 
 def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = version.output.details.get("sources") or {}
-    return found
+    details: Mapping[str, Mapping[str, Any]] = version.output.details.get("sources") or {}
+    return details
 
 
 def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
@@ -107,17 +109,17 @@ def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, file
 def _scheduled(control: Control, task: LoadTask) -> LoadTask:
     """By its own schedule, that of its pipeline, or both: whichever comes first."""
     schedules = control.ledger.snapshot.schedules
-    known = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
-    if not known:
+    candidates = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
+    if not candidates:
         return task
-    views = [schedule_view(control, schedule) for schedule in known]
+    views = [schedule_view(control, schedule) for schedule in candidates]
     looks = [
         view.next[0] if view.next else _next_look(control, schedule)
-        for view, schedule in zip(views, known, strict=True)
+        for view, schedule in zip(views, candidates, strict=True)
     ]
     return replace(
         task,
-        schedule="; ".join(schedule.spec.text for schedule in known),
+        schedule="; ".join(schedule.spec.text for schedule in candidates),
         following=min((look for look in looks if look is not None), default=None),
         why=task.why or views[0].why,
     )
@@ -131,7 +133,7 @@ def _next_look(control: Control, schedule: Schedule) -> float | None:
     return control.clock.now() + max(0.0, watch.look_at - control.clock.monotonic())
 
 
-class AlterationCases(Cases):
+class AlterationUseCases(UseCases):
     """What may be asked about alterations and load tasks."""
 
     def alterations(
@@ -143,7 +145,7 @@ class AlterationCases(Cases):
             Alterations, request, selects=lambda one: bool(one.changes) and name in (None, one.name)
         )
 
-    def alter_sink(self, name: str, change: Change) -> Alterations:
+    def alter_sink(self, name: str, change: SinkChange) -> Alterations:
         """Add or remove a part. Raises InputError for what cannot be, also for a column that is not there."""
         spec = self._declared(name)
         with self._node.changing() as transaction:
@@ -164,17 +166,17 @@ class AlterationCases(Cases):
         pipeline, _, job = name.partition("/")
         record = self._ledger.store.get(Pipeline, pipeline)
         jobs = record.noun.jobs if record is not None and isinstance(record.noun, Pipeline) else ()
-        found = next((one.sink for one in jobs if one.name == job), None) or self._ran(pipeline, job)
-        if found is None:
+        result = next((one.sink for one in jobs if one.name == job), None) or self._ran(pipeline, job)
+        if result is None:
             raise NotFoundError(
                 f"there is no sink {name!r}",
                 hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
             )
-        return found
+        return result
 
     def _ran(self, pipeline: str, job: str) -> SinkSpec | None:
-        found = self._newest(pipeline, job)
-        return found.job.sink if found is not None else None
+        newest = self._newest(pipeline, job)
+        return newest.job.sink if newest is not None else None
 
     def _newest(self, pipeline: str, job: str) -> JobRun | None:
         """The job in the newest run that has it."""

@@ -9,8 +9,8 @@ from itertools import chain, islice
 from typing import Any
 
 from gridmill.control.ledger import Ledger
-from gridmill.control.state import BringUps, Catalog, Control, Problems, Reported, Timeline
-from gridmill.control.steps.problems import trouble_at, why_left_aside
+from gridmill.control.state import BringUps, Catalog, Control, Problems, ReportedProgress, Timeline
+from gridmill.control.steps.problems import problem_of_site, why_excluded
 from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
@@ -23,10 +23,10 @@ from gridmill.domain.run_failures import at_fault, failed_jobs
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
 from gridmill.errors import NotFoundError
-from gridmill.ports.site import Carries, SitePort
+from gridmill.ports.site import SitePort, TransferSite
 from gridmill.ports.store import Store
 from gridmill.scheduler.explain import why_waiting
-from gridmill.scheduler.wait_estimate import Waits
+from gridmill.scheduler.wait_estimate import WaitForecasts
 
 ADDED = "rows_added"
 """The metric of a sink that belongs to its run, not to the version."""
@@ -53,7 +53,7 @@ def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
         job_runs = tuple(ledger.snapshot.job_runs_of(run_id))
     else:
         run, job_runs = _finished(ledger, run_id)
-    parts, whole = _apart(job_runs)
+    parts, whole = _separate_parts(job_runs)
     ordered = sorted(whole, key=lambda job: job.order)
     every = [*ordered, *chain.from_iterable(parts.values())]
     if any(_is_behind(job, attempts.get(job.id, ())) for job in every):
@@ -92,19 +92,19 @@ def _whys(
 ) -> Mapping[str, str]:
     """Why each waits, as far as it is known here."""
     snapshot, now = ledger.snapshot, timeline.now()
-    waits = Waits(snapshot, now)
+    waits = WaitForecasts(snapshot, now)
 
-    def told(one: JobRun) -> Iterable[str]:
-        yield why_waiting(snapshot, one.id, now, waits)
-        yield why_left_aside(bring_ups, timeline, one)
-        if one.state is JobState.WAITING:
-            resource = snapshot.resource_of(one.resource, one.job.kind)
-            yield trouble_at(problems, resource.site) if resource is not None else ""
+    def told(job_run: JobRun) -> Iterable[str]:
+        yield why_waiting(snapshot, job_run.id, now, waits)
+        yield why_excluded(bring_ups, timeline, job_run)
+        if job_run.state is JobState.WAITING:
+            resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
+            yield problem_of_site(problems, resource.site) if resource is not None else ""
 
-    return {one.id: "; ".join(filter(None, told(one))) for one in job_runs}
+    return {job_run.id: "; ".join(filter(None, told(job_run))) for job_run in job_runs}
 
 
-def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:
+def _separate_parts(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:
     """The parts that jobs are done in now, by job, and the jobs."""
     jobs = {job.id: job for job in job_runs if job.part is None}
     parts: dict[str, list[JobRun]] = {}
@@ -118,7 +118,7 @@ def _apart(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], 
 
 def _with_parts(
     ledger: Ledger,
-    reported: Reported,
+    reported: ReportedProgress,
     timeline: Timeline,
     view: JobView,
     parts: Sequence[JobRun],
@@ -133,7 +133,7 @@ def _with_parts(
 
 
 def _part_view(
-    ledger: Ledger, reported: Reported, timeline: Timeline, part: JobRun, attempts: Sequence[Attempt]
+    ledger: Ledger, reported: ReportedProgress, timeline: Timeline, part: JobRun, attempts: Sequence[Attempt]
 ) -> PartView:
     snapshot, node = ledger.snapshot, part.part.node if part.part else ""
     last = attempts[-1] if attempts else None
@@ -159,11 +159,11 @@ def _node_of(ledger: Ledger, attempt: Attempt) -> str:
 
 def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
     done = sum(part.job.state in DONE_JOBS for part in parts)
-    told = [part.progress for part in parts if part.progress]
+    reports = [part.progress for part in parts if part.progress]
     note = f"{done} of {len(parts)} parts"
-    if len(told) + done < len(parts) or not all(one.get("total") for one in told):
+    if len(reports) + done < len(parts) or not all(one.get("total") for one in reports):
         return {"done": done, "total": len(parts), "unit": "parts", "note": note}
-    share = (done + sum(one["done"] / one["total"] for one in told)) / len(parts)
+    share = (done + sum(one["done"] / one["total"] for one in reports)) / len(parts)
     return {"done": round(100 * share), "total": 100, "unit": "%", "note": note}
 
 
@@ -186,11 +186,13 @@ def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
     return record.noun, tuple(job for job in jobs if isinstance(job, JobRun))
 
 
-def _carried(ledger: Ledger, sites: Mapping[str, SitePort], attempts: Sequence[Attempt]) -> Mapping[str, Any]:
+def _transfer_progress(
+    ledger: Ledger, sites: Mapping[str, SitePort], attempts: Sequence[Attempt]
+) -> Mapping[str, Any]:
     """How far an attempt's data is on the way to where it runs, or back."""
     last = attempts[-1] if attempts else None
     site = sites.get(_site_of(ledger, last)) if last is not None else None
-    return site.carried(last.id) if last is not None and isinstance(site, Carries) else {}
+    return site.transfer_progress(last.id) if last is not None and isinstance(site, TransferSite) else {}
 
 
 def _held_up(ledger: Ledger, problems: Problems, attempts: Sequence[Attempt]) -> str:
@@ -199,7 +201,7 @@ def _held_up(ledger: Ledger, problems: Problems, attempts: Sequence[Attempt]) ->
     site = _site_of(ledger, last) if last is not None else ""
     if last is None or not site:
         return ""
-    return trouble_at(problems, site) or problems.lasting.get(f"data at {site} {last.id}", "")
+    return problem_of_site(problems, site) or problems.lasting.get(f"data at {site} {last.id}", "")
 
 
 def _site_of(ledger: Ledger, attempt: Attempt) -> str:
@@ -210,20 +212,20 @@ def _site_of(ledger: Ledger, attempt: Attempt) -> str:
 
 def _standing_metrics(catalog: Catalog, versions: Sequence[Artifact]) -> Mapping[str, float]:
     """Those of the versions that stand for an unchanged job. Of a sink no row was added."""
-    found = {name: value for one in versions for name, value in metrics_of(catalog, one).items()}
-    return found | ({ADDED: 0.0} if ADDED in found else {})
+    metrics = {name: value for version in versions for name, value in metrics_of(catalog, version).items()}
+    return metrics | ({ADDED: 0.0} if ADDED in metrics else {})
 
 
 def _job_view(
     catalog: Catalog,
     problems: Problems,
-    reported: Reported,
+    reported: ReportedProgress,
     sites: Mapping[str, SitePort],
     job_run: JobRun,
     attempts: Sequence[Attempt],
     why: str,
 ) -> JobView:
-    whole = tuple(one for one in attempts if one.rank == 0)
+    whole = tuple(attempt for attempt in attempts if attempt.rank == 0)
     final = dict(whole[-1].metrics) if whole and not _waits(job_run) else {}
     artifacts = tuple(fetch_artifact(catalog, name) for name in job_run.artifacts)
     if job_run.state == JobState.UNCHANGED:
@@ -231,10 +233,10 @@ def _job_view(
     return JobView(
         job=job_run,
         attempts=whole,
-        ranks=tuple(one for one in attempts if one.rank > 0),
+        ranks=tuple(attempt for attempt in attempts if attempt.rank > 0),
         artifacts=artifacts,
         why=why or _held_up(catalog.ledger, problems, whole),
-        progress=_carried(catalog.ledger, sites, whole) or reported.progress.get(job_run.id, {}),
+        progress=_transfer_progress(catalog.ledger, sites, whole) or reported.progress.get(job_run.id, {}),
         metrics=final or reported.metrics.get(job_run.id, {}),
     )
 

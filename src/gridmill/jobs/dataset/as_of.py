@@ -11,15 +11,22 @@ from gridmill.domain.dataset import Aggregate, Basis, DatasetSpec, Label, Lag, W
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.jobs.dataset.columns import check_comparable, check_number, find_column, show_span
-from gridmill.jobs.dataset.window_plan import LABELS, Asked, Back, Newest, Over, Theirs
+from gridmill.jobs.dataset.window_plan import (
+    LABELS,
+    LagValue,
+    NewestRow,
+    OtherTable,
+    WindowAggregate,
+    WindowPlan,
+)
 from gridmill.jobs.duckdb_engine import Types, quoted
-from gridmill.jobs.expressions import KNOWN, LABEL_TIME, Scope, quote_all, select, sql_text
+from gridmill.jobs.expressions import KNOWN, LABEL_TIME, RowScope, quote_all, select, sql_text
 
 _NUMBERS = (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class AsOfTable:
     """Rows of `source` (SQL after FROM), known at `known_at` (SQL), with keys `on`; their columns' types.
 
     `table` is how errors call it; `where` are conditions for the rows that can matter.
@@ -34,10 +41,10 @@ class Feed:
 
 
 @dataclass(slots=True)
-class Fed:
+class AsOfRequest:
     """What is asked of one feed."""
 
-    feed: Feed
+    feed: AsOfTable
     windows: list[Window] = field(default_factory=list)
     lags: list[Lag] = field(default_factory=list)
 
@@ -47,8 +54,10 @@ def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
     if is_of_label(part, basis, label) or (isinstance(part, Lag) and part.back_seconds):
         return False
     same_table = part.table in (None, basis.table)
-    known = part.known_at or (basis.known_at if same_table else None) or (basis.time if same_table else None)
-    return same_table and (part.on or basis.entity) == basis.entity and known == basis.time
+    known_at = (
+        part.known_at or (basis.known_at if same_table else None) or (basis.time if same_table else None)
+    )
+    return same_table and (part.on or basis.entity) == basis.entity and known_at == basis.time
 
 
 def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
@@ -83,10 +92,10 @@ def window_name(window: Window, aggregate: Aggregate) -> str:
     return f"{window.prefix}{window.column}_{aggregate}_{span}"
 
 
-def window_overs(window: Window) -> tuple[Over, ...]:
+def window_overs(window: Window) -> tuple[WindowAggregate, ...]:
     """What the window asks for."""
     return tuple(
-        Over(
+        WindowAggregate(
             name=window_name(window, aggregate),
             aggregate=aggregate,
             column=window.column,
@@ -97,10 +106,11 @@ def window_overs(window: Window) -> tuple[Over, ...]:
     )
 
 
-def lag_backs(lag: Lag) -> tuple[Back, ...]:
+def lag_backs(lag: Lag) -> tuple[LagValue, ...]:
     """What the lag asks for by rows."""
     return tuple(
-        Back(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step) for step in lag.steps
+        LagValue(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step)
+        for step in lag.steps
     )
 
 
@@ -110,31 +120,31 @@ def lag_name(lag: Lag, back_seconds: float) -> str:
 
 
 def ask_feeds(
-    asked: Asked,
+    plan: WindowPlan,
     spec: DatasetSpec,
     basis: Basis,
     tables: Mapping[str, Types],
     label: tuple[str, str],
-    scope: Scope,
+    scope: RowScope,
 ) -> None:
     """Ask for the windows and lags of each feed, in the order of the declaration; `label` is the rows of
     earlier labels (SQL after FROM) and the label's type. Raises InputError."""
-    found: dict[tuple[str, str, tuple[str, ...]], Fed] = {}
+    as_of_requests: dict[tuple[str, str, tuple[str, ...]], AsOfRequest] = {}
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     for part in parts:
         if in_place(part, basis, spec.label):
             continue
         feed = _feed(part, spec.label, basis, tables, label)
         feed = replace(feed, where=scope.recent(feed.known_at))
-        fed = found.setdefault((feed.source, feed.known_at, feed.on), Fed(feed=feed))
+        fed = as_of_requests.setdefault((feed.source, feed.known_at, feed.on), AsOfRequest(feed=feed))
         if isinstance(part, Window):
             fed.windows.append(part)
         else:
             fed.lags.append(part)
-    for fed in found.values():
-        _ask_time(asked, fed)
-        _ask_rows(asked, fed)
-        _ask_back(asked, fed)
+    for fed in as_of_requests.values():
+        _ask_time(plan, fed)
+        _ask_rows(plan, fed)
+        _ask_back(plan, fed)
 
 
 def _feed(
@@ -143,7 +153,7 @@ def _feed(
     basis: Basis,
     tables: Mapping[str, Types],
     labels: tuple[str, str],
-) -> Feed:
+) -> AsOfTable:
     on = part.on or basis.entity
     field_ = "windows" if isinstance(part, Window) else "lags"
     if label is not None and is_of_label(part, basis, label):
@@ -157,80 +167,80 @@ def _feed(
             find_column(name, tables[basis.table], basis.table, field_)
         source, kind = labels
         types = {**tables[basis.table], label.name: kind}
-        return Feed(table="labels", source=source, known_at=f'"{LABEL_TIME}"', on=on, types=types)
+        return AsOfTable(table="labels", source=source, known_at=f'"{LABEL_TIME}"', on=on, types=types)
     table = part.table or basis.table
-    known = part.known_at or basis.known_at or basis.time
+    known_at = part.known_at or basis.known_at or basis.time
     for name in on:
         left = find_column(name, tables[basis.table], basis.table, field_)
         check_comparable(name, (basis.table, left), (table, find_column(name, tables[table], table, field_)))
-    return Feed(
+    return AsOfTable(
         table=table,
         source=quoted(table),
-        known_at=f"({sql_text(known)})::TIMESTAMP",
+        known_at=f"({sql_text(known_at)})::TIMESTAMP",
         on=on,
         types=tables[table],
     )
 
 
-def _ask_time(asked: Asked, fed: Fed) -> None:
+def _ask_time(plan: WindowPlan, fed: AsOfRequest) -> None:
     """Windows of time."""
     windows = [window for window in fed.windows if window.span_seconds is not None]
     overs = tuple(over for window in windows for over in window_overs(window))
-    _name(asked, fed.feed, windows)
+    _name(plan, fed.feed, windows)
     if overs:
         columns = tuple(dict.fromkeys(window.column for window in windows))
-        asked.add(replace(_theirs(fed.feed, columns), overs=overs))
+        plan.add(replace(_theirs(fed.feed, columns), aggregates=overs))
 
 
-def _ask_rows(asked: Asked, fed: Fed) -> None:
+def _ask_rows(plan: WindowPlan, fed: AsOfRequest) -> None:
     """Windows of rows, and lags by rows."""
     windows = [window for window in fed.windows if window.span_rows is not None]
     overs = tuple(over for window in windows for over in window_overs(window))
     backs = tuple(back for lag in fed.lags for back in lag_backs(lag))
-    _name(asked, fed.feed, windows)
+    _name(plan, fed.feed, windows)
     for lag in fed.lags:
         find_column(lag.column, fed.feed.types, fed.feed.table, "lags")
-    asked.name({back.name: fed.feed.types[back.column] for back in backs})
+    plan.name({back.name: fed.feed.types[back.column] for back in backs})
     if overs or backs:
         columns = _in_order(fed.feed, (*(over.column for over in overs), *(back.column for back in backs)))
-        asked.add(replace(_theirs(fed.feed, columns), overs=overs, backs=backs))
+        plan.add(replace(_theirs(fed.feed, columns), aggregates=overs, lags=backs))
 
 
-def _ask_back(asked: Asked, fed: Fed) -> None:
+def _ask_back(plan: WindowPlan, fed: AsOfRequest) -> None:
     """Lags by time."""
     for back in dict.fromkeys(back for lag in fed.lags for back in lag.back_seconds):
         named = {lag_name(lag, back): lag.column for lag in fed.lags if back in lag.back_seconds}
-        asked.name({name: fed.feed.types[column] for name, column in named.items()})
-        newest = Newest(columns=named, back_seconds=back)
-        asked.add(replace(_theirs(fed.feed, _in_order(fed.feed, named.values())), newest=(newest,)))
+        plan.name({name: fed.feed.types[column] for name, column in named.items()})
+        newest = NewestRow(columns=named, back_seconds=back)
+        plan.add(replace(_theirs(fed.feed, _in_order(fed.feed, named.values())), newest=(newest,)))
 
 
-def _name(asked: Asked, feed: Feed, windows: Sequence[Window]) -> None:
+def _name(plan: WindowPlan, feed: AsOfTable, windows: Sequence[Window]) -> None:
     for window in windows:
         kinds = {
-            window_name(window, one): aggregate_type(window, one, feed.types, feed.table)
-            for one in window.aggregates
+            window_name(window, aggregate): aggregate_type(window, aggregate, feed.types, feed.table)
+            for aggregate in window.aggregates
         }
-        asked.name({over.name: over.type_of(kinds[over.name]) for over in window_overs(window)})
+        plan.name({over.name: over.type_of(kinds[over.name]) for over in window_overs(window)})
 
 
-def _in_order(feed: Feed, columns: Iterable[str]) -> tuple[str, ...]:
+def _in_order(feed: AsOfTable, columns: Iterable[str]) -> tuple[str, ...]:
     """In the table's order, which orders rows that are known at once."""
     named = set(columns)
     return tuple(name for name in feed.types if name in named)
 
 
-def _theirs(feed: Feed, columns: Sequence[str]) -> Theirs:
+def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
     """The feed's rows; those of a key that are known at once are in the order of their values."""
-    there = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
+    conditions = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
     listed = quote_all(dict.fromkeys((*feed.on, *columns)))
-    return Theirs(
+    return OtherTable(
         title=" by ".join(filter(None, (feed.table, ", ".join(feed.on)))),
         sql=select(
             listed,
             {KNOWN: feed.known_at},
             feed.source,
-            (f"WHERE {' AND '.join((*there, *feed.where))}",),
+            (f"WHERE {' AND '.join((*conditions, *feed.where))}",),
         ),
         on=feed.on,
         order=tuple(quote_all(columns)),

@@ -24,7 +24,7 @@ from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.columns import check_comparable, check_time, find_column, is_time
 from gridmill.jobs.dataset.epochs import time_of
 from gridmill.jobs.dataset.labels import label_names
-from gridmill.jobs.dataset.splits import Bounds, drawn_on
+from gridmill.jobs.dataset.splits import SplitBounds, drawn_on
 from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
 from gridmill.jobs.expressions import HIDDEN, expression_columns, expression_type, sql_text
 
@@ -37,7 +37,7 @@ def check_tables(
     check_time(
         basis.time, find_column(basis.time, tables[basis.table], basis.table, "basis"), basis.table, "basis"
     )
-    for table, text, place in _known_ats(spec, basis):
+    for table, text, place in _known_at_fields(spec, basis):
         _check_known_at(engine, table, text, tables[table], place)
     for name in spec.split.on if spec.split is not None else ():
         find_column(name, tables[basis.table], basis.table, "split.on")
@@ -68,7 +68,7 @@ def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> Non
                 )
 
 
-def _known_ats(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
+def _known_at_fields(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
     """Every `known_at`: of which table, its text, and where it is declared."""
     if basis.known_at is not None:
         yield basis.table, basis.known_at, "basis"
@@ -106,7 +106,7 @@ def _check_static(join: Join, types: Types) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class EventCoverage:
     """Until when a label made of events is known: `labels` that are known later are missing; `events` is the
     newest event (None: there is none), `complete` the time until which the events are there. Rows can be
     final up to `tables`, if nothing late is added."""
@@ -119,7 +119,7 @@ class Seen:
 
 def seen_until(
     engine: duckdb.DuckDBPyConnection, label: Label | None, first: datetime, last: datetime
-) -> Seen | None:
+) -> EventCoverage | None:
     """What the events of a label tell of, beside a basis from `first` to `last`; None for another label.
 
     A table of events cannot be told from one that ends early: what comes after its newest event is unknown,
@@ -128,14 +128,14 @@ def seen_until(
     if label is None or label.table is None:
         return None
     time = f"({sql_text(label.known_at or '')})::TIMESTAMP"
-    there = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"  # `infinity`: never known
-    sql = f"SELECT max({time}) FILTER (WHERE {there}) AS last FROM {quoted(label.table)}"
+    message = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"  # `infinity`: never known
+    sql = f"SELECT max({time}) FILTER (WHERE {message}) AS last FROM {quoted(label.table)}"
     newest: datetime | None = fetch_rows(engine, sql)[0]["last"]
     delay = timedelta(seconds=label.delay_seconds or 0.0)
     until = label.complete_until or newest or first
     if label.known_until == UNTIL_BASIS:
         until = last - delay if newest is None else max(last - delay, newest)
-    return Seen(labels=until + delay, events=newest, complete=until, tables=min(until, last))
+    return EventCoverage(labels=until + delay, events=newest, complete=until, tables=min(until, last))
 
 
 def _check_unique(
@@ -149,10 +149,10 @@ def _check_unique(
         left = find_column(name, tables[basis.table], basis.table, "joins")
         check_comparable(name, (basis.table, left), (table, find_column(name, tables[table], table, "joins")))
     keys = ", ".join(quoted(name) for name in on)
-    known = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in on)
+    not_null = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in on)
     twice = fetch_rows(
         engine,
-        f"SELECT {keys}, count(*) AS __rows FROM {quoted(table)} WHERE {known} "
+        f"SELECT {keys}, count(*) AS __rows FROM {quoted(table)} WHERE {not_null} "
         f"GROUP BY {keys} HAVING count(*) > 1 ORDER BY {keys} LIMIT 1",
     )
     if twice:
@@ -206,11 +206,14 @@ def known_span(
     groups = [file.row_group(number) for file in files for number in range(file.num_row_groups)]
     logical = "TIMESTAMP" if unit is None else "NONE"
     columns = [_statistics(group, time, logical) for group in groups if group.num_rows]
-    found = [column for column in columns if column is not None and column.has_min_max]
-    if not found or len(found) < len(columns):
+    present_columns = [column for column in columns if column is not None and column.has_min_max]
+    if not present_columns or len(present_columns) < len(columns):
         return None
     try:
-        first, last = min(column.min for column in found), max(column.max for column in found)
+        first, last = (
+            min(column.min for column in present_columns),
+            max(column.max for column in present_columns),
+        )
     except (OverflowError, ValueError):  # outside Python's years: `time_span` has the words for it
         return None
     if unit is not None:
@@ -231,7 +234,7 @@ def _naive(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
-def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: datetime) -> Bounds | None:
+def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: datetime) -> SplitBounds | None:
     """Where the splits begin. Raises InputError when they overlap, or one would have no rows at all."""
     if split is None:
         return None
@@ -259,7 +262,7 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
                 hint="Each split needs rows, the training before all.",
                 place=f"dataset.split.{name}_from",
             )
-    return Bounds(
+    return SplitBounds(
         validation_from=validation_from,
         test_from=test_from,
         until=split.end,
@@ -304,13 +307,13 @@ def _of_label(label: Label, span_seconds: float) -> str:
     return f"The label is {label.column!r} exactly {ahead} later; {spans}."
 
 
-def check_splits(bounds: Bounds | None, counts: Mapping[str, int]) -> None:
+def check_splits(bounds: SplitBounds | None, counts: Mapping[str, int]) -> None:
     """Raise DataError for a declared split without rows."""
     for name in bounds.names if bounds else ():
         if not counts.get(name):
-            there = ", ".join(f"{split} {count}" for split, count in counts.items())
+            names = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
-                f"the {name} split has no row with a label (rows: {there})",
+                f"the {name} split has no row with a label (rows: {names})",
                 hint="Move the bounds in `split`. Shares are of the time that the data spans, rows or not; "
                 "`validation_from` and `test_from` say when.",
                 place="dataset.split",

@@ -24,17 +24,17 @@ from gridmill.jobs.dataset.as_of import (
 from gridmill.jobs.dataset.columns import find_column, refuse_duplicates, refuse_split
 from gridmill.jobs.dataset.joins import join_all
 from gridmill.jobs.dataset.labels import (
-    Step,
+    LabelStep,
     ask_label,
     clocked,
     has_time,
+    label_availability,
     label_columns,
-    label_known,
     label_steps,
     label_type,
 )
-from gridmill.jobs.dataset.splits import Bounds, dropped_column, split_column
-from gridmill.jobs.dataset.window_plan import CHUNK, Asked, Sorted, is_alike
+from gridmill.jobs.dataset.splits import SplitBounds, dropped_column, split_column
+from gridmill.jobs.dataset.window_plan import CHUNK, SortedRows, WindowPlan, is_alike
 from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import (
     AT,
@@ -42,20 +42,20 @@ from gridmill.jobs.expressions import (
     HIDDEN,
     LABEL_TIME,
     TIME,
-    Scope,
+    RowScope,
     quote_all,
     select,
     sql_text,
 )
 
-ALL = Scope()
+ALL = RowScope()
 _NOT_KEPT = re.compile(r"\bBIT\b|TIME WITH TIME ZONE")
 LABELLED = "labelled"
 """The stage of the query to which static tables are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class CompiledQuery:
     """The query and the parts its columns play. It gives the columns and `DROPPED`: why a row is left out,
     or null."""
 
@@ -65,10 +65,10 @@ class Compiled:
     entity: tuple[str, ...] = ()
     time: str | None = None
     label: str | None = None
-    steps: tuple[Step, ...] = ()
-    sorted: Sorted | None = None
+    steps: tuple[LabelStep, ...] = ()
+    sorted: SortedRows | None = None
     """The rows whose chunks the query is run on; None: it reads the tables itself."""
-    labels: Sorted | None = None
+    labels: SortedRows | None = None
     """What makes the labels of all rows, where windows or lags look at them; run before."""
 
     @property
@@ -76,11 +76,14 @@ class Compiled:
         """What is computed, for people."""
         if self.sorted is None:
             return self.sql
-        told = [f"--   {' '.join(line.split())}" for line in self.sorted.asked.describe()]
-        beside = ["-- computed beside the query, of rows known before (labels: of later ones):", *told]
+        descriptions = [f"--   {' '.join(line.split())}" for line in self.sorted.plan.describe()]
+        plan_lines = [
+            "-- computed beside the query, of rows known before (labels: of later ones):",
+            *descriptions,
+        ]
         return "\n".join(
             (
-                *(beside if told else ()),
+                *(plan_lines if descriptions else ()),
                 f"-- the rows of {CHUNK}, in the order of {', '.join((*self.entity, str(self.time)))}:",
                 f"{self.sorted.rows};",
                 "-- and the query over them:",
@@ -95,11 +98,11 @@ def compile_dataset(
     tables: Mapping[str, Types],
     *,
     used: Iterable[str] = (),
-    bounds: Bounds | None = None,
+    bounds: SplitBounds | None = None,
     seen_until: datetime | None = None,
     timed: bool = False,
-    scope: Scope = ALL,
-) -> Compiled:
+    scope: RowScope = ALL,
+) -> CompiledQuery:
     """The query and what is asked beside it. `basis` is the declared one, or stands for the result of `sql`;
     `used` are the columns that feature expressions name; `seen_until` is the latest moment that the events of
     a label tell of.
@@ -114,10 +117,10 @@ def compile_dataset(
     steps = label_steps(spec.label)
     labels = tuple(step.name for step in steps) or ((spec.label.name,) if spec.label else ())
     read = _read_columns(spec, basis, types, own, used, bounds)
-    rows, asked = _basis_rows(spec, basis, read, scope), Asked()
-    joined = join_all(asked, spec, basis, tables, LABELLED, scope)
-    made = [*joined.names, *_ask_of_others(asked, spec, basis, tables, rows, scope)]
-    ask_label(asked, spec.label, basis, tables)
+    rows, plan = _basis_rows(spec, basis, read, scope), WindowPlan()
+    joined = join_all(plan, spec, basis, tables, LABELLED, scope)
+    made = [*joined.names, *_ask_of_others(plan, spec, basis, tables, rows, scope)]
+    ask_label(plan, spec.label, basis, tables)
     _refuse_hidden_by_label(spec, bounds)
     features = (*own, *made, *spec.features)
     columns = (*basis.entity, basis.time, *features, *labels, *(["split"] if bounds else []))
@@ -135,19 +138,19 @@ def compile_dataset(
     }
     sql = f"{_with(stages)}\n{_final((*columns, *hidden_times), bounds, dropped)}"
     sql = f'{sql}\nORDER BY "{AT}"' if joined.joins else sql
-    rows_by_time = Sorted(
+    rows_by_time = SortedRows(
         sql=sql,
         joins=bool(joined.joins),
         rows=rows,
-        types=_chunk_types(types, read, spec.label, asked),
+        types=_chunk_types(types, read, spec.label, plan),
         entity=basis.entity,
         ties=tuple(quote_all(name for name in read if name not in (basis.time, *basis.entity))),
-        asked=asked,
+        plan=plan,
         again=tuple(name for name in basis.entity if name != basis.time and is_alike(types.get(name, ""))),
         time=basis.time if types.get(basis.time) == "TIMESTAMP" else "",
         after=scope.after,
     )
-    return Compiled(
+    return CompiledQuery(
         sql=sql,
         columns=columns,
         features=features,
@@ -160,23 +163,25 @@ def compile_dataset(
     )
 
 
-def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: Sorted) -> Sorted:
+def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: SortedRows) -> SortedRows:
     """The same rows, of which only the label is asked and when it is known."""
     assert spec.label is not None
-    asked = Asked()
-    ask_label(asked, spec.label, basis, tables)
+    plan = WindowPlan()
+    ask_label(plan, spec.label, basis, tables)
     stages = {LABELLED: select(["*"], label_columns(spec.label), quoted(CHUNK))}
     names = [*label_keys(spec, basis), LABEL_TIME, spec.label.name]
     sql = f"{_with(stages)}\n{select(quote_all(names), {}, LABELLED, indent='')}"
-    read = {name: type_ for name, type_ in rows.types.items() if name not in rows.asked.types}
-    return replace(rows, asked=asked, sql=sql, types={**read, **asked.types}, joins=False, after=None)
+    read = {name: type_ for name, type_ in rows.types.items() if name not in rows.plan.types}
+    return replace(rows, plan=plan, sql=sql, types={**read, **plan.types}, joins=False, after=None)
 
 
-def _chunk_types(types: Types, read: Sequence[str], label: Label | None, asked: Asked) -> Mapping[str, str]:
+def _chunk_types(
+    types: Types, read: Sequence[str], label: Label | None, plan: WindowPlan
+) -> Mapping[str, str]:
     """The columns of a chunk: what is read, where what is found does not take its place, and what is found.
     Raises InputError for a type that Arrow does not keep."""
-    found = {name.lower() for name in asked.types}
-    mine = {name: types[name] for name in read if name.lower() not in found}
+    names = {name.lower() for name in plan.types}
+    mine = {name: types[name] for name in read if name.lower() not in names}
     for name, type_ in mine.items():
         if _NOT_KEPT.search(type_):
             raise InputError(
@@ -184,8 +189,8 @@ def _chunk_types(types: Types, read: Sequence[str], label: Label | None, asked: 
                 hint=f"{quoted(name)}::VARCHAR makes a text of it.",
                 place="dataset",
             )
-    times = dict.fromkeys((TIME, *label_known(label)), "TIMESTAMP")
-    return {**mine, **times, **asked.types, AT: "BIGINT"}
+    times = dict.fromkeys((TIME, *label_availability(label)), "TIMESTAMP")
+    return {**mine, **times, **plan.types, AT: "BIGINT"}
 
 
 def _with(stages: Mapping[str, str]) -> str:
@@ -193,37 +198,37 @@ def _with(stages: Mapping[str, str]) -> str:
 
 
 def _ask_of_others(
-    asked: Asked,
+    plan: WindowPlan,
     spec: DatasetSpec,
     basis: Basis,
     tables: Mapping[str, Types],
     rows: str,
-    scope: Scope,
+    scope: RowScope,
 ) -> list[str]:
     """Ask for windows and lags; their names in order."""
-    types, before = tables[basis.table], len(asked.types)
-    _ask_own(asked, spec, basis, types)
+    types, before = tables[basis.table], len(plan.types)
+    _ask_own(plan, spec, basis, types)
     label = spec.label
     own = label is not None and label.is_own
     source = labels_source(select(["*"], label_columns(label), f"(\n{rows}\n)") if own else "")
-    ask_feeds(asked, spec, basis, tables, (source, label_type(label, types)), scope)
-    return list(asked.types)[before:]
+    ask_feeds(plan, spec, basis, tables, (source, label_type(label, types)), scope)
+    return list(plan.types)[before:]
 
 
-def _ask_own(asked: Asked, spec: DatasetSpec, basis: Basis, types: Types) -> None:
+def _ask_own(plan: WindowPlan, spec: DatasetSpec, basis: Basis, types: Types) -> None:
     """What the rows of the same entity make."""
     for window in spec.windows:
         if in_place(window, basis, spec.label):
-            kinds = [aggregate_type(window, one, types, basis.table) for one in window.aggregates]
+            kinds = [aggregate_type(window, aggregate, types, basis.table) for aggregate in window.aggregates]
             overs = window_overs(window)
-            asked.name({over.name: over.type_of(kind) for over, kind in zip(overs, kinds, strict=True)})
-            asked.overs += overs
+            plan.name({over.name: over.type_of(kind) for over, kind in zip(overs, kinds, strict=True)})
+            plan.aggregates += overs
     for lag in spec.lags:
         if in_place(lag, basis, spec.label):
             kind = find_column(lag.column, types, basis.table, "lags")
             backs = lag_backs(lag)
-            asked.name({back.name: kind for back in backs})
-            asked.backs += backs
+            plan.name({back.name: kind for back in backs})
+            plan.lags += backs
 
 
 def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str, ...]:
@@ -233,7 +238,7 @@ def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str,
     return tuple(name for name in basis.columns or types if name not in keys)
 
 
-def _refuse_hidden_by_label(spec: DatasetSpec, bounds: Bounds | None) -> None:
+def _refuse_hidden_by_label(spec: DatasetSpec, bounds: SplitBounds | None) -> None:
     """Raise InputError where the query would take the label for the row's own column of the same name."""
     if spec.label is None or spec.label.is_own:
         return
@@ -258,7 +263,7 @@ def _read_columns(
     types: Types,
     own: Sequence[str],
     used: Iterable[str],
-    bounds: Bounds | None,
+    bounds: SplitBounds | None,
 ) -> tuple[str, ...]:
     """What is read of the basis table, in its order: no other column decides anything."""
     named = {basis.time, *basis.entity, *own, *used, *spec.required}
@@ -273,19 +278,19 @@ def _read_columns(
     return tuple(name for name in types if name.lower() in lower)
 
 
-def _basis_rows(spec: DatasetSpec, basis: Basis, read: Sequence[str], scope: Scope) -> str:
+def _basis_rows(spec: DatasetSpec, basis: Basis, read: Sequence[str], scope: RowScope) -> str:
     time = quoted(basis.time)
-    columns = {TIME: f"{time}::TIMESTAMP", **label_known(spec.label)}
-    there = (f"{quoted(name)} IS NOT NULL" for name in (basis.time, *basis.entity))
-    known = " AND ".join((*there, *scope.recent(time)))
-    return select(quote_all(read), columns, quoted(basis.table), (f"WHERE {known}",))
+    columns = {TIME: f"{time}::TIMESTAMP", **label_availability(spec.label)}
+    conditions = (f"{quoted(name)} IS NOT NULL" for name in (basis.time, *basis.entity))
+    text = " AND ".join((*conditions, *scope.recent(time)))
+    return select(quote_all(read), columns, quoted(basis.table), (f"WHERE {text}",))
 
 
 def _expressions(features: Mapping[str, str]) -> Mapping[str, str]:
     return {name: f"({sql_text(expression)})" for name, expression in features.items()}
 
 
-def _final(columns: Sequence[str], bounds: Bounds | None, dropped: str) -> str:
+def _final(columns: Sequence[str], bounds: SplitBounds | None, dropped: str) -> str:
     made = {"split": split_column(bounds)} if bounds is not None else {}
     made[DROPPED] = dropped
     return select(quote_all(name for name in columns if name not in made), made, "featured", indent="")

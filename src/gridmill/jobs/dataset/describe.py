@@ -19,19 +19,19 @@ from gridmill.domain.remarks import REMARKS
 from gridmill.jobs.column_stats import Facts, describe, join_facts, note_facts
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_label
-from gridmill.jobs.dataset.compile import Compiled
-from gridmill.jobs.dataset.encode import Step, describe_encoders, encoded_features
-from gridmill.jobs.dataset.incremental import Kept, describe_incremental
+from gridmill.jobs.dataset.compile import CompiledQuery
+from gridmill.jobs.dataset.encode import EncoderStep, describe_encoders, encoded_features
+from gridmill.jobs.dataset.incremental import ReusableVersion, describe_incremental
 from gridmill.jobs.dataset.label_availability import clock_remarks
 from gridmill.jobs.dataset.labels import clocked
 from gridmill.jobs.dataset.leakage import suspect_lines, suspects, volatile_remarks
-from gridmill.jobs.dataset.prepare import Query
+from gridmill.jobs.dataset.prepare import PreparedQuery
 from gridmill.jobs.dataset.raw_rows import Phase, show_progress
-from gridmill.jobs.dataset.splits import Bounds
+from gridmill.jobs.dataset.splits import SplitBounds
 from gridmill.jobs.dataset.units import INFERRED, TIMES, described, unit_lines
-from gridmill.jobs.dataset.write import Tally
+from gridmill.jobs.dataset.write import RowTally
 from gridmill.jobs.features import Floats, is_number, is_text, numbers
-from gridmill.jobs.parquet_reader import Thrifty, thrifty
+from gridmill.jobs.parquet_reader import RowGroupDataset, thrifty
 from gridmill.jobs.tables import columns_of, excluded_rows
 
 SAMPLE_ROWS = 200_000
@@ -59,7 +59,7 @@ def other_numbers(schema: pa.Schema, features: Sequence[str], label: str | None)
 
 
 @dataclass(slots=True, kw_only=True)
-class Sample:
+class SampledRows:
     """Every n-th of each file's rows that go by, in `columns`; of so many `rows` about `most`."""
 
     schema: pa.Schema
@@ -98,7 +98,7 @@ class Sample:
         return pa.Table.from_batches(self._parts, schema)
 
 
-def statistics(sample: Sample) -> dict[str, Any]:
+def statistics(sample: SampledRows) -> dict[str, Any]:
     """Return what a sample of the training rows (or all rows) shows.
 
     Per column: the share of missing values; of numbers quantiles and a histogram (20 bins between the 1 % and
@@ -111,7 +111,7 @@ def statistics(sample: Sample) -> dict[str, Any]:
     return {
         "rows": table.num_rows,
         "every": sample.every,
-        "columns": {name: found for name, found in facts.items() if found},
+        "columns": {name: facts_of_column for name, facts_of_column in facts.items() if facts_of_column},
         "correlation": _correlation(table, numeric),
     }
 
@@ -128,8 +128,8 @@ def _described(column: pa.ChunkedArray) -> dict[str, Any]:
     rows = max(1, len(column))
     if is_number(column.type):
         values = numbers(column)
-        known = values[~np.isnan(values)]
-        return {"missing": 1 - len(known) / rows} | (_distribution(known) if len(known) else {})
+        finite = values[~np.isnan(values)]
+        return {"missing": 1 - len(finite) / rows} | (_distribution(finite) if len(finite) else {})
     if is_text(column.type):
         counts = pc.value_counts(column.drop_null()).to_pylist()
         top = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:TOP]
@@ -138,23 +138,23 @@ def _described(column: pa.ChunkedArray) -> dict[str, Any]:
     return {}
 
 
-def _distribution(known: Floats) -> dict[str, Any]:
-    scale = 0.25 if np.abs(known).max() >= _LARGE else 1.0  # a power of two: nothing is rounded
-    low, high, *quantiles = np.quantile(known * scale, (0.01, 0.99, *QUANTILES)) / scale
+def _distribution(values: Floats) -> dict[str, Any]:
+    scale = 0.25 if np.abs(values).max() >= _LARGE else 1.0  # a power of two: nothing is rounded
+    low, high, *quantiles = np.quantile(values * scale, (0.01, 0.99, *QUANTILES)) / scale
     return {
         "quantiles": {f"{share:g}": float(q) for share, q in zip(QUANTILES, quantiles, strict=True)},
-        "histogram": {"from": float(low), "to": float(high), "counts": _counts(known, low, high, scale)},
+        "histogram": {"from": float(low), "to": float(high), "counts": _counts(values, low, high, scale)},
     }
 
 
-def _counts(known: Floats, low: float, high: float, scale: float) -> list[int]:
+def _counts(values: Floats, low: float, high: float, scale: float) -> list[int]:
     """Return how many values are in each of BINS bins of equal width, or in one where there is no width.
 
     Not `np.histogram`: its edges must be different doubles, and a range can be a few doubles wide.
     """
     if not high > low:
-        return [len(known)]
-    share = (np.clip(known, low, high) * scale - low * scale) / (high * scale - low * scale)
+        return [len(values)]
+    share = (np.clip(values, low, high) * scale - low * scale) / (high * scale - low * scale)
     counts: list[int] = np.bincount(
         np.minimum((share * BINS).astype(np.int64), BINS - 1), minlength=BINS
     ).tolist()
@@ -171,9 +171,9 @@ def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
     varied = np.where(varied > _NOISE * squares, varied, 0.0)
     spread = np.sqrt(varied * varied.T)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where((spread > 0) & (count > 1), covariance / spread, np.nan)
-    found = np.clip(found, -1.0, 1.0)
-    rounded = [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in found]
+        correlations = np.where((spread > 0) & (count > 1), covariance / spread, np.nan)
+    correlations = np.clip(correlations, -1.0, 1.0)
+    rounded = [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in correlations]
     return {"columns": list(names), "values": rounded}
 
 
@@ -183,31 +183,31 @@ def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
     rows at once would take several times the sample's memory."""
     ranges = [_range(numbers(sample[name])) for name in names]
     centers, scales = np.array(ranges).T
-    found = np.zeros((4, len(names), len(names)))
+    result = np.zeros((4, len(names), len(names)))
     for first in range(0, sample.num_rows, BLOCK_ROWS):
         part = sample.slice(first, BLOCK_ROWS)
         values = np.column_stack([numbers(part[name]) for name in names])
-        known = ~np.isnan(values)
-        centred = np.where(known, values * scales - centers, 0.0)
-        flags = known.astype(np.float64)
-        found += (flags.T @ flags, centred.T @ flags, centred.T @ centred, (centred**2).T @ flags)
-    return found
+        is_present = ~np.isnan(values)
+        centred = np.where(is_present, values * scales - centers, 0.0)
+        flags = is_present.astype(np.float64)
+        result += (flags.T @ flags, centred.T @ flags, centred.T @ centred, (centred**2).T @ flags)
+    return result
 
 
 def _range(values: Floats) -> tuple[float, float]:
     """Return the mean, scaled, and the power of two to scale by: then no value is far from 1, and neither a
     difference nor a square overflows or is lost. The mean of equal values is that value."""
-    known = values[~np.isnan(values)]
-    if not len(known):
+    finite = values[~np.isnan(values)]
+    if not len(finite):
         return 0.0, 1.0
-    scale = _scale(known)
-    scaled = known * scale
+    scale = _scale(finite)
+    scaled = finite * scale
     return float(np.clip(scaled.mean(), scaled.min(), scaled.max())), scale
 
 
-def _scale(known: Floats) -> float:
-    half = float(known.max()) / 2 - float(known.min()) / 2
-    exponent = int(np.frexp(half or np.abs(known).max() or 1.0)[1])
+def _scale(values: Floats) -> float:
+    half = float(values.max()) / 2 - float(values.min()) / 2
+    exponent = int(np.frexp(half or np.abs(values).max() or 1.0)[1])
     return float(np.ldexp(1.0, min(1000, max(-1000, -exponent))))
 
 
@@ -218,14 +218,14 @@ WIDE_CELLS = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _FileScan:
     """A version's files as they are described: over the training rows (or all)."""
 
     context: JobContext
-    table: Thrifty
+    table: RowGroupDataset
     names: Sequence[str]
-    sample: Sample
-    wide: Sample
+    sample: SampledRows
+    wide: SampledRows
     of: int
     """How many columns could have statistics."""
 
@@ -257,46 +257,48 @@ class _Look:
             yield batch
 
 
-def _look(context: JobContext, query: Query, steps: Sequence[Step], folder: Path) -> _Look:
+def _look(context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep], folder: Path) -> _FileScan:
     table = thrifty(ds.dataset(sorted(str(path) for path in folder.glob("*.parquet")), format="parquet"))
     further = {step.name for step in query.compiled.steps[1:]}
     features = learnable(encoded_features(query.compiled.features, steps), table.schema)
     columns = looked_at(table.schema, features, query.compiled.label)
     others = other_numbers(table.schema, features, query.compiled.label)
     rows = max(query.rows, table.count_rows())
-    return _Look(
+    return _FileScan(
         context=context,
         table=table,
         names=[name for name in table.schema.names if name not in further],
-        sample=Sample(schema=table.schema, columns=columns, rows=rows),
-        wide=Sample(schema=table.schema, columns=others, rows=rows, most=WIDE_CELLS // (len(others) or 1)),
+        sample=SampledRows(schema=table.schema, columns=columns, rows=rows),
+        wide=SampledRows(
+            schema=table.schema, columns=others, rows=rows, most=WIDE_CELLS // (len(others) or 1)
+        ),
         of=len(dict.fromkeys((*features, *filter(None, [query.compiled.label])))),
     )
 
 
 def describe_rows(
-    context: JobContext, query: Query, steps: Sequence[Step], folder: Path
+    context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep], folder: Path
 ) -> Mapping[str, Any]:
     """Facts and statistics of the columns over the training rows (or all). Raises DataError for a constant
     label."""
     look = _look(context, query, steps, folder)
     facts = describe(context, look.files(), look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
-    return _told(look, facts, query)
+    return _findings(look, facts, query)
 
 
-def _told(look: _Look, facts: Facts, query: Query) -> Mapping[str, Any]:
+def _findings(look: _FileScan, facts: Facts, query: PreparedQuery) -> Mapping[str, Any]:
     label = query.compiled.label
-    found = [one for sample in (look.sample, look.wide) for one in suspects(sample.table(), label)]
-    found.sort(key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
+    suspects_found = [one for sample in (look.sample, look.wide) for one in suspects(sample.table(), label)]
+    suspects_found.sort(key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
     return {
         "columns": facts,
         "statistics": {**statistics(look.sample), "of": look.of},
-        "suspects": found,
+        "suspects": suspects_found,
     }
 
 
-def note_part(context: JobContext, query: Query, folder: Path) -> None:
+def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
     """Look at a part's rows, for `describe_parts`."""
     if not any(folder.glob("*.parquet")):
         return
@@ -309,7 +311,7 @@ def note_part(context: JobContext, query: Query, folder: Path) -> None:
 
 
 def describe_parts(
-    context: JobContext, query: Query, parts: Sequence[Path], folder: Path
+    context: JobContext, query: PreparedQuery, parts: Sequence[Path], folder: Path
 ) -> Mapping[str, Any]:
     """What `describe_rows` says of the rows that several parts wrote. Raises DataError."""
     noted = [part for part in parts if (part / NOTE).exists()]
@@ -320,13 +322,15 @@ def describe_parts(
                 sample.take(pa.ipc.open_file(source).read_all())
     facts = join_facts([part / NOTE for part in noted], look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
-    return _told(look, facts, query)
+    return _findings(look, facts, query)
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
     """The features that a model can take: numbers, booleans, text."""
-    there = [name for name in features if name in schema.names]
-    return [name for name in there if is_number(schema.field(name).type) or is_text(schema.field(name).type)]
+    present = [name for name in features if name in schema.names]
+    return [
+        name for name in present if is_number(schema.field(name).type) or is_text(schema.field(name).type)
+    ]
 
 
 def _left_out(features: Sequence[str], schema: pa.Schema) -> Mapping[str, str]:
@@ -339,11 +343,11 @@ def _left_out(features: Sequence[str], schema: pa.Schema) -> Mapping[str, str]:
 
 def make_result(
     context: JobContext,
-    query: Query,
-    tally: Tally,
-    steps: Sequence[Step],
+    query: PreparedQuery,
+    tally: RowTally,
+    steps: Sequence[EncoderStep],
     facts: Mapping[str, Any],
-    kept: Kept | None = None,
+    kept: ReusableVersion | None = None,
 ) -> JobResult:
     """The version that was made."""
     spec = context.order.job.dataset
@@ -409,7 +413,7 @@ def make_result(
     return JobResult(outputs=(output,), metrics=metrics, size=size)
 
 
-def _events_until(label: Label | None, query: Query) -> Mapping[str, Any]:
+def _events_until(label: Label | None, query: PreparedQuery) -> Mapping[str, Any]:
     """Until when a label made of events is known; empty for another."""
     if query.events is None or label is None:
         return {}
@@ -429,7 +433,7 @@ def _is_prediction(name: str, context: JobContext) -> bool:
     return context.input(name).kind == ArtifactKind.PREDICTION
 
 
-def _label_column(spec: DatasetSpec, compiled: Compiled) -> str | None:
+def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
     """The column whose later value is the label, where the row's own value is among the features."""
     if spec.label is None or spec.label.next_rows is not None:
         return None
@@ -466,7 +470,7 @@ def _label_of(label: Label | None) -> Mapping[str, Any]:
     return {name: value for name in names if (value := getattr(label, name)) not in (None, ())}
 
 
-def _labels(compiled: Compiled) -> Mapping[str, Any]:
+def _labels(compiled: CompiledQuery) -> Mapping[str, Any]:
     """Of labels of several rows ahead: their names, of which column each is, how many rows ahead."""
     if not compiled.steps:
         return {}
@@ -474,7 +478,7 @@ def _labels(compiled: Compiled) -> Mapping[str, Any]:
     return {"labels": list(steps)}
 
 
-def _bounds(bounds: Bounds | None) -> Mapping[str, str]:
+def _bounds(bounds: SplitBounds | None) -> Mapping[str, str]:
     if bounds is None:
         return {}
     begins = {"validation": bounds.validation_from, "test": bounds.test_from, "until": bounds.until}

@@ -14,9 +14,17 @@ from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.dataset import CATEGORICAL, SCALERS, DatasetSpec, Encoder, Label, Method
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
-from gridmill.jobs.dataset.compile import Compiled
-from gridmill.jobs.dataset.encoders import Fitted, apply, as_text, codes_of, fit, label_numbers, means_so_far
-from gridmill.jobs.dataset.raw_rows import Raw
+from gridmill.jobs.dataset.compile import CompiledQuery
+from gridmill.jobs.dataset.encoders import (
+    FittedEncoder,
+    apply,
+    as_text,
+    codes_of,
+    fit,
+    label_numbers,
+    means_so_far,
+)
+from gridmill.jobs.dataset.raw_rows import RawRows
 from gridmill.jobs.dataset.splits import AFTER, APART, GAP
 from gridmill.jobs.expressions import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.features import Floats, Integers
@@ -30,10 +38,10 @@ SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EncoderStep:
     """A fitted encoder; of `target` also the training labels by when they were known."""
 
-    fitted: Fitted
+    fitted: FittedEncoder
     smoothing: float = 0.0
     seen: tuple[Integers, Integers, Floats] | None = None
 
@@ -43,18 +51,18 @@ def needs_times(encoders: Sequence[Encoder]) -> bool:
     return any(encoder.method == Method.TARGET for encoder in encoders)
 
 
-def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: Compiled) -> tuple[Step, ...]:
+def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tuple[EncoderStep, ...]:
     """Return each encoder of each column, fitted on the training rows of `raw`. Raises InputError."""
-    steps: list[Step] = []
-    before: dict[str, list[Fitted]] = {}
-    known = frozenset(compiled.features)
+    steps: list[EncoderStep] = []
+    before: dict[str, list[FittedEncoder]] = {}
+    feature_names = frozenset(compiled.features)
     later = _later_values(spec.label, compiled)
     at_once = max(1, BATCH_CELLS // max(1, raw.count_rows()))
     for encoder in spec.encoders:
         for columns in _batches(encoder.columns, at_once):
             for column in columns:
-                _check_role(encoder, column, compiled, known)
-                _check_there(encoder, column, before.get(column, ()))
+                _check_role(encoder, column, compiled, feature_names)
+                _check_column_exists(encoder, column, before.get(column, ()))
             for step in _fit_some(encoder, columns, raw, compiled, before, later):
                 before.setdefault(step.fitted.column, []).append(step.fitted)
                 steps.append(step)
@@ -74,13 +82,15 @@ def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
         yield tuple(batch)
 
 
-def _check_role(encoder: Encoder, column: str, compiled: Compiled, known: frozenset[str]) -> None:
-    if column not in known and not (column in compiled.entity and encoder.keep):
+def _check_role(
+    encoder: Encoder, column: str, compiled: CompiledQuery, feature_names: frozenset[str]
+) -> None:
+    if column not in feature_names and not (column in compiled.entity and encoder.keep):
         hint = f"Features are {', '.join(compiled.features)}; entities can be encoded with `keep: true`."
         raise InputError(f"{column!r} is no feature", hint=hint, place="dataset.encoders.columns")
 
 
-def _check_there(encoder: Encoder, column: str, before: Sequence[Fitted]) -> None:
+def _check_column_exists(encoder: Encoder, column: str, before: Sequence[FittedEncoder]) -> None:
     """Raise InputError for a column that an encoder before has turned into others, or made the same of."""
     for one in before:
         if one.method not in CATEGORICAL:
@@ -102,10 +112,10 @@ def _fit_some(
     encoder: Encoder,
     columns: Sequence[str],
     raw: ds.Dataset,
-    compiled: Compiled,
-    before: Mapping[str, Sequence[Fitted]],
+    compiled: CompiledQuery,
+    before: Mapping[str, Sequence[FittedEncoder]],
     later: Mapping[str, Sequence[str]],
-) -> Iterator[Step]:
+) -> Iterator[EncoderStep]:
     target = encoder.method == Method.TARGET
     label = compiled.label if target else None
     times = [name for name in (TIME, LABEL_TIME) if target and name in raw.schema.names]
@@ -115,7 +125,7 @@ def _fit_some(
     for column in columns:
         labels = later.get(column, ()) if encoder.method in SCALERS else ()
         fitted = fit(encoder, column, train, label, labels)
-        yield Step(fitted=fitted, smoothing=encoder.smoothing, seen=_seen(train, fitted, label))
+        yield EncoderStep(fitted=fitted, smoothing=encoder.smoothing, seen=_seen(train, fitted, label))
 
 
 def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
@@ -128,37 +138,39 @@ def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
     return (ds.field("split") == "train") & mine if "split" in raw.schema.names else mine
 
 
-def _later_values(label: Label | None, compiled: Compiled) -> Mapping[str, Sequence[str]]:
+def _later_values(label: Label | None, compiled: CompiledQuery) -> Mapping[str, Sequence[str]]:
     """Return the labels that are later values of a column, by column."""
     if label is None or label.is_own or label.table is not None:
         return {}
-    found: dict[str, list[str]] = {}
+    later: dict[str, list[str]] = {}
     for step in compiled.steps:
-        found.setdefault(step.column, []).append(step.name)
-    return found or ({label.column: [label.name]} if label.column else {})
+        later.setdefault(step.column, []).append(step.name)
+    return later or ({label.column: [label.name]} if label.column else {})
 
 
-def _seen(train: pa.Table, fitted: Fitted, label: str | None) -> tuple[Integers, Integers, Floats] | None:
+def _seen(
+    train: pa.Table, fitted: FittedEncoder, label: str | None
+) -> tuple[Integers, Integers, Floats] | None:
     if label is None:
         return None
-    known = train[LABEL_TIME if LABEL_TIME in train.column_names else TIME]
+    label_times = train[LABEL_TIME if LABEL_TIME in train.column_names else TIME]
     codes = codes_of(as_text(train[fitted.column]), fitted.categories)
-    return codes, microseconds(known), label_numbers(train, label)
+    return codes, microseconds(label_times), label_numbers(train, label)
 
 
 def microseconds(times: pa.ChunkedArray) -> Integers:
     """Times as whole microseconds."""
-    found: Integers = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_numpy()
-    return found
+    numbers: Integers = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_numpy()
+    return numbers
 
 
-def encoded_schema(raw: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
+def encoded_schema(raw: pa.Schema, steps: Sequence[EncoderStep]) -> pa.Schema:
     """The columns that encoding leaves."""
     hidden = [name for name in HIDDEN if name in raw.names]
     return apply(raw.empty_table().drop_columns(hidden), [step.fitted for step in steps]).schema
 
 
-def encode_batches(raw: Raw, steps: Sequence[Step]) -> Iterator[pa.Table]:
+def encode_batches(raw: RawRows, steps: Sequence[EncoderStep]) -> Iterator[pa.Table]:
     """Yield the rows that stay, encoded, in order."""
     schema = encoded_schema(raw.table.schema, steps)
     fitted = [step.fitted for step in steps]
@@ -171,7 +183,7 @@ def encode_batches(raw: Raw, steps: Sequence[Step]) -> Iterator[pa.Table]:
         yield table if table.schema == schema else table.select(schema.names).cast(schema)
 
 
-def _own_means(kept: pa.Table, steps: Sequence[Step]) -> Mapping[str, pa.Array]:
+def _own_means(kept: pa.Table, steps: Sequence[EncoderStep]) -> Mapping[str, pa.Array]:
     """What `target` encoders say of each row: the labels known before it, missing before there is any."""
     made: dict[str, pa.Array] = {}
     for step in steps:
@@ -182,7 +194,7 @@ def _own_means(kept: pa.Table, steps: Sequence[Step]) -> Mapping[str, pa.Array]:
     return made
 
 
-def encoded_features(features: Sequence[str], steps: Sequence[Step]) -> tuple[str, ...]:
+def encoded_features(features: Sequence[str], steps: Sequence[EncoderStep]) -> tuple[str, ...]:
     """The features that encoding leaves, in order."""
     names = list(features)
     for step in steps:
@@ -194,27 +206,27 @@ def encoded_features(features: Sequence[str], steps: Sequence[Step]) -> tuple[st
     return tuple(names)
 
 
-def save_encoders(folder: Path, steps: Sequence[Step]) -> None:
+def save_encoders(folder: Path, steps: Sequence[EncoderStep]) -> None:
     """Keep the numbers beside the dataset's rows."""
     content = [to_builtins(step.fitted) for step in steps]
     (folder / FILE).write_text(json.dumps(content, indent=1))
 
 
-def load_encoders(folder: Path) -> tuple[Fitted, ...]:
+def load_encoders(folder: Path) -> tuple[FittedEncoder, ...]:
     """The encoders of a dataset version; none when it has none."""
     path = folder / FILE
     if not path.exists():
         return ()
-    return tuple(from_builtins(item, Fitted) for item in json.loads(path.read_bytes()))
+    return tuple(from_builtins(item, FittedEncoder) for item in json.loads(path.read_bytes()))
 
 
-def describe_encoders(steps: Sequence[Step]) -> list[dict[str, Any]]:
+def describe_encoders(steps: Sequence[EncoderStep]) -> list[dict[str, Any]]:
     """For the version's details: the numbers, without long lists of categories."""
-    found = []
+    result = []
     for step in steps:
         item: dict[str, Any] = to_builtins(step.fitted)
         count = len(step.fitted.categories)
         if count > SHOWN:
             item |= {"categories": count, "values": None}
-        found.append(item)
-    return found
+        result.append(item)
+    return result

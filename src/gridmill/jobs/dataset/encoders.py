@@ -17,7 +17,7 @@ EMPTY: Mapping[str, pa.Array] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class FittedEncoder:
     """An encoder of one column with its numbers.
 
     Scalers: (x - `center`) / `scale`. For missing values: `fill`. For categories: `categories`, as text, and
@@ -43,10 +43,12 @@ class Fitted:
         return (f"{self.column}_{self.method}",) if self.method in CATEGORICAL else (self.column,)
 
 
-def fit(encoder: Encoder, column: str, train: pa.Table, label: str | None, labels: Sequence[str]) -> Fitted:
+def fit(
+    encoder: Encoder, column: str, train: pa.Table, label: str | None, labels: Sequence[str]
+) -> FittedEncoder:
     """The encoder of `column` from its training rows; `labels` are later values of it. Raises InputError."""
     values = train[column]
-    empty = Fitted(column=column, method=encoder.method, keep=encoder.keep)
+    empty = FittedEncoder(column=column, method=encoder.method, keep=encoder.keep)
     if encoder.method in SCALERS:
         return replace(_scaler(empty, _numbers(values, column, encoder.method)), labels=tuple(labels))
     if encoder.method in CATEGORICAL:
@@ -63,15 +65,15 @@ def _numbers(values: pa.ChunkedArray, column: str, method: Method) -> Floats:
     return found[np.isfinite(found)]
 
 
-def _scaler(empty: Fitted, known: Floats) -> Fitted:
-    if len(known) == 0:
+def _scaler(empty: FittedEncoder, values: Floats) -> FittedEncoder:
+    if len(values) == 0:
         return empty
     with np.errstate(over="ignore", invalid="ignore"):
-        center, scale = _center_and_scale(empty.method, known)
+        center, scale = _center_and_scale(empty.method, values)
     if not np.isfinite(center) or not np.isfinite(scale):
         raise InputError(
-            f"`{empty.method}` cannot scale {empty.column!r}: its values reach from {known.min():g} to "
-            f"{known.max():g}, and their spread is no number",
+            f"`{empty.method}` cannot scale {empty.column!r}: its values reach from {values.min():g} to "
+            f"{values.max():g}, and their spread is no number",
             hint="Leave out what is wrong among them, or divide them in `features`.",
             place="dataset.encoders.columns",
         )
@@ -79,13 +81,13 @@ def _scaler(empty: Fitted, known: Floats) -> Fitted:
     return replace(empty, center=float(center), scale=float(scale) if usable else 1.0)
 
 
-def _center_and_scale(method: Method, known: Floats) -> tuple[float, float]:
+def _center_and_scale(method: Method, values: Floats) -> tuple[float, float]:
     match method:
         case Method.STANDARD:
-            return known.mean(), known.std()
+            return values.mean(), values.std()
         case Method.MINMAX:
-            return known.min(), known.max() - known.min()
-    low, center, high = np.quantile(known, [0.25, 0.5, 0.75])
+            return values.min(), values.max() - values.min()
+    low, center, high = np.quantile(values, [0.25, 0.5, 0.75])
     return center, high - low
 
 
@@ -96,18 +98,18 @@ def _fill(encoder: Encoder, values: pa.ChunkedArray, column: str) -> float | str
         case Method.MOST_FREQUENT:
             counts = sorted(_counts(values).items(), key=lambda item: (-item[1], str(item[0])))
             return counts[0][0] if counts else None
-    known = _numbers(values, column, encoder.method)
-    if len(known) == 0:
+    numbers = _numbers(values, column, encoder.method)
+    if len(numbers) == 0:
         return None
-    return float(known.mean() if encoder.method == Method.MEAN else np.median(known))
+    return float(numbers.mean() if encoder.method == Method.MEAN else np.median(numbers))
 
 
 def _counts(values: pa.ChunkedArray) -> dict[Any, int]:
-    found = pc.value_counts(values.drop_null()).to_pylist()
-    return {item["values"]: item["counts"] for item in found}
+    counts = pc.value_counts(values.drop_null()).to_pylist()
+    return {item["values"]: item["counts"] for item in counts}
 
 
-def _categories(empty: Fitted, encoder: Encoder, train: pa.Table, label: str | None) -> Fitted:
+def _categories(empty: FittedEncoder, encoder: Encoder, train: pa.Table, label: str | None) -> FittedEncoder:
     text = as_text(train[empty.column])
     counts = sorted(_counts(text).items(), key=lambda item: (-item[1], item[0]))
     match encoder.method:
@@ -125,16 +127,16 @@ def _categories(empty: Fitted, encoder: Encoder, train: pa.Table, label: str | N
 
 
 def _target(
-    empty: Fitted, encoder: Encoder, text: pa.ChunkedArray, train: pa.Table, label: str | None
-) -> Fitted:
+    empty: FittedEncoder, encoder: Encoder, text: pa.ChunkedArray, train: pa.Table, label: str | None
+) -> FittedEncoder:
     """The smoothed mean label of each category over all training rows."""
     target = label_numbers(train, label)
     names = sorted(_counts(text))
     codes = codes_of(text, names)
     overall = float(target.mean()) if len(target) else 0.0
-    known = codes >= 0
-    sums = np.bincount(codes[known], target[known], len(names))
-    rows = np.bincount(codes[known], minlength=len(names))
+    is_known = codes >= 0
+    sums = np.bincount(codes[is_known], target[is_known], len(names))
+    rows = np.bincount(codes[is_known], minlength=len(names))
     means = (sums + encoder.smoothing * overall) / np.maximum(rows + encoder.smoothing, 1e-300)
     return replace(empty, categories=tuple(names), values=tuple(float(m) for m in means), other=overall)
 
@@ -145,8 +147,8 @@ def label_numbers(train: pa.Table, label: str | None) -> Floats:
         raise InputError(
             "`target` needs a label that is a number or true and false", place="dataset.encoders.method"
         )
-    found: Floats = pc.cast(train[label], pa.float64(), safe=False).to_numpy().astype(np.float64)
-    return found
+    values: Floats = pc.cast(train[label], pa.float64(), safe=False).to_numpy().astype(np.float64)
+    return values
 
 
 def as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -179,12 +181,12 @@ def means_so_far(
 
 
 def _before(
-    codes: Integers, times: Integers, known_codes: Integers, known: Integers, labels: Floats
+    codes: Integers, times: Integers, known_codes: Integers, numbers: Integers, labels: Floats
 ) -> tuple[Floats, Integers]:
     """For each row the sum and number of labels of its code that were known before its time."""
-    moments = np.unique(known)
+    moments = np.unique(numbers)
     width = len(moments) + 1
-    place = known_codes * width + np.searchsorted(moments, known, "left")
+    place = known_codes * width + np.searchsorted(moments, numbers, "left")
     order = np.argsort(place, kind="stable")
     place = place[order]
     total = np.concatenate([[0.0], np.cumsum(labels[order], dtype=np.longdouble)])
@@ -197,7 +199,7 @@ def _before(
     return sums, (high - low).astype(np.int64)
 
 
-def apply(table: pa.Table, fitted: Sequence[Fitted], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
+def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
     """Return the table with the columns that the encoders make; those in `own` have these values instead.
 
     Raises DataError for a column that is missing.
@@ -224,7 +226,7 @@ class _Columns:
         self._made: dict[str, list[tuple[str, pa.Array]]] = {}
         self._left_out: set[str] = set()
 
-    def add(self, one: Fitted, made: Sequence[pa.Array]) -> None:
+    def add(self, one: FittedEncoder, made: Sequence[pa.Array]) -> None:
         """Put the columns that an encoder makes behind the one that it encodes, or in its place."""
         behind = self._made.get(one.column, [])
         self._made[one.column] = [*zip(one.made, made, strict=True), *behind]
@@ -241,7 +243,7 @@ class _Columns:
         return pa.Table.from_arrays([own.get(name, one) for name, one in pairs], [name for name, _ in pairs])
 
 
-def _scaled(columns: _Columns, one: Fitted) -> None:
+def _scaled(columns: _Columns, one: FittedEncoder) -> None:
     for name in (one.column, *one.labels):
         if name in columns.values:
             columns.values[name] = _scaled_values(columns.values[name], one.center, one.scale)
@@ -253,13 +255,13 @@ def _scaled_values(
     """Return (x - center) / scale. Without missing values numpy is several times as quick as Arrow, whose
     functions look up a kernel for each call."""
     if values.null_count == 0 and pa.types.is_float64(values.type):
-        found = np.subtract(values.to_numpy(), center)
-        return pa.array(np.divide(found, scale, out=found))
+        scaled = np.subtract(values.to_numpy(), center)
+        return pa.array(np.divide(scaled, scale, out=scaled))
     numbers = pc.cast(values, pa.float64(), safe=False)
     return pc.divide(pc.subtract(numbers, center), scale)
 
 
-def _imputed(columns: _Columns, one: Fitted) -> None:
+def _imputed(columns: _Columns, one: FittedEncoder) -> None:
     values = columns.values[one.column]
     if one.fill is None:
         return
@@ -271,18 +273,18 @@ def _imputed(columns: _Columns, one: Fitted) -> None:
     columns.values[one.column] = filled
 
 
-def _one_hot(columns: _Columns, one: Fitted) -> None:
+def _one_hot(columns: _Columns, one: FittedEncoder) -> None:
     codes = codes_of(as_text(columns.values[one.column]), one.categories)
     columns.add(one, [pa.array(codes == number) for number in range(len(one.categories))])
 
 
-def _mapped(columns: _Columns, one: Fitted) -> None:
+def _mapped(columns: _Columns, one: FittedEncoder) -> None:
     codes = codes_of(as_text(columns.values[one.column]), one.categories)
     values = np.append(np.asarray(one.values, np.float64), one.other)
     columns.add(one, [pa.array(values[codes])])
 
 
-_APPLY: Mapping[Method, Callable[[_Columns, Fitted], None]] = {
+_APPLY: Mapping[Method, Callable[[_Columns, FittedEncoder], None]] = {
     **dict.fromkeys(SCALERS, _scaled),
     Method.ONEHOT: _one_hot,
     **dict.fromkeys((Method.ORDINAL, Method.FREQUENCY, Method.TARGET), _mapped),

@@ -144,5 +144,5 @@ def shows(unit: str, number: float) -> bool:
 
 def readings(number: float, units: tuple[str, ...] = NUMBER_FORMATS) -> str:
     """What a number says in each unit that it shows: `1 January 2024 (seconds since 1970)`."""
-    said = (f"{show_moment(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
-    return " or ".join(said)
+    texts = (f"{show_moment(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
+    return " or ".join(texts)

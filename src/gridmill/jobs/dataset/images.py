@@ -30,8 +30,8 @@ def register(engine: duckdb.DuckDBPyConnection) -> None:
 
 def _pixels(files: pa.ChunkedArray, widths: pa.ChunkedArray, heights: pa.ChunkedArray) -> pa.Array:
     rows = zip(files.to_pylist(), widths.to_pylist(), heights.to_pylist(), strict=True)
-    found = [None if None in row else grey(*row) for row in rows]
-    return pa.array(found, pa.list_(pa.float32()))
+    pixels = [None if None in row else grey(*row) for row in rows]
+    return pa.array(pixels, pa.list_(pa.float32()))
 
 
 def grey(data: bytes, width: int, height: int) -> npt.NDArray[np.float32] | None:

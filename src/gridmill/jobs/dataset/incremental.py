@@ -25,14 +25,14 @@ from gridmill.jobs.dataset.units import Units
 from gridmill.jobs.duckdb_engine import fetch_rows, quoted
 from gridmill.jobs.expressions import sql_text
 from gridmill.jobs.parquet import link_file
-from gridmill.jobs.parquet_reader import Thrifty
+from gridmill.jobs.parquet_reader import RowGroupDataset
 
 FORMAT = 7
 """Increased when the same declaration begins to produce other rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class ReusableVersion:
     """A version whose rows up to `after` (inclusive) are final, and what it says of itself."""
 
     folder: Path
@@ -47,28 +47,30 @@ def find_kept(
     spec: DatasetSpec,
     tables: Mapping[str, ds.Dataset],
     units: Units,
-) -> tuple[Kept | None, str]:
+) -> tuple[ReusableVersion | None, str]:
     """The version to build on; or why all is computed."""
     if not spec.incremental or not context.order.earlier:
         return None, ""
     earlier = context.order.earlier[0].artifact
-    told = earlier.output.details.get("incremental")
+    state = earlier.output.details.get("incremental")
     folder = context.below_root(earlier.output.uri)
-    if earlier.removed or not told or not folder.is_dir():
+    if earlier.removed or not state or not folder.is_dir():
         return None, "the version before is not there, or was not made to be built on"
-    if told["format"] != FORMAT or told["spec"] != _text(context):
+    if state["format"] != FORMAT or state["spec"] != _text(context):
         return None, "the declaration has changed"
     if any(_outages(context, spec).values()):
         return None, "a sink has outages, whose rows are left out"
     for name, table in tables.items():
         of_events = spec.label is not None and name == spec.label.table
-        seen = datetime.fromisoformat(told["events" if of_events else "seen"])
-        fresh = _Fresh(spec=spec, name=name, table=table, units=units)
-        problem = _appended(context, engine, fresh, told["inputs"].get(name), seen)
+        seen = datetime.fromisoformat(state["events" if of_events else "seen"])
+        fresh = _ChangedTable(spec=spec, name=name, table=table, units=units)
+        problem = _appended(context, engine, fresh, state["inputs"].get(name), seen)
         if problem:
             return None, problem
-    after = datetime.fromisoformat(told["after"])
-    return Kept(folder=folder, after=after, details=earlier.output.details, rows=earlier.output.rows or 0), ""
+    after = datetime.fromisoformat(state["after"])
+    return ReusableVersion(
+        folder=folder, after=after, details=earlier.output.details, rows=earlier.output.rows or 0
+    ), ""
 
 
 def _text(context: JobContext) -> str:
@@ -83,7 +85,7 @@ def _outages(context: JobContext, spec: DatasetSpec) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fresh:
+class _ChangedTable:
     """A table in which rows may be new."""
 
     spec: DatasetSpec
@@ -95,7 +97,7 @@ class _Fresh:
 def _appended(
     context: JobContext,
     engine: duckdb.DuckDBPyConnection,
-    fresh: _Fresh,
+    fresh: _ChangedTable,
     before: int | None,
     seen: datetime,
 ) -> str:
@@ -119,13 +121,13 @@ def _appended(
     return ""
 
 
-def _first_time(engine: duckdb.DuckDBPyConnection, of: _Fresh, files: set[str]) -> datetime | None:
+def _first_time(engine: duckdb.DuckDBPyConnection, of: _ChangedTable, files: set[str]) -> datetime | None:
     """The earliest moment at which any of the new rows is, or became known."""
     table = of.table
     fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
     if not fragments:
         return None
-    fresh = Thrifty(fragments, table.schema, table.format, table.filesystem)
+    fresh = RowGroupDataset(fragments, table.schema, table.format, table.filesystem)
     register_tables(engine, {"__fresh": fresh}, {"__fresh": of.units.get(of.name, {})})
     moments = [f"min(({sql_text(text)})::TIMESTAMP)" for text in sorted(_times(of.spec, of.name))]
     row = fetch_rows(engine, f"SELECT {', '.join(moments)} FROM {quoted('__fresh')}")[0]
@@ -134,17 +136,17 @@ def _first_time(engine: duckdb.DuckDBPyConnection, of: _Fresh, files: set[str]) 
 
 def _times(spec: DatasetSpec, name: str) -> set[str]:
     """The SQL of every time that the declaration gives for rows of that table."""
-    found: set[str] = set()
+    result: set[str] = set()
     if spec.basis is not None and spec.basis.table == name:
-        found |= {quoted(spec.basis.time), *([spec.basis.known_at] if spec.basis.known_at else [])}
+        result |= {quoted(spec.basis.time), *([spec.basis.known_at] if spec.basis.known_at else [])}
     parts: tuple[AsOfJoin | Window | Lag, ...] = (*spec.asof_joins, *spec.windows, *spec.lags)
     for part in parts:
         mine = part.table == name or (part.table is None and spec.basis and spec.basis.table == name)
-        found |= {part.known_at} if mine and part.known_at else set()
+        result |= {part.known_at} if mine and part.known_at else set()
     label = spec.label
     if label is not None and label.known_at and name == (label.table or (spec.basis and spec.basis.table)):
-        found.add(label.known_at)
-    return found
+        result.add(label.known_at)
+    return result
 
 
 def final_until(label: Label | None, last: datetime, complete: datetime | None = None) -> datetime:
@@ -193,10 +195,10 @@ def recent_rows(
         )
         for part in zoned.get_fragments(filter=recent)
     ]
-    return {basis.table: Thrifty(fragments, table.schema, table.format, table.filesystem)}
+    return {basis.table: RowGroupDataset(fragments, table.schema, table.format, table.filesystem)}
 
 
-def link_files(kept: Kept, folder: Path) -> None:
+def link_files(kept: ReusableVersion, folder: Path) -> None:
     """The kept version's files in `folder` too: links where the file system has them, copies elsewhere."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(kept.folder.glob("*.parquet")):

@@ -13,15 +13,15 @@ import pyarrow.dataset as ds
 from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.columns import check_comparable, find_column, refuse_duplicates
-from gridmill.jobs.dataset.labels import own_known
+from gridmill.jobs.dataset.labels import own_label_availability
 from gridmill.jobs.dataset.units import Units, converted
-from gridmill.jobs.dataset.window_plan import Asked, Newest, Theirs, nulls_first
+from gridmill.jobs.dataset.window_plan import NewestRow, OtherTable, WindowPlan, nulls_first
 from gridmill.jobs.duckdb_engine import Types, quoted
-from gridmill.jobs.expressions import KNOWN, TIME, Scope, quote_all, select, sql_text
+from gridmill.jobs.expressions import KNOWN, TIME, RowScope, quote_all, select, sql_text
 
 
 @dataclass(slots=True)
-class Joined:
+class JoinedColumns:
     """Columns that ordinary joins add (name -> SQL), the text after FROM, and the names of what as-of joins
     add."""
 
@@ -37,15 +37,20 @@ class Joined:
 
 
 def join_all(
-    asked: Asked, spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], before: str, scope: Scope
-) -> Joined:
+    plan: WindowPlan,
+    spec: DatasetSpec,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    before: str,
+    scope: RowScope,
+) -> JoinedColumns:
     """The declared joins of `before`; as-of joins are asked for. Raises InputError."""
-    made = Joined()
+    made = JoinedColumns()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
     for asof in spec.asof_joins:
         for part in _by_clock(asof, spec.label, basis, tables):
-            _as_of(asked, made, part, basis, tables, scope)
+            _as_of(plan, made, part, basis, tables, scope)
     return made
 
 
@@ -54,47 +59,55 @@ def _by_clock(
 ) -> Iterator[AsOfJoin]:
     """The join; where it brings the rows' own labels, known late, these apart: known when both say so."""
     mine = asof.table == basis.table and not asof.exempt
-    known = own_known(label, basis) if label is not None and mine else ""
+    available_at = own_label_availability(label, basis) if label is not None and mine else ""
     added = _added_as_of(asof, tables)
-    late = tuple(name for name in added if known and label is not None and name in label.sources)
+    late = tuple(name for name in added if available_at and label is not None and name in label.sources)
     others = tuple(name for name in added if name not in late)
     if others or not late:
         yield replace(asof, columns=others)
     if late:
-        told = f"({sql_text(asof.known_at)})::TIMESTAMP"
-        later = f"CASE WHEN {told} >= {known} THEN {told} WHEN {told} < {known} THEN {known} END"
+        message = f"({sql_text(asof.known_at)})::TIMESTAMP"
+        later = (
+            f"CASE WHEN {message} >= {available_at} THEN {message} WHEN {message} < {available_at}"
+            f" THEN {available_at} END"
+        )
         yield replace(asof, columns=late, known_at=later)
 
 
 def _as_of(
-    asked: Asked, made: Joined, asof: AsOfJoin, basis: Basis, tables: Mapping[str, Types], scope: Scope
+    plan: WindowPlan,
+    made: JoinedColumns,
+    asof: AsOfJoin,
+    basis: Basis,
+    tables: Mapping[str, Types],
+    scope: RowScope,
 ) -> None:
     added = _added_as_of(asof, tables)
     _check_keys(asof.on, basis, tables, asof.table, "asof_joins")
     named = {f"{asof.prefix}{name}": name for name in added}
     made.add(named)
-    asked.name({name: tables[asof.table][column] for name, column in named.items()})
+    plan.name({name: tables[asof.table][column] for name, column in named.items()})
     listed = list(dict.fromkeys((*asof.on, *added)))
-    known = f"({sql_text(asof.known_at)})::TIMESTAMP"
-    asked.add(
-        Theirs(
+    message = f"({sql_text(asof.known_at)})::TIMESTAMP"
+    plan.add(
+        OtherTable(
             title=f"{asof.table}, known at {asof.known_at}",
             sql=select(
                 quote_all(listed),
-                {KNOWN: known},
+                {KNOWN: message},
                 quoted(asof.table),
-                (f"WHERE {known} IS NOT NULL",),
+                (f"WHERE {message} IS NOT NULL",),
             ),
             on=asof.on,
             order=nulls_first(added),
-            newest=(Newest(columns=named, within_seconds=asof.within_seconds),),
+            newest=(NewestRow(columns=named, within_seconds=asof.within_seconds),),
             after=scope.after,
         )
     )
 
 
 def _ordinary(
-    made: Joined, join: Join, alias: str, basis: Basis, tables: Mapping[str, Types], before: str
+    made: JoinedColumns, join: Join, alias: str, basis: Basis, tables: Mapping[str, Types], before: str
 ) -> None:
     added = _added(join.columns, (*join.on, join.known_at or ""), tables[join.table], join.table, "joins")
     _check_keys(join.on, basis, tables, join.table, "joins")
@@ -152,7 +165,7 @@ def register_tables(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Views:
+class TableViews:
     """Tables, and the units of their columns of numbers that are times."""
 
     tables: Mapping[str, ds.Dataset]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gridmill.jobs.dataset.window_ranges import Ints, Own, changes
+from gridmill.jobs.dataset.window_ranges import Ints, OwnRows, changes
 from gridmill.jobs.duckdb_engine import quoted
 from gridmill.jobs.expressions import CODE, quote_all
 from gridmill.jobs.parquet import BATCH_CELLS, memory_errors, rows_at_once
@@ -23,14 +23,16 @@ BATCH_ROWS = 131_072
 def number_keys(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: tuple[str, ...]) -> None:
     """A table of the different keys (none missing), numbered in their order, with how many rows each has."""
     listed = ", ".join(quote_all(keys))
-    there = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
-    found = f"SELECT {listed}, count(*) AS {COUNT} FROM (\n{rows}\n) WHERE {there} GROUP BY {listed}"
+    not_null = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
+    counted_keys = (
+        f"SELECT {listed}, count(*) AS {COUNT} FROM (\n{rows}\n) WHERE {not_null} GROUP BY {listed}"
+    )
     if not keys:
-        found = f"SELECT count(*) AS {COUNT} FROM (\n{rows}\n)"
+        counted_keys = f"SELECT count(*) AS {COUNT} FROM (\n{rows}\n)"
     order = f"ORDER BY {listed}" if keys else ""
     engine.execute(
         f"CREATE OR REPLACE TABLE {quoted(name)} AS "
-        f'SELECT *, (row_number() OVER ({order}) - 1)::UINTEGER AS "{CODE}" FROM (\n{found}\n)'
+        f'SELECT *, (row_number() OVER ({order}) - 1)::UINTEGER AS "{CODE}" FROM (\n{counted_keys}\n)'
     )
 
 
@@ -40,10 +42,10 @@ def numbered(rows: str, keys: tuple[str, ...], table: str, columns: str = "r.*")
     return f'SELECT {columns}, k."{CODE}" FROM (\n{rows}\n) AS r JOIN {quoted(table)} AS k ON {same}'
 
 
-def batches_of(found: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
+def batches_of(relation: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
     """The rows of a query as they come."""
     with memory_errors():
-        yield from found.to_arrow_reader(rows_at_once(len(found.columns), BATCH_ROWS, BATCH_CELLS))
+        yield from relation.to_arrow_reader(rows_at_once(len(relation.columns), BATCH_ROWS, BATCH_CELLS))
 
 
 def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Table]:
@@ -71,7 +73,9 @@ def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.boo
     return changes(integers(rows[CODE])) | changes(integers(rows[time]))
 
 
-def untied(engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: Own, order: tuple[str, ...]) -> pa.Table:
+def untied(
+    engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: OwnRows, order: tuple[str, ...]
+) -> pa.Table:
     """The rows of a key at the same time put in order: few are; sorting all by it would be a waste."""
     places = np.arange(len(own.first))
     later = own.first != places
@@ -90,5 +94,5 @@ def untied(engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: Own, order: t
 
 def integers(column: pa.ChunkedArray) -> Ints:
     """Whole numbers, or times as such."""
-    found: Ints = pc.cast(column, pa.int64()).to_numpy()
-    return found
+    numbers: Ints = pc.cast(column, pa.int64()).to_numpy()
+    return numbers

@@ -24,7 +24,7 @@ Joining = TypeVar("Joining", AsOfJoin, Join)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Clock:
+class _AvailabilityTime:
     """When the label's value in a row is known: `delay_seconds` after `known_at`, a column or SQL over it.
 
     `sources` are the columns that hold it, in lower case; None: every column of the table, as the row itself
@@ -41,8 +41,8 @@ class _Clock:
     @property
     def sql(self) -> str:
         """The time, as SQL."""
-        known = _timestamp(self.known_at)
-        return f"{known} + {interval(self.delay_seconds)}" if self.delay_seconds else known
+        timestamp = _timestamp(self.known_at)
+        return f"{timestamp} + {interval(self.delay_seconds)}" if self.delay_seconds else timestamp
 
     @property
     def words(self) -> str:
@@ -85,7 +85,7 @@ def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> Datas
     if clock is None:
         return spec
     with duckdb.connect(config={"threads": 1}) as engine:
-        apply = _Applied(clock=clock, engine=engine, inputs=inputs)
+        apply = _AvailabilityRewrite(clock=clock, engine=engine, inputs=inputs)
         return replace(
             spec,
             windows=tuple(apply.one(window, "windows") for window in spec.windows),
@@ -98,12 +98,12 @@ def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> Datas
 def clock_remarks(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> tuple[str, ...]:
     """Return a sentence for each part whose `known_at` the label's clock replaces, and for each exemption."""
     clock, clocked = _clock(spec, inputs), with_label_clock(spec, inputs)
-    found = [text for part, place in _parts(spec) if (text := _exemption(part, place))]
+    remarks = [text for part, place in _parts(spec) if (text := _exemption(part, place))]
     if clock is None:
-        return tuple(found)
+        return tuple(remarks)
     declared, used = dict.fromkeys(one for one, _ in _parts(spec)), {one for one, _ in _parts(clocked)}
     changed = (part for part in declared if part not in used and part.known_at is not None)
-    return (*found, *(_changed(part, clock) for part in changed))
+    return (*remarks, *(_changed(part, clock) for part in changed))
 
 
 def _parts(spec: DatasetSpec) -> Iterator[tuple[Part, str]]:
@@ -120,9 +120,9 @@ def _exemption(part: Part, place: str) -> str:
     return f"{place}: {_named(part)} can hold a label before it is known (exempt: {part.exempt})"
 
 
-def _changed(part: Part, clock: _Clock) -> str:
-    known = f"sees a label only from when it is known: {clock.words}"
-    return f"{_named(part)} with `known_at: {part.known_at}` {known}"
+def _changed(part: Part, clock: _AvailabilityTime) -> str:
+    message = f"sees a label only from when it is known: {clock.words}"
+    return f"{_named(part)} with `known_at: {part.known_at}` {message}"
 
 
 def _named(part: Part) -> str:
@@ -131,7 +131,7 @@ def _named(part: Part) -> str:
     return f"{', '.join(columns) or 'all columns'}{of}"
 
 
-def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _Clock | None:
+def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTime | None:
     """Return the label's clock; None without a label, and where its column is known with the row itself."""
     label, basis = spec.label, spec.basis or Basis(table="", time=spec.time or "", entity=spec.entity)
     if label is None or not basis.time:
@@ -145,7 +145,7 @@ def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _Clock | None:
         tables = {"", *_copies(basis.table, (basis.table,) if basis.table else spec.tables, inputs, _is_kin)}
     if sources is not None and not sources:
         return None
-    return _Clock(
+    return _AvailabilityTime(
         label=label,
         known_at=known_at,
         delay_seconds=label.delay_seconds or 0.0,
@@ -190,15 +190,15 @@ def _is_kin(one: Artifact, other: Artifact) -> bool:
     return _is_same(one, other) or (one.kind != ArtifactKind.PREDICTION and bool(_jobs(one) & _jobs(other)))
 
 
-def _jobs(one: Artifact) -> set[str]:
-    return {name.rpartition("@")[0] for name in (one.id, *one.made_from)}
+def _jobs(artifact: Artifact) -> set[str]:
+    return {name.rpartition("@")[0] for name in (artifact.id, *artifact.made_from)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Applied:
+class _AvailabilityRewrite:
     """Applies a clock to parts. The engine only reads the syntax of expressions."""
 
-    clock: _Clock
+    clock: _AvailabilityTime
     engine: duckdb.DuckDBPyConnection
     inputs: Mapping[str, Artifact]
 
@@ -239,18 +239,18 @@ class _Applied:
         return self.clock.sources is not None and any(self.clock.holds(name) for name in used)
 
     def _added(self, part: AsOfJoin | Join) -> tuple[str, ...]:
-        there = self.inputs[part.table].output.columns if part.table in self.inputs else ()
+        columns = self.inputs[part.table].output.columns if part.table in self.inputs else ()
         keys = {*part.on, part.known_at}
-        return part.columns or tuple(column.name for column in there if column.name not in keys)
+        return part.columns or tuple(column.name for column in columns if column.name not in keys)
 
     def _checked(self, later: str, part: Part, place: str) -> str:
         """Return the time. Raises InputError where the part's table lacks a column that it needs."""
         table = self.clock.table_of(part)
         if not table:
             return later
-        there = {column.name.lower() for column in self.inputs[table].output.columns}
+        columns = {column.name.lower() for column in self.inputs[table].output.columns}
         used = expression_columns(self.engine, self.clock.known_at, "dataset.label.known_at")
-        lacking = [name for name in used if name.lower() not in there]
+        lacking = [name for name in used if name.lower() not in columns]
         if not lacking:
             return later
         raise InputError(

@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import product
 
 from gridmill.domain.artifact import Output
-from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, Outcome
+from gridmill.domain.dataset import Aggregate, AsOfJoin, Basis, DatasetSpec, Join, Label, LabelRule
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.columns import check_comparable, check_number, find_column
-from gridmill.jobs.dataset.window_plan import Asked, Following, Later, Over, Theirs
+from gridmill.jobs.dataset.window_plan import LaterRow, NextRows, OtherTable, WindowAggregate, WindowPlan
 from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import (
     FLOATS,
@@ -32,14 +32,14 @@ from gridmill.jobs.expressions import (
 
 NO_LABEL = "no label"
 _AGGREGATES = {
-    Outcome.ANY: Aggregate.COUNT,
-    Outcome.COUNT: Aggregate.COUNT,
-    Outcome.SUM: Aggregate.SUM,
-    Outcome.MEAN: Aggregate.MEAN,
-    Outcome.MIN: Aggregate.MIN,
-    Outcome.MAX: Aggregate.MAX,
+    LabelRule.ANY: Aggregate.COUNT,
+    LabelRule.COUNT: Aggregate.COUNT,
+    LabelRule.SUM: Aggregate.SUM,
+    LabelRule.MEAN: Aggregate.MEAN,
+    LabelRule.MIN: Aggregate.MIN,
+    LabelRule.MAX: Aggregate.MAX,
 }
-_OUTCOMES = {Outcome.ANY: "{0} > 0", Outcome.SUM: "coalesce({0}, 0)"}
+_OUTCOMES = {LabelRule.ANY: "{0} > 0", LabelRule.SUM: "coalesce({0}, 0)"}
 """The label as an expression of the aggregate of its events, for outcomes that are not the aggregate
 itself."""
 
@@ -51,14 +51,14 @@ def clocked(label: Label | None, basis: Basis | None) -> Label | None:
     return replace(label, known_at=basis.known_at)
 
 
-def label_known(label: Label | None) -> Mapping[str, str]:
+def label_availability(label: Label | None) -> Mapping[str, str]:
     """When the value of a row is known, where the declaration says so."""
     if label is None or label.known_at is None or label.table is not None:
         return {}
     return {LABEL_KNOWN: f"({sql_text(label.known_at)})::TIMESTAMP"}
 
 
-def own_known(label: Label | None, basis: Basis) -> str:
+def own_label_availability(label: Label | None, basis: Basis) -> str:
     """When a row's own label is known, where that is later than the row, as SQL over the row; or empty."""
     if label is None or not label.is_own or not has_time(label):
         return ""
@@ -73,22 +73,22 @@ def label_columns(label: Label | None) -> Mapping[str, str]:
     if label.is_own:
         return _own(label)
     if label.table is not None:
-        value = _OUTCOMES.get(label.outcome or Outcome.ANY, "{0}").format(quoted(LABEL_OF))
-        known = _later(f'"{TIME}" + {interval(label.horizon_seconds or 0.0)}', label)
-        return {label.name: value, LABEL_TIME: known}
+        value = _OUTCOMES.get(label.outcome or LabelRule.ANY, "{0}").format(quoted(LABEL_OF))
+        available_at = _later(f'"{TIME}" + {interval(label.horizon_seconds or 0.0)}', label)
+        return {label.name: value, LABEL_TIME: available_at}
     if label.horizon_seconds is not None and label.known_at is None:
         return {LABEL_TIME: _later(f'"{TIME}" + {interval(label.horizon_seconds)}', label)}
     return {LABEL_TIME: _later(quoted(LABEL_FROM), label)}
 
 
-def ask_label(asked: Asked, label: Label | None, basis: Basis, tables: Mapping[str, Types]) -> None:
+def ask_label(plan: WindowPlan, label: Label | None, basis: Basis, tables: Mapping[str, Types]) -> None:
     """Ask for what the label is of other rows. Raises InputError."""
     if label is None:
         return
     types = tables[basis.table]
     if label.table is not None:
-        asked.name({LABEL_OF: label_type(label, types) if label.outcome != Outcome.ANY else "BIGINT"})
-        asked.add(_events(label, basis, tables))
+        plan.name({LABEL_OF: label_type(label, types) if label.outcome != LabelRule.ANY else "BIGINT"})
+        plan.add(_events(label, basis, tables))
         return
     kinds = [find_column(name, types, basis.table, "label") for name in label.sources]
     if label.is_own:
@@ -96,31 +96,34 @@ def ask_label(asked: Asked, label: Label | None, basis: Basis, tables: Mapping[s
     if label.next_rows is not None:
         for name, kind in zip(label.sources, kinds, strict=True):
             check_number(name, kind, "`next_rows`", basis.table)
-        asked.following = _following(label, label.next_rows)
-        asked.name(dict.fromkeys(asked.following.names, "DOUBLE"))
-        asked.name({NEXT: "BOOLEAN", LABEL_FROM: "TIMESTAMP"})
+        plan.next_rows = _following(label, label.next_rows)
+        plan.name(dict.fromkeys(plan.next_rows.names, "DOUBLE"))
+        plan.name({NEXT: "BOOLEAN", LABEL_FROM: "TIMESTAMP"})
         return
     dated = label.steps is not None or label.known_at is not None
-    asked.later = Later(
-        columns={label.name: label.sources[0], **({LABEL_FROM: _known(label)} if dated else {})},
+    plan.later = LaterRow(
+        columns={
+            label.name: label.sources[0],
+            **({LABEL_FROM: _availability_column(label)} if dated else {}),
+        },
         column=label.sources[0],
         seconds=label.horizon_seconds,
         step=label.steps,
     )
-    asked.name({label.name: kinds[0], **({LABEL_FROM: "TIMESTAMP"} if dated else {})})
+    plan.name({label.name: kinds[0], **({LABEL_FROM: "TIMESTAMP"} if dated else {})})
 
 
-def _following(label: Label, rows: int) -> Following:
-    return Following(
+def _following(label: Label, rows: int) -> NextRows:
+    return NextRows(
         rows=rows,
         names={step.name: (step.column, step.step) for step in label_steps(label)},
         whole=NEXT,
         known=LABEL_FROM,
-        known_column=_known(label),
+        known_column=_availability_column(label),
     )
 
 
-def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> Theirs:
+def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> OtherTable:
     """The events of a label's table in the time ahead."""
     assert label.table is not None
     assert label.outcome is not None
@@ -134,26 +137,26 @@ def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> Theirs:
         kind = find_column(label.column, types, label.table, "label")
         check_number(label.column, kind, f"`{label.outcome}`", label.table)
         value = f"{quoted(label.column)}::DOUBLE"
-    known = f"({sql_text(label.known_at or '')})::TIMESTAMP"
-    there = " AND ".join(f"{sql} IS NOT NULL" for sql in (known, *quote_all(on)))
-    over = Over(
+    message = f"({sql_text(label.known_at or '')})::TIMESTAMP"
+    not_null = " AND ".join(f"{sql} IS NOT NULL" for sql in (message, *quote_all(on)))
+    over = WindowAggregate(
         name=LABEL_OF,
         aggregate=_AGGREGATES[label.outcome],
         column=LABEL_OF,
         seconds=label.horizon_seconds,
         ahead=True,
     )
-    columns = {KNOWN: known, LABEL_OF: value}
-    return Theirs(
+    columns = {KNOWN: message, LABEL_OF: value}
+    return OtherTable(
         title=f"the events of {label.table}",
-        sql=select(quote_all(on), columns, quoted(label.table), (f"WHERE {there}",)),
+        sql=select(quote_all(on), columns, quoted(label.table), (f"WHERE {not_null}",)),
         on=on,
-        overs=(over,),
+        aggregates=(over,),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LabelStep:
     """One label of several: `column`, `step` rows ahead; it is item `number` (from 1) of the list."""
 
     name: str
@@ -162,13 +165,13 @@ class Step:
     number: int
 
 
-def label_steps(label: Label | None) -> tuple[Step, ...]:
+def label_steps(label: Label | None) -> tuple[LabelStep, ...]:
     """The labels of the next rows, step by step, all columns of a step; none for another label."""
     if label is None or label.next_rows is None:
         return ()
     each = product(range(1, label.next_rows + 1), label.sources)
     return tuple(
-        Step(name=f"{column}_{label.name}_{step}", column=column, step=step, number=number)
+        LabelStep(name=f"{column}_{label.name}_{step}", column=column, step=step, number=number)
         for number, (step, column) in enumerate(each, start=1)
     )
 
@@ -176,19 +179,19 @@ def label_steps(label: Label | None) -> tuple[Step, ...]:
 def _own(label: Label) -> Mapping[str, str]:
     name = label.sources[0]
     value = {} if label.name == name else {label.name: quoted(name)}
-    return {**value, LABEL_TIME: _later(_quoted_known(label), label)}
+    return {**value, LABEL_TIME: _later(_quoted_availability(label), label)}
 
 
-def _known(label: Label) -> str:
+def _availability_column(label: Label) -> str:
     return TIME if label.known_at is None else LABEL_KNOWN
 
 
-def _quoted_known(label: Label) -> str:
-    return f'"{_known(label)}"'
+def _quoted_availability(label: Label) -> str:
+    return f'"{_availability_column(label)}"'
 
 
-def _later(known: str, label: Label) -> str:
-    return known if label.delay_seconds is None else f"{known} + {interval(label.delay_seconds)}"
+def _later(ready_at: str, label: Label) -> str:
+    return ready_at if label.delay_seconds is None else f"{ready_at} + {interval(label.delay_seconds)}"
 
 
 def has_time(label: Label | None) -> bool:
@@ -203,7 +206,9 @@ def label_type(label: Label | None, types: Types) -> str:
     if label is None or label.next_rows is not None:
         return "DOUBLE[]"
     if label.table is not None:
-        return {Outcome.ANY: "BOOLEAN", Outcome.COUNT: "BIGINT"}.get(label.outcome or Outcome.SUM, "DOUBLE")
+        return {LabelRule.ANY: "BOOLEAN", LabelRule.COUNT: "BIGINT"}.get(
+            label.outcome or LabelRule.SUM, "DOUBLE"
+        )
     return types.get(label.sources[0], "DOUBLE")
 
 
@@ -264,13 +269,13 @@ def _joined(join: Join, output: Output) -> Join:
     time, known_at = output.details.get("time"), join.known_at
     if time and known_at is None and not join.exempt:
         known_at = f"{quoted(str(time))} - INTERVAL 1 MICROSECOND"
-    return replace(join, known_at=known_at, columns=join.columns or _said(output, join.on))
+    return replace(join, known_at=known_at, columns=join.columns or _predicted_columns(output, join.on))
 
 
 def _as_of(asof: AsOfJoin, output: Output) -> AsOfJoin:
-    return replace(asof, columns=asof.columns or _said(output, asof.on))
+    return replace(asof, columns=asof.columns or _predicted_columns(output, asof.on))
 
 
-def _said(output: Output, on: tuple[str, ...]) -> tuple[str, ...]:
+def _predicted_columns(output: Output, on: tuple[str, ...]) -> tuple[str, ...]:
     keys = (*on, *output.details.get("entity", ()), output.details.get("time"))
     return tuple(column.name for column in output.columns if column.name not in (*ASIDE, *keys))

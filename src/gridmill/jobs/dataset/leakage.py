@@ -35,8 +35,8 @@ def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
     if truth is None:
         return []
     names = [name for name in sample.column_names if name != label and is_number(sample[name].type)]
-    found = [one for name in names for one in _held_against(name, numbers(sample[name]), truth)]
-    return sorted(found, key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
+    suspected = [one for name in names for one in _held_against(name, numbers(sample[name]), truth)]
+    return sorted(suspected, key=lambda one: -abs(one.get("correlation", one.get("auc", 0.0))))
 
 
 def _label_numbers(label: pa.ChunkedArray) -> Floats | None:
@@ -49,8 +49,8 @@ def _label_numbers(label: pa.ChunkedArray) -> Floats | None:
     if len(values) != 2:
         return None
     codes = pc.index_in(label.cast(pa.string()), value_set=pa.array(values, pa.string()))
-    found: Floats = pc.cast(codes, pa.float64()).to_numpy().astype(np.float64)
-    return found
+    result: Floats = pc.cast(codes, pa.float64()).to_numpy().astype(np.float64)
+    return result
 
 
 def _held_against(name: str, values: Floats, truth: Floats) -> Iterator[dict[str, Any]]:
@@ -85,8 +85,8 @@ def _correlation(x: Floats, y: Floats) -> float:
     with np.errstate(all="ignore"):
         one, other = (values / np.abs(values).max() for values in (x, y))
         one, other = one - one.mean(), other - other.mean()
-        found = float(one @ other / np.sqrt((one @ one) * (other @ other)))
-    return max(-1.0, min(1.0, found)) if np.isfinite(found) else 0.0
+        correlation = float(one @ other / np.sqrt((one @ one) * (other @ other)))
+    return max(-1.0, min(1.0, correlation)) if np.isfinite(correlation) else 0.0
 
 
 def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -140,6 +140,6 @@ def _texts(value: object, field: str = "") -> Iterator[str]:
 def volatile_calls(texts: Iterable[str]) -> tuple[str, ...]:
     """The calls in these SQL texts, each once, in order: `random()`, `current_timestamp`. What is in strings,
     quoted names and comments is no call."""
-    found = (match for text in texts for match in _CALL.finditer(_SKIPPED.sub(" ", text)))
-    named = (f"{one['function']}()" if one["function"] else one["word"] for one in found)
+    matches = (match for text in texts for match in _CALL.finditer(_SKIPPED.sub(" ", text)))
+    named = (f"{one['function']}()" if one["function"] else one["word"] for one in matches)
     return tuple(dict.fromkeys(name.lower() for name in named))

@@ -17,16 +17,23 @@ import pyarrow.dataset as ds
 from gridmill.domain.dataset import BUCKET_ROWS, Basis, DatasetSpec
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.checks import Seen, check_tables, known_span, resolve_bounds, seen_until, time_span
+from gridmill.jobs.dataset.checks import (
+    EventCoverage,
+    check_tables,
+    known_span,
+    resolve_bounds,
+    seen_until,
+    time_span,
+)
 from gridmill.jobs.dataset.columns import SQL_RESULT, find_column, refuse_duplicates, refuse_split
-from gridmill.jobs.dataset.compile import Compiled, compile_dataset
+from gridmill.jobs.dataset.compile import CompiledQuery, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
 from gridmill.jobs.dataset.incremental import final_until, history_from
-from gridmill.jobs.dataset.splits import Bounds
+from gridmill.jobs.dataset.splits import SplitBounds
 from gridmill.jobs.dataset.units import Unit, Units, check_declared, converted, find_units
 from gridmill.jobs.dataset.window_plan import CHUNK
 from gridmill.jobs.duckdb_engine import Types, quoted
-from gridmill.jobs.expressions import DROPPED, Scope, explain, is_ordered, parse_select, types_of
+from gridmill.jobs.expressions import DROPPED, RowScope, explain, is_ordered, parse_select, types_of
 
 FUNCTIONS = {"pixels": "gridmill.jobs.dataset.images"}
 """The module of each SQL function; its `register` makes the function known to a connection."""
@@ -45,21 +52,21 @@ _ARRAY = re.compile(r"(?P<item>[^\[\]]+)\[(?P<length>\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class OneHotColumns:
     """The SQL with a column for each value, and what its columns are."""
 
     sql: str
     types: Types
 
 
-def spread(sql: str, types: Types) -> Spread:
+def spread(sql: str, types: Types) -> OneHotColumns:
     """`pixel FLOAT[64]` as `pixel_1` ... `pixel_64`; the same SQL where there is no array.
 
     Raises InputError for columns that would be there twice, and for too many.
     """
     made = [item for name, type_ in types.items() for item in _columns(name, type_)]
     if len(made) == len(types) and all(_ARRAY.fullmatch(type_) is None for type_ in types.values()):
-        return Spread(sql=sql, types=types)
+        return OneHotColumns(sql=sql, types=types)
     if len(made) > MOST_COLUMNS:
         raise InputError(
             f"its arrays would make {len(made):,} columns; {MOST_COLUMNS:,} is the most",
@@ -68,7 +75,9 @@ def spread(sql: str, types: Types) -> Spread:
         )
     refuse_duplicates(name for name, _, _ in made)
     listed = ", ".join(f"{value} AS {quoted(name)}" for name, value, _ in made)
-    return Spread(sql=f"SELECT {listed}\nFROM (\n{sql}\n)", types={name: type_ for name, _, type_ in made})
+    return OneHotColumns(
+        sql=f"SELECT {listed}\nFROM (\n{sql}\n)", types={name: type_ for name, _, type_ in made}
+    )
 
 
 def _columns(name: str, type_: str) -> list[tuple[str, str, str]]:
@@ -85,12 +94,12 @@ Span: TypeAlias = tuple[int, datetime | None, datetime | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class PreparedQuery:
     """What is run, and what was found out before. `rows` are those of the basis."""
 
-    compiled: Compiled
+    compiled: CompiledQuery
     types: Types
-    bounds: Bounds | None = None
+    bounds: SplitBounds | None = None
     rows: int = 0
     span_seconds: float = 0.0
     buckets: int = 1
@@ -100,7 +109,7 @@ class Query:
     seen: datetime | None = None
     """The latest moment that the tables tell of, and up to when rows therefore are final."""
     final: datetime | None = None
-    events: Seen | None = None
+    events: EventCoverage | None = None
     units: Units = field(default_factory=dict)
 
 
@@ -120,29 +129,29 @@ def prepare(
     span: Span | None = None,
     units: Units | None = None,
     before: Mapping[str, Mapping[str, str]] | None = None,
-) -> Query:
+) -> PreparedQuery:
     """The query; of the rows `after` a moment, if one is given. `sources` are the tables themselves; the
     `declared` parts are checked in place of those of `spec`. `span` stands for that of tables whose rows are
     not known. `units` are those of the tables' times, `before` those of the version before.
 
     Raises InputError and DataError for what does not make sense with these tables.
     """
-    said, units = declared or spec, dict(units or {})
+    declared_spec, units = declared or spec, dict(units or {})
     if spec.sql is not None:
         node = parse_select(engine, spec.sql)
         register_functions(engine, spec.sql)
         text = spec.sql.strip().rstrip(";")
-        found = spread(text, _sql_types(engine, text, tables))
+        encoded = spread(text, _sql_types(engine, text, tables))
         if spec.time is None:
-            check_declared(said, tables, units)
-            return _plain(spec, found.sql, found.types, ordered=is_ordered(node))
-        _keep_result(engine, found.sql)
-        tables[SQL_RESULT] = found.types
-        units |= find_units(engine, said, {SQL_RESULT: found.types}, clocked=spec, before=before)
-        tables[SQL_RESULT] = _with_times(engine, found.types, units[SQL_RESULT])
-    check_declared(said, tables, units)
+            check_declared(declared_spec, tables, units)
+            return _plain(spec, encoded.sql, encoded.types, ordered=is_ordered(node))
+        _keep_result(engine, encoded.sql)
+        tables[SQL_RESULT] = encoded.types
+        units |= find_units(engine, declared_spec, {SQL_RESULT: encoded.types}, clocked=spec, before=before)
+        tables[SQL_RESULT] = _with_times(engine, encoded.types, units[SQL_RESULT])
+    check_declared(declared_spec, tables, units)
     basis = spec.basis or Basis(table=SQL_RESULT, time=spec.time or "", entity=spec.entity)
-    used = check_tables(engine, said, basis, tables)
+    used = check_tables(engine, declared_spec, basis, tables)
     unit = units.get(basis.table, {}).get(basis.time)
     rows, first, last = (
         span
@@ -163,9 +172,9 @@ def prepare(
         bounds=bounds,
         seen_until=seen.labels if seen is not None else None,
         timed=needs_times(spec.encoders) or spec.incremental,
-        scope=Scope(after=after, history=history),
+        scope=RowScope(after=after, history=history),
     )
-    return Query(
+    return PreparedQuery(
         cut=spec.buckets is not None,
         compiled=compiled,
         types=_bound_types(engine, spec, basis, tables, compiled),
@@ -194,12 +203,12 @@ def _sql_types(engine: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str
         return types_of(engine, text)
     except duckdb.Error as error:
         lacks = "Referenced column" in str(error)
-        known = {name: "" for types in tables.values() for name in types} if lacks else {}
-        told = explain(error, known, "dataset.sql", text)
-        if "Table with name" in told.message:
+        columns = {name: "" for types in tables.values() for name in types} if lacks else {}
+        explained_error = explain(error, columns, "dataset.sql", text)
+        if "Table with name" in explained_error.message:
             hint = f"`tables` names what the query reads; now it names {', '.join(sorted(tables)) or 'none'}."
-            raise InputError(told.message, hint=hint, place="dataset.sql") from error
-        raise told from error
+            raise InputError(explained_error.message, hint=hint, place="dataset.sql") from error
+        raise explained_error from error
 
 
 def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
@@ -221,7 +230,7 @@ def _with_times(
     return {**types, **dict.fromkeys(units, "TIMESTAMP")}
 
 
-def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Query:
+def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> PreparedQuery:
     """SQL without a time: its rows as they are, in an order of their own or in that of their values."""
     label = spec.label.sources[0] if spec.label else None
     for name in (*spec.entity, *([label] if label else [])):
@@ -232,14 +241,14 @@ def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Quer
     listed = ", ".join(f"{quoted(old)} AS {quoted(new)}" for old, new in names.items())
     dropped = f"CASE WHEN {quoted(label)} IS NULL THEN 'no label' END" if label else "NULL::VARCHAR"
     order = "" if ordered else "\nORDER BY ALL"
-    compiled = Compiled(
+    compiled = CompiledQuery(
         sql=f'SELECT {listed}, {dropped} AS "{DROPPED}"\nFROM (\n{text}\n){order}',
         columns=tuple(names.values()),
         features=tuple(name for name in types if name not in (label, "split", *spec.entity)),
         entity=spec.entity,
         label=spec.label.name if spec.label else None,
     )
-    return Query(compiled=compiled, types=_kept({new: types[old] for old, new in names.items()}))
+    return PreparedQuery(compiled=compiled, types=_kept({new: types[old] for old, new in names.items()}))
 
 
 def _kept(types: Types) -> Types:
@@ -265,7 +274,7 @@ def _bound_types(
     spec: DatasetSpec,
     basis: Basis,
     tables: Mapping[str, Types],
-    compiled: Compiled,
+    compiled: CompiledQuery,
 ) -> Types:
     """The query's columns and types. Raises InputError, naming the expression that is wrong."""
     assert compiled.sorted is not None
@@ -274,19 +283,21 @@ def _bound_types(
         types_of(engine, compiled.sorted.rows)
         return _kept(types_of(engine, compiled.sql))
     except duckdb.Error as error:
-        there = {name: "" for name in (*tables[basis.table], *compiled.features) if name not in spec.features}
+        columns = {
+            name: "" for name in (*tables[basis.table], *compiled.features) if name not in spec.features
+        }
         for name, text in spec.features.items():
-            _try_alone(engine, compiled, name, text, there)
-        raise explain(error, there, "dataset") from error
+            _try_alone(engine, compiled, name, text, columns)
+        raise explain(error, columns, "dataset") from error
     finally:
         engine.execute(f"DROP VIEW {CHUNK}")
 
 
 def _try_alone(
-    engine: duckdb.DuckDBPyConnection, compiled: Compiled, name: str, text: str, there: Types
+    engine: duckdb.DuckDBPyConnection, compiled: CompiledQuery, name: str, text: str, types: Types
 ) -> None:
     before = compiled.sql.partition("),\nfeatured AS (")[0]
     try:
         types_of(engine, f"{before})\nSELECT *,\n({text}\n) AS {quoted(name)}\nFROM joined")
     except duckdb.Error as error:
-        raise explain(error, there, f"dataset.features.{name}") from error
+        raise explain(error, types, f"dataset.features.{name}") from error

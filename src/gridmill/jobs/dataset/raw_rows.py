@@ -73,7 +73,7 @@ def _is_large(kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
+class RawRows:
     """Rows in files of one format: those of this process in Arrow's, those of other parts in Parquet."""
 
     table: ds.FileSystemDataset
@@ -92,10 +92,10 @@ class Raw:
                     yield reader.get_batch(number)
 
 
-def open_raw(folder: Path) -> Raw | None:
+def open_raw(folder: Path) -> RawRows | None:
     """Return the rows in that folder; None where there are none."""
     for suffix, name in ((SUFFIX, "ipc"), (".parquet", "parquet")):
         paths = tuple(sorted(folder.glob(f"*{suffix}")))
         if paths:
-            return Raw(table=ds.dataset([str(path) for path in paths], format=name), paths=paths)
+            return RawRows(table=ds.dataset([str(path) for path in paths], format=name), paths=paths)
     return None

@@ -21,15 +21,15 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset.checks import check_kept, check_splits
 from gridmill.jobs.dataset.describe import describe_parts, describe_rows, make_result, note_part
-from gridmill.jobs.dataset.encode import Step, load_encoders
-from gridmill.jobs.dataset.incremental import Kept, find_kept, link_files, recent_rows
-from gridmill.jobs.dataset.joins import Views, register_tables
+from gridmill.jobs.dataset.encode import EncoderStep, load_encoders
+from gridmill.jobs.dataset.incremental import ReusableVersion, find_kept, link_files, recent_rows
+from gridmill.jobs.dataset.joins import TableViews, register_tables
 from gridmill.jobs.dataset.label_availability import with_label_clock
 from gridmill.jobs.dataset.labels import with_predictions
-from gridmill.jobs.dataset.prepare import Query, prepare, types_of_all
+from gridmill.jobs.dataset.prepare import PreparedQuery, prepare, types_of_all
 from gridmill.jobs.dataset.units import find_units, units_before
-from gridmill.jobs.dataset.window_engine import held_beside
-from gridmill.jobs.dataset.write import PART, RAW, Tally, write_encoded, write_rows
+from gridmill.jobs.dataset.window_engine import bytes_for_chunks
+from gridmill.jobs.dataset.write import PART, RAW, RowTally, write_encoded, write_rows
 from gridmill.jobs.duckdb_engine import engine_bytes, open_engine
 from gridmill.jobs.parquet import link_file, storage_errors
 from gridmill.jobs.tables import open_table
@@ -37,22 +37,22 @@ from gridmill.jobs.tables import open_table
 TALLY_FILE = ".tally.json"
 
 
-def write_tally(folder: Path, tally: Tally) -> None:
+def write_tally(folder: Path, tally: RowTally) -> None:
     """Note what a part counted beside its rows."""
-    told = {"kept": tally.kept, "dropped": tally.dropped, "final": tally.final, "splits": tally.splits}
+    content = {"kept": tally.kept, "dropped": tally.dropped, "final": tally.final, "splits": tally.splits}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / TALLY_FILE).write_text(json.dumps(told))
+    (folder / TALLY_FILE).write_text(json.dumps(content))
 
 
-def take_together(folder: Path, parts: Sequence[Path], tally: Tally) -> None:
+def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
     """The files of all parts in `folder`, and what they counted. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         for path in sorted(part.glob("*.parquet")):
             link_file(path, folder)
-        told = json.loads((part / TALLY_FILE).read_text())
-        counted = {name: Counter[str](told[name]) for name in ("dropped", "final", "splits")}
-        tally.add(Tally(kept=told["kept"], **counted))
+        content = json.loads((part / TALLY_FILE).read_text())
+        counted = {name: Counter[str](content[name]) for name in ("dropped", "final", "splits")}
+        tally.add(RowTally(kept=content["kept"], **counted))
 
 
 OneTable = TypeVar("OneTable")
@@ -62,13 +62,13 @@ KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
+class _DatasetDraft:
     """Rows in the draft, the query that gave them, what was kept of an earlier version, and what was counted;
     `stem` begins the names of new files."""
 
-    query: Query
-    kept: Kept | None
-    tally: Tally
+    query: PreparedQuery
+    kept: ReusableVersion | None
+    tally: RowTally
     stem: str
 
 
@@ -85,23 +85,23 @@ def run(context: JobContext) -> JobResult:
     try:
         made = _make_rows(context, spec, inputs, draft)
         query, kept, tally = made.query, made.kept, made.tally
-        told = kept is None and not spec.encoders  # by each part of its own rows
+        is_complete = kept is None and not spec.encoders  # by each part of its own rows
         if part is not None:
             write_tally(draft, tally)
-            if told:
+            if is_complete:
                 note_part(context, query, draft)
             _publish(draft, target)
             return JobResult()
         _count_keyless(query, tally)
         check_kept(spec, tally.dropped, tally.kept, query.span_seconds)
         check_splits(query.bounds, tally.splits)
-        steps: tuple[Step, ...] = ()
+        steps: tuple[EncoderStep, ...] = ()
         if spec.encoders:
             frozen = load_encoders(kept.folder) if kept else ()
             steps = write_encoded(context, spec, query, draft, made.stem, frozen)
-        facts = _known_facts(kept, query) or (
+        facts = _reusable_facts(kept, query) or (
             describe_parts(context, query, parts, draft)
-            if parts and told
+            if parts and is_complete
             else describe_rows(context, query, steps, draft)
         )
         _publish(draft, target)
@@ -110,28 +110,30 @@ def run(context: JobContext) -> JobResult:
     return make_result(context, query, tally, steps, facts, kept)
 
 
-def _make_rows(context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path) -> _Made:
+def _make_rows(
+    context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path
+) -> _DatasetDraft:
     """Rows in the draft. An engine that runs out of memory beside chunks is given what they would take."""
-    beside = held_beside(context.threads) if spec.basis or spec.time else 0
+    reserved_bytes = bytes_for_chunks(context.threads) if spec.basis or spec.time else 0
     try:
-        return _make_rows_beside(context, spec, inputs, draft, beside)
+        return _make_rows_in_limits(context, spec, inputs, draft, reserved_bytes)
     except (duckdb.OutOfMemoryException, MemoryError) as error:
-        if engine_bytes(context, beside) == engine_bytes(context):
+        if engine_bytes(context, reserved_bytes) == engine_bytes(context):
             raise
         why = str(error).partition("\n")[0]
         print(f"all rows are computed again, with more memory for the engine: {why}")
-        return _make_rows_beside(context, spec, inputs, draft, 0)
+        return _make_rows_in_limits(context, spec, inputs, draft, 0)
 
 
-def _make_rows_beside(
-    context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path, beside: int
-) -> _Made:
+def _make_rows_in_limits(
+    context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path, reserved_bytes: int
+) -> _DatasetDraft:
     for folder in (draft, context.work / KEPT):
         rmtree(folder, ignore_errors=True)
     tables = {name: open_table(context, output, zoned=False) for name, output in inputs.items()}
     unfiltered = {name: table for name, table in tables.items() if not inputs[name].details.get("outages")}
-    tally, declared = Tally(), _declared(context, inputs)
-    with open_engine(context, beside=beside) as engine:
+    tally, declared = RowTally(), _declared(context, inputs)
+    with open_engine(context, reserved_bytes=reserved_bytes) as engine:
         views = open_views(context, engine, spec, tables, unfiltered)
         kept, why = find_kept(context, engine, spec, tables, views.units)
         query = prepare(
@@ -163,7 +165,7 @@ def _make_rows_beside(
         if why:
             print(f"all rows are computed: {why}")
         part = context.order.part
-        stem = _continue(kept, Tally() if part else tally, context.work / KEPT if part else draft)
+        stem = _continue(kept, RowTally() if part else tally, context.work / KEPT if part else draft)
         folder = draft / RAW if spec.encoders and not part else draft
         parts = [context.below_root(uri) for uri in context.order.parts]
         if parts:
@@ -178,9 +180,9 @@ def _make_rows_beside(
                 tables=views,
                 whole=bool(spec.encoders),
                 stem=stem,
-                beside=beside,
+                reserved_bytes=reserved_bytes,
             )
-    return _Made(query=query, kept=kept, tally=tally, stem=stem)
+    return _DatasetDraft(query=query, kept=kept, tally=tally, stem=stem)
 
 
 def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
@@ -191,32 +193,32 @@ def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
     return with_predictions(spec, predictions)
 
 
-def _holds(spec: DatasetSpec, query: Query, kept: Kept) -> bool:
+def _holds(spec: DatasetSpec, query: PreparedQuery, kept: ReusableVersion) -> bool:
     """Whether the kept encoders hold: no row that is new is one to train on."""
     return not spec.encoders or _is_trained(query, kept)
 
 
-def _is_trained(query: Query, kept: Kept) -> bool:
+def _is_trained(query: PreparedQuery, kept: ReusableVersion) -> bool:
     starts = query.bounds.starts if query.bounds and query.bounds.shares is None else ()
     return bool(starts) and starts[0] <= kept.after
 
 
-def _known_facts(kept: Kept | None, query: Query) -> Mapping[str, Any]:
+def _reusable_facts(kept: ReusableVersion | None, query: PreparedQuery) -> Mapping[str, Any]:
     """Facts and statistics are those of the training rows: the same while these are."""
     if kept is None or not _is_trained(query, kept):
         return {}
     return {name: kept.details.get(name, []) for name in ("columns", "statistics", "suspects")}
 
 
-def _continue(kept: Kept | None, tally: Tally, draft: Path) -> str:
+def _continue(kept: ReusableVersion | None, tally: RowTally, draft: Path) -> str:
     """Take over what was kept; how the new files are called."""
     if kept is None:
         return PART
-    told = kept.details
+    details = kept.details
     tally.kept = kept.rows
-    tally.splits.update(told["splits"])
-    tally.dropped.update(told["incremental"]["dropped"])
-    tally.final.update(told["incremental"]["dropped"])
+    tally.splits.update(details["splits"])
+    tally.dropped.update(details["incremental"]["dropped"])
+    tally.final.update(details["incremental"]["dropped"])
     link_files(kept, draft)
     since = kept.after.strftime("%Y%m%d%H%M%S%f")
     print(f"{kept.rows:,} rows are kept; those after {kept.after:%Y-%m-%d %H:%M:%S} are computed")
@@ -229,10 +231,10 @@ def open_views(
     clocked: DatasetSpec,
     tables: Mapping[str, ds.Dataset],
     sources: Mapping[str, ds.Dataset] | None = None,
-) -> Views:
+) -> TableViews:
     """Show the engine the tables, with the times that the declaration makes of columns of numbers. `sources`
     are those of which no rows are left out. Raises DataError."""
-    views = Views(tables=with_short_names(tables))
+    views = TableViews(tables=with_short_names(tables))
     views.register(engine)
     declared = _declared(context, {name: context.input(name).output for name in tables})
     units = find_units(
@@ -255,7 +257,7 @@ def with_short_names(tables: Mapping[str, OneTable]) -> Mapping[str, OneTable]:
     return {**short, **tables}
 
 
-def _count_keyless(query: Query, tally: Tally) -> None:
+def _count_keyless(query: PreparedQuery, tally: RowTally) -> None:
     missing = query.rows - tally.kept - tally.dropped.total()
     if query.rows and missing:
         tally.dropped[KEYLESS] = missing

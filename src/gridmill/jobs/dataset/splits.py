@@ -19,7 +19,7 @@ APART = "in one split by time, in another by chance or entity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class SplitBounds:
     """Where validation and test begin and where all ends (UTC); None: there is no such bound.
 
     Rows within `gap` before the beginning of validation or test are in no split.
@@ -37,8 +37,8 @@ class Bounds:
     @property
     def starts(self) -> tuple[datetime, ...]:
         """The moments that no label may be known beyond, in order."""
-        found = (self.validation_from, self.test_from, self.until)
-        return tuple(start for start in found if start is not None)
+        starts = (self.validation_from, self.test_from, self.until)
+        return tuple(start for start in starts if start is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,14 +58,14 @@ def drawn_on(split: Split, basis: Basis) -> tuple[str, ...]:
     return ()
 
 
-def split_column(bounds: Bounds) -> str:
+def split_column(bounds: SplitBounds) -> str:
     """The SQL of the split's name."""
     if bounds.shares is None or bounds.validation_from or bounds.test_from:
         return _by_time(bounds)
     return _drawn(bounds)
 
 
-def _by_time(bounds: Bounds) -> str:
+def _by_time(bounds: SplitBounds) -> str:
     cases = [
         f"WHEN \"{TIME}\" >= {moment(begins)} THEN '{name}'"
         for name, begins in (("test", bounds.test_from), ("validation", bounds.validation_from))
@@ -74,7 +74,7 @@ def _by_time(bounds: Bounds) -> str:
     return f"CASE {' '.join(cases)} ELSE 'train' END" if cases else "'train'"
 
 
-def _drawn(bounds: Bounds) -> str:
+def _drawn(bounds: SplitBounds) -> str:
     """By a hash that is the same everywhere and for ever."""
     validation, test = bounds.shares or (0.0, 0.0)
     texts = [f"coalesce({quoted(name)}::VARCHAR, chr(30))" for name in bounds.on]
@@ -87,7 +87,7 @@ def _drawn(bounds: Bounds) -> str:
 
 def dropped_column(
     label: Label | None,
-    bounds: Bounds | None,
+    bounds: SplitBounds | None,
     types: Types,
     seen_until: datetime | None,
     required: Sequence[str] = (),
@@ -107,12 +107,12 @@ def _missing(name: str, types: Types) -> str:
     """The SQL condition for a required column that is missing; only the query knows the type of a feature."""
     if name in types:
         return missing_value(quoted(name), types[name])
-    there = quoted(name)
-    return f"{there} IS NULL OR (typeof({there}) IN {FLOATS} AND {there}::VARCHAR = 'nan')"
+    column = quoted(name)
+    return f"{column} IS NULL OR (typeof({column}) IN {FLOATS} AND {column}::VARCHAR = 'nan')"
 
 
 def _reasons(
-    label: Label | None, bounds: Bounds | None, types: Types, seen_until: datetime | None, *, dated: bool
+    label: Label | None, bounds: SplitBounds | None, types: Types, seen_until: datetime | None, *, dated: bool
 ) -> Iterator[str]:
     if bounds is not None:
         yield from _outside(bounds)
@@ -124,7 +124,7 @@ def _reasons(
         yield from _reaching(bounds.starts)
 
 
-def _outside(bounds: Bounds) -> Iterator[str]:
+def _outside(bounds: SplitBounds) -> Iterator[str]:
     """Why a row is in no split. These come first: a row with another reason is in one, and tells encoders of
     the features."""
     if bounds.until is not None:
@@ -135,7 +135,7 @@ def _outside(bounds: Bounds) -> Iterator[str]:
         yield f"WHEN {_by_time(bounds)} <> {_drawn(bounds)} THEN '{APART}'"
 
 
-def _between(bounds: Bounds) -> Iterator[str]:
+def _between(bounds: SplitBounds) -> Iterator[str]:
     for start in (bounds.validation_from, bounds.test_from):
         if start is not None:
             inside = f'"{TIME}" >= {moment(start - bounds.gap)} AND "{TIME}" < {moment(start)}'

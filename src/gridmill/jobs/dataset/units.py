@@ -55,7 +55,7 @@ Units: TypeAlias = Mapping[str, Mapping[str, Unit]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
+class _TimeColumn:
     """A column of numbers that is a time, `place` says where; `key` is how the declaration names it."""
 
     table: str
@@ -93,11 +93,11 @@ def find_units(
 
     Raises DataError for numbers of which no unit, or more than one, is right.
     """
-    found: dict[str, dict[str, Unit]] = {name: {} for name in types}
+    units: dict[str, dict[str, Unit]] = {name: {} for name in types}
     for column in _columns(spec, clocked or spec, types, before or {}):
         bounds = _bounds((sources or {}).get(column.table), column.name)
-        found[column.table][column.name] = _unit(engine, column, bounds)
-    return found
+        units[column.table][column.name] = _unit(engine, column, bounds)
+    return units
 
 
 def _columns(
@@ -105,7 +105,7 @@ def _columns(
     clocked: DatasetSpec,
     types: Mapping[str, Types],
     before: Mapping[str, Mapping[str, str]],
-) -> Iterator[_Column]:
+) -> Iterator[_TimeColumn]:
     used: dict[tuple[str, str], str] = {}
     for table, name, place in (*_used(spec), *_clocks(spec, clocked), *_declared(spec, types)):
         if name in types.get(table, {}) and is_numeric(types[table][name]):
@@ -113,7 +113,7 @@ def _columns(
     names = [name for _, name in used]
     for (table, name), place in used.items():
         full = f"{table}.{name}"
-        yield _Column(
+        yield _TimeColumn(
             table=table,
             name=name,
             type=types[table][name],
@@ -167,10 +167,10 @@ def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[s
 def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) -> None:
     """Raise InputError for a `timestamp_format` of a column that is not there, or holds no numbers."""
     named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
-    known = {(table, name): kind for table, columns in types.items() for name, kind in columns.items()}
+    kinds = {(table, name): kind for table, columns in types.items() for name, kind in columns.items()}
     for key in spec.timestamp_format:
         mine = {
-            at: kind for at, kind in known.items() if key == ".".join(at) or (key == at[1] and at[0] in named)
+            at: kind for at, kind in kinds.items() if key == ".".join(at) or (key == at[1] and at[0] in named)
         }
         if any(name in units.get(table, {}) for table, name in mine):
             continue
@@ -181,10 +181,10 @@ def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) 
                 hint="Remove it here. Texts are declared in the sink: `timestamp_format` under `source`.",
                 place=place,
             )
-        there = [".".join(at) for at in known if at[0] != SQL_RESULT] + [
-            name for table, name in known if table in named
+        declared_names = [".".join(at) for at in kinds if at[0] != SQL_RESULT] + [
+            name for table, name in kinds if table in named
         ]
-        near = get_close_matches(key, there, n=1)
+        near = get_close_matches(key, declared_names, n=1)
         raise InputError(
             f"there is no column {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
             hint="Name a COLUMN of a table that a part names, or TABLE.COLUMN.",
@@ -192,23 +192,23 @@ def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) 
         )
 
 
-def _unit(engine: duckdb.DuckDBPyConnection, column: _Column, bounds: tuple[int, int] | None) -> Unit:
+def _unit(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, bounds: tuple[int, int] | None) -> Unit:
     example: float | None
     if column.declared is not None:
         _check_fits(engine, column, column.declared)
         example = bounds[0] if bounds else _example(engine, column)
         return Unit(unit=column.declared, type=column.type, example=example)
-    found = _shown_by(bounds)
-    example = bounds[0] if bounds and found else None
-    if not found:
-        example, found = _shown_by_all(engine, column)
+    units = _shown_by(bounds)
+    example = bounds[0] if bounds and units else None
+    if not units:
+        example, units = _shown_by_all(engine, column)
     if example is None:
         return Unit(unit=column.kept or NUMBER_FORMATS[0], type=column.type)
-    if column.kept is not None and column.kept not in found and found:
-        raise _changed(column, found, example)
-    if (column.kept is None and len(found) != 1) or not found:
-        raise _unclear(engine, column, found, example)
-    return Unit(unit=column.kept or found[0], type=column.type, example=example, shown=True)
+    if column.kept is not None and column.kept not in units and units:
+        raise _changed(column, units, example)
+    if (column.kept is None and len(units) != 1) or not units:
+        raise _unclear(engine, column, units, example)
+    return Unit(unit=column.kept or units[0], type=column.type, example=example, shown=True)
 
 
 def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
@@ -223,7 +223,7 @@ def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
     largest: list[int] = []
     for group in (file.row_group(number) for file in files for number in range(file.num_row_groups)):
         columns = (group.column(number) for number in range(group.num_columns))
-        stated = next((one.statistics for one in columns if one.path_in_schema == name), None)
+        stated = next((column.statistics for column in columns if column.path_in_schema == name), None)
         if not group.num_rows:
             continue
         if stated is None or not stated.has_min_max or not isinstance(stated.min, int):
@@ -237,11 +237,13 @@ def _shown_by(bounds: tuple[int, int] | None) -> tuple[str, ...]:
     """The unit that all numbers between the bounds show, and no other; empty where that is not decided."""
     if bounds is None or (bounds[0] < 0) != (bounds[1] < 0):
         return ()
-    found = tuple(unit for unit in NUMBER_FORMATS if all(shows(unit, bound) for bound in bounds))
-    return found if len(found) == 1 and found[0] in UNIX_UNITS else ()
+    units = tuple(unit for unit in NUMBER_FORMATS if all(shows(unit, bound) for bound in bounds))
+    return units if len(units) == 1 and units[0] in UNIX_UNITS else ()
 
 
-def _shown_by_all(engine: duckdb.DuckDBPyConnection, column: _Column) -> tuple[float | None, tuple[str, ...]]:
+def _shown_by_all(
+    engine: duckdb.DuckDBPyConnection, column: _TimeColumn
+) -> tuple[float | None, tuple[str, ...]]:
     """One of the numbers, and the units that all of them show."""
     counts = ", ".join(f'count(*) FILTER ({shows_sql(unit, "v")}) AS "{unit}"' for unit in NUMBER_FORMATS)
     row = _row(engine, column, f"count(v) AS n, max(v) AS example, {counts}")
@@ -249,17 +251,17 @@ def _shown_by_all(engine: duckdb.DuckDBPyConnection, column: _Column) -> tuple[f
     return row["example"], units
 
 
-def _example(engine: duckdb.DuckDBPyConnection, column: _Column) -> float | None:
-    found: float | None = _row(engine, column, "max(v) AS example")["example"]
-    return found
+def _example(engine: duckdb.DuckDBPyConnection, column: _TimeColumn) -> float | None:
+    result: float | None = _row(engine, column, "max(v) AS example")["example"]
+    return result
 
 
-def _row(engine: duckdb.DuckDBPyConnection, column: _Column, what: str) -> dict[str, Any]:
+def _row(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, what: str) -> dict[str, Any]:
     numbers = f"SELECT {column.value} AS v FROM {quoted(column.table)}"
     return fetch_rows(engine, f"SELECT {what} FROM ({numbers}) WHERE v IS NOT NULL")[0]
 
 
-def _check_fits(engine: duckdb.DuckDBPyConnection, column: _Column, unit: str) -> None:
+def _check_fits(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, unit: str) -> None:
     """Raise DataError for numbers that are no times in that unit."""
     bad = f"FILTER (NOT coalesce({fits_sql(unit, 'v')}, false))"
     row = _row(engine, column, f"count(*) {bad} AS n, any_value(v) {bad} AS example")
@@ -272,11 +274,11 @@ def _check_fits(engine: duckdb.DuckDBPyConnection, column: _Column, unit: str) -
         )
 
 
-def _named(column: _Column) -> str:
+def _named(column: _TimeColumn) -> str:
     return f"{column.name!r} of {table_words(column.table)}"
 
 
-def _changed(column: _Column, found: Sequence[str], example: float) -> DataError:
+def _changed(column: _TimeColumn, found: Sequence[str], example: float) -> DataError:
     kept, units = column.kept or "", tuple(found)
     line = f"`timestamp_format: {{{column.key}: {_written(units[0])}}}`"
     return DataError(
@@ -288,13 +290,15 @@ def _changed(column: _Column, found: Sequence[str], example: float) -> DataError
 
 
 def _unclear(
-    engine: duckdb.DuckDBPyConnection, column: _Column, found: Sequence[str], example: float
+    engine: duckdb.DuckDBPyConnection, column: _TimeColumn, units: Sequence[str], example: float
 ) -> DataError:
     start = f"{_named(column)} is {column.type}, not a timestamp"
-    if found:
-        lines = " or ".join(f"`timestamp_format: {{{column.key}: {_written(unit)}}}`" for unit in found)
-        said = f"{_shown(example)} is {readings(example, tuple(found))}, and no row shows which"
-        return DataError(f"{start}, and {said}", hint=f"Under `dataset`, write {lines}.", place=column.place)
+    if units:
+        lines = " or ".join(f"`timestamp_format: {{{column.key}: {_written(unit)}}}`" for unit in units)
+        message = f"{_shown(example)} is {readings(example, tuple(units))}, and no row shows which"
+        return DataError(
+            f"{start}, and {message}", hint=f"Under `dataset`, write {lines}.", place=column.place
+        )
     line = f"`timestamp_format: {{{column.key}: unix_s}}`"
     others = ", ".join(_written(unit) for unit in NUMBER_FORMATS[1:])
     return DataError(
@@ -305,21 +309,21 @@ def _unclear(
     )
 
 
-def _kinds(engine: duckdb.DuckDBPyConnection, column: _Column) -> str:
+def _kinds(engine: duckdb.DuckDBPyConnection, column: _TimeColumn) -> str:
     """How many numbers show which unit, with an example of each."""
     parts: list[str] = []
     tests = {unit: shows_sql(unit, "v") for unit in NUMBER_FORMATS}
     tests[""] = f"NOT ({' OR '.join(tests.values())})"
-    asked = (
+    selections = (
         f'count(*) FILTER ({test}) AS "n{unit}", min(v) FILTER ({test}) AS "e{unit}"'
         for unit, test in tests.items()
     )
-    row = _row(engine, column, ", ".join(asked))
+    row = _row(engine, column, ", ".join(selections))
     for unit in tests:
         if row[f"n{unit}"]:
             example = row[f"e{unit}"]
-            said = readings(example, (unit,)) if unit else "no such time"
-            parts.append(f"{_shown(example)} is {said} ({show_count(row[f'n{unit}'], 'row')})")
+            text = readings(example, (unit,)) if unit else "no such time"
+            parts.append(f"{_shown(example)} is {text} ({show_count(row[f'n{unit}'], 'row')})")
     return "; ".join(parts)
 
 
@@ -347,8 +351,8 @@ def unit_lines(units: Units) -> Iterator[str]:
         for name, one in columns.items():
             moment = time_of(one.unit, one.example) if one.example is not None else None
             if one.shown and moment is not None:
-                said = f"{_shown(one.example or 0)} is {show_moment(moment)}"
-                yield f"{name!r} of {table_words(table)} is read as {NAMES[one.unit]} ({one.unit}): {said}"
+                message = f"{_shown(one.example or 0)} is {show_moment(moment)}"
+                yield f"{name!r} of {table_words(table)} is read as {NAMES[one.unit]} ({one.unit}): {message}"
 
 
 def converted(units: Mapping[str, Unit]) -> Mapping[str, str]:

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.errors import DataError
 from gridmill.jobs.dataset.key_order import batches_of, integers, moments, numbered, untied
-from gridmill.jobs.dataset.window_plan import Sorted
+from gridmill.jobs.dataset.window_plan import SortedRows
 from gridmill.jobs.dataset.window_ranges import Ints, own_rows
 from gridmill.jobs.expressions import CODE, TIME, quote_all
 
@@ -27,7 +27,7 @@ SECOND = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
+class ChunkBoundaries:
     """`starts` are the numbers of each chunk's first entity, `rows` what most chunks have. Of earlier rows of
     an entity that is cut in time at most `history_bytes` are held."""
 
@@ -50,7 +50,7 @@ class Chunk:
 
 
 def cut_chunks(
-    engine: duckdb.DuckDBPyConnection, rows: Sorted, cuts: Cuts, part: Part | None = None
+    engine: duckdb.DuckDBPyConnection, rows: SortedRows, cuts: ChunkBoundaries, part: JobPart | None = None
 ) -> Iterator[Chunk]:
     """The chunks in order, those of a part, without the columns that `with_keys` adds: what is sorted should
     be little. Raises DataError for a history that is too long."""
@@ -59,12 +59,12 @@ def cut_chunks(
     columns = f"r.* EXCLUDE ({', '.join(spare)})" if spare else "r.*"
     text = f'{numbered(rows.rows, rows.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
     helper = engine.cursor()  # a query would end the one that is read
-    cutter: _Cutter | None = None
+    cutter: _ChunkSplitter | None = None
     for batch in batches_of(engine.sql(text)):
         for number, some in _by_number(pa.Table.from_batches([batch]), cuts.starts):
             if cutter is None or cutter.number != number:
                 yield from cutter.close() if cutter is not None else ()
-                cutter = _Cutter(engine=helper, sorted=rows, cuts=cuts, number=number)
+                cutter = _ChunkSplitter(engine=helper, sorted=rows, cuts=cuts, number=number)
             yield from cutter.add(some)
     if cutter is not None:
         yield from cutter.close()
@@ -79,7 +79,7 @@ def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
 
 
 def with_keys(
-    engine: duckdb.DuckDBPyConnection, sorted_: Sorted, starts: Ints, number: int, rows: pa.Table
+    engine: duckdb.DuckDBPyConnection, sorted_: SortedRows, starts: Ints, number: int, rows: pa.Table
 ) -> pa.Table:
     """Rows of a chunk with the columns that were not sorted with them: their entities', and their times by
     name."""
@@ -95,13 +95,13 @@ def with_keys(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Cutter:
+class _ChunkSplitter:
     """The rows of one chunk as they come: one piece, or several where they are more than twice those of a
     chunk."""
 
     engine: duckdb.DuckDBPyConnection
-    sorted: Sorted
-    cuts: Cuts
+    sorted: SortedRows
+    cuts: ChunkBoundaries
     number: int
     waiting: list[pa.Table] = field(default_factory=list)
     count: int = 0
@@ -125,11 +125,11 @@ class _Cutter:
     def _pieces(self, *, all_there: bool) -> Iterator[Chunk]:
         while self.count > 2 * max(self.cuts.rows, 0 if all_there else self.tried):
             rows = pa.concat_tables(self.waiting)
-            self.waiting, found = [rows], self._places(rows, all_there=all_there)
-            if found is None:
+            self.waiting, places = [rows], self._places(rows, all_there=all_there)
+            if places is None:
                 self.tried = self.count  # at twice as many it is tried again
                 return
-            at, end = found
+            at, end = places
             some = rows.slice(0, end)
             yield Chunk(number=self.number, rows=some, count=at, piece=self.piece, history=self.history)
             self.history = self._next_history(some, at, rows)
@@ -144,7 +144,7 @@ class _Cutter:
         if not len(borders):
             return None
         at = self.cuts.rows + int(borders[0])
-        seconds, count = self.sorted.asked.future
+        seconds, count = self.sorted.plan.future
         last = int(np.searchsorted(codes, codes[at - 1], "right"))  # of the entity that is cut, so far
         mine = times[at:last]
         until = np.searchsorted(mine, times[at - 1] + round(seconds * SECOND), "right")
@@ -158,10 +158,10 @@ class _Cutter:
     def _next_history(self, rows: pa.Table, at: int, following: pa.Table) -> pa.Table | None:
         """Of the rows before `at` those that the ones from there on look back at."""
         code, time = (int(integers(following[name].slice(at, 1))[0]) for name in (CODE, TIME))
-        seconds, count = self.sorted.asked.past
+        seconds, count = self.sorted.plan.past
         if code != int(integers(rows[CODE].slice(at - 1, 1))[0]) or not (seconds or count):
             return None
-        columns = list(dict.fromkeys((CODE, TIME, *self.sorted.asked.columns)))
+        columns = list(dict.fromkeys((CODE, TIME, *self.sorted.plan.columns)))
         rows = with_keys(self.engine, self.sorted, self.cuts.starts, self.number, rows)
         own = own_rows(integers(rows[CODE]), integers(rows[TIME]))
         rows = untied(self.engine, rows, own, self.sorted.ties).slice(0, at).select(columns)
@@ -176,8 +176,8 @@ class _Cutter:
         return rows.combine_chunks()
 
 
-def _too_long(rows: pa.Table, sorted_: Sorted) -> DataError:
-    seconds, count = sorted_.asked.past
+def _too_long(rows: pa.Table, sorted_: SortedRows) -> DataError:
+    seconds, count = sorted_.plan.past
     reach = show_seconds(seconds) if seconds else f"{count} rows"
     one = f"one entity ({', '.join(sorted_.entity)})" if sorted_.entity else "the table (there is no entity)"
     return DataError(

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import Part
+from gridmill.domain.pod_protocol import JobPart
 from gridmill.jobs.dataset.key_order import (
     BATCH_ROWS,
     COUNT,
@@ -31,10 +31,25 @@ from gridmill.jobs.dataset.key_order import (
     untied,
     whole_ties,
 )
-from gridmill.jobs.dataset.window_chunks import ENTITIES, NUMBER, Chunk, Cuts, cut_chunks, with_keys
-from gridmill.jobs.dataset.window_kernels import Loaded, Ranked, own_features, rank, their_features
-from gridmill.jobs.dataset.window_plan import CHUNK, Sorted, Theirs
-from gridmill.jobs.dataset.window_ranges import NOWHERE, Asking, Ints, Known, Own, changes, own_rows
+from gridmill.jobs.dataset.window_chunks import (
+    ENTITIES,
+    NUMBER,
+    Chunk,
+    ChunkBoundaries,
+    cut_chunks,
+    with_keys,
+)
+from gridmill.jobs.dataset.window_kernels import LoadedTable, RankedValues, own_features, rank, their_features
+from gridmill.jobs.dataset.window_plan import CHUNK, OtherTable, SortedRows
+from gridmill.jobs.dataset.window_ranges import (
+    NOWHERE,
+    Ints,
+    KeyedTimes,
+    OwnRows,
+    QueryRows,
+    changes,
+    own_rows,
+)
 from gridmill.jobs.duckdb_engine import fetch_rows, quoted
 from gridmill.jobs.expressions import AT, CODE, KNOWN, TIME, moment, quote_all
 from gridmill.jobs.parquet import storage_errors
@@ -43,44 +58,48 @@ RECENT, NEWEST = "__recent", "__newest"
 
 
 def load_all(
-    engine: duckdb.DuckDBPyConnection, asked: Iterable[Theirs], folder: Path, most_values: int
-) -> tuple[Loaded, ...]:
+    engine: duckdb.DuckDBPyConnection, other_tables: Iterable[OtherTable], folder: Path, most_values: int
+) -> tuple[LoadedTable, ...]:
     """The tables: of so many values in memory, the rest of them in files in `folder`. Raises StorageError."""
-    loaded: list[Loaded] = []
-    for theirs in asked:
+    loaded: list[LoadedTable] = []
+    for theirs in other_tables:
         loaded.append(_load(engine, theirs, f"__keys{len(loaded)}", folder, most_values))
-        most_values -= 0 if loaded[-1].known.on_disk else _values(theirs, len(loaded[-1].known.times))
+        most_values -= 0 if loaded[-1].times.on_disk else _values(theirs, len(loaded[-1].times.times))
     return tuple(loaded)
 
 
-def _values(theirs: Theirs, rows: int) -> int:
+def _values(theirs: OtherTable, rows: int) -> int:
     return (1 + len(theirs.columns)) * rows
 
 
 def _load(
-    engine: duckdb.DuckDBPyConnection, theirs: Theirs, keys: str, folder: Path, most_values: int
-) -> Loaded:
-    known = _known(engine, theirs)
-    number_keys(engine, keys, known, theirs.on)
+    engine: duckdb.DuckDBPyConnection, theirs: OtherTable, keys: str, folder: Path, most_values: int
+) -> LoadedTable:
+    rows_sql = _known_rows_sql(engine, theirs)
+    number_keys(engine, keys, rows_sql, theirs.on)
     counted = engine.sql(f'SELECT {COUNT} FROM {quoted(keys)} ORDER BY "{CODE}"').to_arrow_table()
     counts = integers(counted[COUNT])
     offsets = np.concatenate(([0], np.cumsum(counts[counts > 0])))  # without `on` no rows are one key of none
     on_disk = _values(theirs, int(offsets[-1])) > most_values
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
-    found = engine.sql(f'{numbered(known, theirs.on, keys, wanted)} ORDER BY "{CODE}", "{KNOWN}"')
+    relation = engine.sql(f'{numbered(rows_sql, theirs.on, keys, wanted)} ORDER BY "{CODE}", "{KNOWN}"')
     columns, helper = sorted(theirs.columns), engine.cursor()  # a query would end the one that is read
-    kept = _Filed(folder / keys) if on_disk else _Held(found.limit(0).to_arrow_table().select(columns))
-    for rows in whole_ties(batches_of(found), KNOWN):
+    kept = (
+        _MappedRows(folder / keys)
+        if on_disk
+        else _MemoryRows(relation.limit(0).to_arrow_table().select(columns))
+    )
+    for rows in whole_ties(batches_of(relation), KNOWN):
         own = own_rows(integers(rows[CODE]), integers(rows[KNOWN]))
         kept.add(own.known.times, untied(helper, rows, own, theirs.order).select(columns))
     times, table = kept.close()
-    return Loaded(
-        theirs=theirs, known=Known(offsets=offsets, times=times, on_disk=on_disk), rows=table, keys=keys
+    return LoadedTable(
+        plan=theirs, times=KeyedTimes(offsets=offsets, times=times, on_disk=on_disk), rows=table, keys=keys
     )
 
 
 @dataclass(slots=True)
-class _Held:
+class _MemoryRows:
     """Rows in memory; `empty` has their columns."""
 
     empty: pa.Table
@@ -97,7 +116,7 @@ class _Held:
 
 
 @dataclass(slots=True)
-class _Filed:
+class _MappedRows:
     """Rows in files that are mapped into memory: the kernel may forget what it has read of them."""
 
     folder: Path
@@ -129,26 +148,26 @@ class _Filed:
         return self.folder / "rows.arrow"
 
 
-def _known(engine: duckdb.DuckDBPyConnection, theirs: Theirs) -> str:
-    known = f'SELECT * FROM (\n{theirs.sql}\n) WHERE "{KNOWN}" IS NOT NULL'
-    return known if theirs.after is None else _recent(engine, known, theirs.on, theirs.after)
+def _known_rows_sql(engine: duckdb.DuckDBPyConnection, theirs: OtherTable) -> str:
+    rows_sql = f'SELECT * FROM (\n{theirs.sql}\n) WHERE "{KNOWN}" IS NOT NULL'
+    return rows_sql if theirs.after is None else _recent(engine, rows_sql, theirs.on, theirs.after)
 
 
-def _recent(engine: duckdb.DuckDBPyConnection, known: str, on: tuple[str, ...], after: datetime) -> str:
+def _recent(engine: duckdb.DuckDBPyConnection, rows_sql: str, on: tuple[str, ...], after: datetime) -> str:
     """The rows that are asked for, kept as a table: they are few of many."""
     keys = quote_all(on)
     newest = ", ".join((*keys, f'max("{KNOWN}") AS "{NEWEST}"'))
     by = f"GROUP BY {', '.join(keys)}" if keys else ""
-    earlier = f'SELECT {newest} FROM (\n{known}\n) WHERE "{KNOWN}" <= {moment(after)} {by}'
+    earlier = f'SELECT {newest} FROM (\n{rows_sql}\n) WHERE "{KNOWN}" <= {moment(after)} {by}'
     same = " AND ".join(f"r.{key} = n.{key}" for key in keys) or "true"
     engine.execute(
-        f"CREATE OR REPLACE TABLE {quoted(RECENT)} AS SELECT r.* FROM (\n{known}\n) AS r "
+        f"CREATE OR REPLACE TABLE {quoted(RECENT)} AS SELECT r.* FROM (\n{rows_sql}\n) AS r "
         f'LEFT JOIN (\n{earlier}\n) AS n ON {same} WHERE r."{KNOWN}" >= coalesce(n."{NEWEST}", r."{KNOWN}")'
     )
     return f"SELECT * FROM {quoted(RECENT)}"
 
 
-def _are_spare(theirs: Theirs) -> bool:
+def _are_spare(theirs: OtherTable) -> bool:
     """Whether nothing is asked of the keys themselves."""
     named = theirs.columns | {
         name for name in theirs.on if any(quoted(name) in text for text in theirs.order)
@@ -171,28 +190,28 @@ _Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class EngineState:
     """What all chunks look at; `chunk_values` is what most chunks have. `types` are the SQL types of those of
     a chunk's columns that Arrow has no type for."""
 
-    sorted: Sorted
-    loaded: tuple[Loaded, ...]
-    cuts: Cuts
+    sorted: SortedRows
+    loaded: tuple[LoadedTable, ...]
+    boundaries: ChunkBoundaries
     chunk_values: int
     types: Mapping[str, str]
 
     @property
     def chunks(self) -> int:
         """How many there are."""
-        return len(self.cuts.starts)
+        return len(self.boundaries.starts)
 
-    def cut(self, engine: duckdb.DuckDBPyConnection, part: Part | None = None) -> Iterator[Chunk]:
+    def cut(self, engine: duckdb.DuckDBPyConnection, part: JobPart | None = None) -> Iterator[Chunk]:
         """The chunks in order, those of a part."""
-        return cut_chunks(engine, self.sorted, self.cuts, part)
+        return cut_chunks(engine, self.sorted, self.boundaries, part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class EngineLimits:
     """Where files may be put, how many values of other tables may be held in memory, and how many bytes of
     earlier rows."""
 
@@ -201,12 +220,12 @@ class Room:
     history_bytes: int = 8 * MOST_VALUES
 
 
-def held_beside(threads: int) -> int:
+def bytes_for_chunks(threads: int) -> int:
     """Bytes that chunks and other tables may take beside the engine."""
     return (threads + WAITING) * VALUE_BYTES * CHUNK_VALUES + 8 * MOST_VALUES
 
 
-def side_by_side(prepared: Prepared, threads: int, room_bytes: int) -> int:
+def side_by_side(prepared: EngineState, threads: int, room_bytes: int) -> int:
     """How many chunks are computed at a time. 0: one after another."""
     return max(0, min(threads, room_bytes // (VALUE_BYTES * prepared.chunk_values) - WAITING))
 
@@ -214,11 +233,11 @@ def side_by_side(prepared: Prepared, threads: int, room_bytes: int) -> int:
 def prepare_chunks(
     engine: duckdb.DuckDBPyConnection,
     other: duckdb.DuckDBPyConnection,
-    sorted_: Sorted,
+    sorted_: SortedRows,
     columns: int,
     chunk_rows: int | None,
-    room: Room,
-) -> Prepared:
+    room: EngineLimits,
+) -> EngineState:
     """Numbers the entities and, at the same time and by the `other` connection, reads the other tables.
 
     `columns` are those that the query gives; `chunk_rows` is what is wanted. Raises duckdb.Error,
@@ -227,16 +246,16 @@ def prepare_chunks(
     most = max(BATCH_ROWS, (CHUNK_VALUES if columns <= WIDE else WIDE_VALUES) // columns)
     wanted = min(chunk_rows or CHUNK_ROWS, most)
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(load_all, other, sorted_.asked.theirs, room.folder, room.values)
+        loading = pool.submit(load_all, other, sorted_.plan.other_tables, room.folder, room.values)
         number_keys(engine, COUNTED, sorted_.rows, sorted_.entity)
         _cut_entities(engine, wanted)
         loaded = loading.result()
     text = f'SELECT min("{CODE}") AS start FROM {ENTITIES} GROUP BY "{NUMBER}" ORDER BY start'
     starts = integers(engine.sql(text).to_arrow_table()["start"])
-    return Prepared(
+    return EngineState(
         sorted=sorted_,
         loaded=loaded,
-        cuts=Cuts(starts=starts, rows=wanted, history_bytes=room.history_bytes),
+        boundaries=ChunkBoundaries(starts=starts, rows=wanted, history_bytes=room.history_bytes),
         chunk_values=wanted * columns,
         types=_unlike(engine, sorted_),
     )
@@ -254,27 +273,27 @@ def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
     )
 
 
-def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: Sorted) -> dict[str, str]:
+def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: SortedRows) -> dict[str, str]:
     """The columns of a chunk that are of another type after a way through Arrow, and their types."""
     empty = engine.sql(sorted_.empty).to_arrow_table()
     engine.register("__empty", empty)
-    found = fetch_rows(engine, "DESCRIBE SELECT * FROM __empty")
+    columns = fetch_rows(engine, "DESCRIBE SELECT * FROM __empty")
     engine.unregister("__empty")
-    after = {row["column_name"]: row["column_type"] for row in found}
+    after = {row["column_name"]: row["column_type"] for row in columns}
     return {name: type_ for name, type_ in sorted_.types.items() if after[name] != type_}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class ChunkWorker:
     """Computes chunks on a connection of its own."""
 
     engine: duckdb.DuckDBPyConnection
-    prepared: Prepared
+    prepared: EngineState
 
     def results(self, chunk: Chunk, batch_rows: int) -> Iterator[pa.RecordBatchReader]:
         """What the query gives of the chunk, piece by piece. Each is to be read before the next."""
         sorted_ = self.prepared.sorted
-        rows = with_keys(self.engine, sorted_, self.prepared.cuts.starts, chunk.number, chunk.rows)
+        rows = with_keys(self.engine, sorted_, self.prepared.boundaries.starts, chunk.number, chunk.rows)
         for piece, count in self._pieces(chunk, rows):
             self._register(self._find(piece, count, chunk.history))
             yield self.engine.sql(sorted_.sql).to_arrow_reader(batch_rows)
@@ -285,7 +304,7 @@ class Worker:
         are computed; all at once where the query joins, or where all of another table is looked at for
         each."""
         sorted_ = self.prepared.sorted
-        wide = any(not set(one.theirs.on) <= set(sorted_.entity) for one in self.prepared.loaded)
+        wide = any(not set(one.plan.on) <= set(sorted_.entity) for one in self.prepared.loaded)
         if chunk.piece is not None or sorted_.joins or wide:
             yield rows, chunk.count
             return
@@ -301,25 +320,25 @@ class Worker:
         that are only there to be looked back at."""
         sorted_ = self.prepared.sorted
         own = own_rows(integers(rows[CODE]), integers(rows[TIME]))
-        rows = looked = untied(self.engine, rows, own, sorted_.ties)
+        rows = untied_rows = untied(self.engine, rows, own, sorted_.ties)
         before = 0
         if history is not None:
             before = history.num_rows
-            looked = pa.concat_tables([history, rows.select(history.column_names)])
-            own = own_rows(integers(looked[CODE]), integers(looked[TIME]))
+            untied_rows = pa.concat_tables([history, rows.select(history.column_names)])
+            own = own_rows(integers(untied_rows[CODE]), integers(untied_rows[TIME]))
         asks, rows = self._asking(own, rows.slice(0, count), before)
-        found = dict(own_features(looked, asks, sorted_.asked, self._rank))
+        features = dict(own_features(untied_rows, asks, sorted_.plan, self._rank))
         for loaded in self.prepared.loaded:
             keys = self._keys(loaded, rows, asks.keys)
-            found |= their_features(
-                loaded, Asking(known=loaded.known, keys=keys, times=asks.times), self._rank
+            features |= their_features(
+                loaded, QueryRows(known=loaded.times, keys=keys, times=asks.times), self._rank
             )
-        hidden = {CODE, *(name.lower() for name in found)}
+        hidden = {CODE, *(name.lower() for name in features)}
         names = [name for name in rows.column_names if name.lower() not in hidden]
-        found[AT] = pa.array(np.arange(rows.num_rows))
-        return pa.table([*(rows[name] for name in names), *found.values()], names=[*names, *found])
+        features[AT] = pa.array(np.arange(rows.num_rows))
+        return pa.table([*(rows[name] for name in names), *features.values()], names=[*names, *features])
 
-    def _asking(self, own: Own, rows: pa.Table, before: int) -> tuple[Own, pa.Table]:
+    def _asking(self, own: OwnRows, rows: pa.Table, before: int) -> tuple[OwnRows, pa.Table]:
         """The rows that ask, which `before` rows are ahead of."""
         places, after = np.arange(before, before + rows.num_rows), self.prepared.sorted.after
         if after is not None:
@@ -327,7 +346,7 @@ class Worker:
             places, rows = places[late], rows.take(late)
         return own if len(places) == len(own.keys) else own.only(places), rows
 
-    def _rank(self, column: pa.Array) -> Ranked:
+    def _rank(self, column: pa.Array) -> RankedValues:
         return rank(column, self.engine)
 
     def _register(self, rows: pa.Table) -> None:
@@ -338,27 +357,27 @@ class Worker:
         listed = f"* REPLACE ({made})" if made else "*"
         self.engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS SELECT {listed} FROM {name}")
 
-    def _keys(self, loaded: Loaded, rows: pa.Table, owners: Ints) -> Ints:
+    def _keys(self, loaded: LoadedTable, rows: pa.Table, owners: Ints) -> Ints:
         """The number of each row's key in the other table; `owners` tell which rows are of the same
         entity."""
-        on = loaded.theirs.on
+        on = loaded.plan.on
         if not on:
             return np.zeros(rows.num_rows, np.int64)
         if set(on) <= set(self.prepared.sorted.entity):
             new = changes(owners)
             firsts = rows.select(on).take(pa.array(np.flatnonzero(new)))
-            found: Ints = self._look_up(loaded, firsts)[np.cumsum(new) - 1]
-            return found
+            numbers: Ints = self._look_up(loaded, firsts)[np.cumsum(new) - 1]
+            return numbers
         return self._look_up(loaded, rows.select(on))
 
-    def _look_up(self, loaded: Loaded, keys: pa.Table) -> Ints:
+    def _look_up(self, loaded: LoadedTable, keys: pa.Table) -> Ints:
         self.engine.register("__asking", keys.append_column(AT, pa.array(np.arange(keys.num_rows))))
-        text = numbered("SELECT * FROM __asking", loaded.theirs.on, loaded.keys, f'r."{AT}"')
+        text = numbered("SELECT * FROM __asking", loaded.plan.on, loaded.keys, f'r."{AT}"')
         pairs = self.engine.sql(text).to_arrow_table()
         self.engine.unregister("__asking")
-        found = np.full(keys.num_rows, NOWHERE, np.int64)
-        found[integers(pairs[AT])] = integers(pairs[CODE])
-        return found
+        result = np.full(keys.num_rows, NOWHERE, np.int64)
+        result[integers(pairs[AT])] = integers(pairs[CODE])
+        return result
 
 
 def in_turn(chunks: Iterator[Chunk], do: Callable[[Chunk], _Done], threads: int) -> Iterator[_Done]:

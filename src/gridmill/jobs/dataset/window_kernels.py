@@ -21,31 +21,40 @@ from numpy.typing import NDArray
 
 from gridmill.domain.dataset import Aggregate
 from gridmill.domain.frozen import dataclass
-from gridmill.jobs.dataset.window_plan import Asked, Following, Later, Over, Theirs
-from gridmill.jobs.dataset.window_ranges import NOWHERE, Asking, Flags, Frames, Ints, Known, Own, cut_frames
-from gridmill.jobs.dataset.window_sums import Numbers, Values, counts, extremes, newest, squares, sums
+from gridmill.jobs.dataset.window_plan import LaterRow, NextRows, OtherTable, WindowAggregate, WindowPlan
+from gridmill.jobs.dataset.window_ranges import (
+    NOWHERE,
+    Flags,
+    Ints,
+    KeyedTimes,
+    OwnRows,
+    QueryRows,
+    RowFrames,
+    cut_frames,
+)
+from gridmill.jobs.dataset.window_sums import KeyedValues, Numbers, counts, extremes, newest, squares, sums
 
 Number: TypeAlias = np.int32 | np.int64
 
 
-def distinct(codes: Ints, frames: Frames) -> Ints:
+def distinct(codes: Ints, frames: RowFrames) -> Ints:
     """How many different codes; NOWHERE is none. Ranges may hold rows of one key only."""
     count = len(codes)
     kind: type[Number] = np.int32 if count < 2**31 - 3 else np.int64
     number = _typed(np.where(codes == NOWHERE, count + 1, _earlier(codes) + 1), kind)
     low, high = _typed(frames.low, kind), _typed(np.maximum(frames.high, frames.low), kind)
     than = _typed(frames.low + 1, kind)
-    found = np.zeros(len(low), np.int64)
+    result = np.zeros(len(low), np.int64)
     for bit in reversed(range(int(count + 2).bit_length())):
         ones = (number >> bit & 1).astype(np.bool_)
         zeros = _running_zeros(ones, kind)
         low_zeros, high_zeros = zeros[low], zeros[high]
         above = (than >> bit & 1).astype(np.bool_)
-        found += np.where(above, high_zeros - low_zeros, 0)
+        result += np.where(above, high_zeros - low_zeros, 0)
         low = np.where(above, low - low_zeros + zeros[-1], low_zeros)
         high = np.where(above, high - high_zeros + zeros[-1], high_zeros)
         number = np.concatenate((number[~ones], number[ones]))
-    return found
+    return result
 
 
 def _typed(numbers: Ints, kind: type[Number]) -> NDArray[Number]:
@@ -57,60 +66,60 @@ def _earlier(codes: Ints) -> Ints:
     """Of each row the last one before it with the same code; NOWHERE where there is none."""
     order = np.argsort(codes, kind="stable")
     same = codes[order[1:]] == codes[order[:-1]]
-    found = np.full(len(codes), NOWHERE, np.int64)
-    found[order[1:]] = np.where(same, order[:-1], NOWHERE)
-    return found
+    result = np.full(len(codes), NOWHERE, np.int64)
+    result[order[1:]] = np.where(same, order[:-1], NOWHERE)
+    return result
 
 
 def _running_zeros(ones: Flags, kind: type[Number]) -> NDArray[Number]:
-    found = np.zeros(len(ones) + 1, kind)
-    np.cumsum(~ones, out=found[1:])
-    return found
+    result = np.zeros(len(ones) + 1, kind)
+    np.cumsum(~ones, out=result[1:])
+    return result
 
 
-Rank: TypeAlias = Callable[[pa.Array], "Ranked"]
+Rank: TypeAlias = Callable[[pa.Array], "RankedValues"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class RankedValues:
     """The `places` of values among `values`, which differ and are in order; NOWHERE of a missing one."""
 
     places: Ints
     values: pa.Array
 
 
-def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> Ranked:
+def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
     """The order is that of SQL: texts by their bytes in UTF-8, NaN last; 0.0 and -0.0 are the same."""
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return _by_query(column, engine)
     if pa.types.is_dictionary(column.type):
         # an ENUM, whose order is its own
-        return Ranked(places=_numbers(column.indices), values=column.dictionary)
+        return RankedValues(places=_numbers(column.indices), values=column.dictionary)
     if pa.types.is_floating(column.type):
         column = pc.add(column, pa.scalar(0.0, column.type))
     coded = column.dictionary_encode()
     order = pc.array_sort_indices(coded.dictionary).to_numpy()
     places = np.empty(len(order) + 1, np.int64)
     places[order], places[NOWHERE] = np.arange(len(order)), NOWHERE
-    return Ranked(places=places[_numbers(coded.indices)], values=coded.dictionary.take(pa.array(order)))
+    return RankedValues(places=places[_numbers(coded.indices)], values=coded.dictionary.take(pa.array(order)))
 
 
 def _numbers(indices: pa.Array) -> Ints:
-    found: Ints = indices.cast(pa.int64()).fill_null(NOWHERE).to_numpy()
-    return found
+    numbers: Ints = indices.cast(pa.int64()).fill_null(NOWHERE).to_numpy()
+    return numbers
 
 
-def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> Ranked:
+def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
     """What Arrow cannot compare."""
     engine.register("__ranked", pa.table({"v": column, "__at": pa.array(np.arange(len(column)))}))
     text = "SELECT __at, dense_rank() OVER (ORDER BY v) - 1 AS place FROM __ranked WHERE v IS NOT NULL"
-    found = engine.sql(text).to_arrow_table()
+    table = engine.sql(text).to_arrow_table()
     engine.unregister("__ranked")
-    at, place = (found[name].to_numpy() for name in ("__at", "place"))
+    at, place = (table[name].to_numpy() for name in ("__at", "place"))
     places = np.full(len(column), NOWHERE, np.int64)
     places[at] = place
     _, firsts = np.unique(place, return_index=True)
-    return Ranked(places=places, values=column.take(pa.array(at[firsts])))
+    return RankedValues(places=places, values=column.take(pa.array(at[firsts])))
 
 
 SLICE_ROWS = 4_194_304
@@ -119,33 +128,33 @@ Span = tuple[float | None, int | None, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedTable:
     """Another table's rows, by key and time known; and the table of their keys and the number of each key."""
 
-    theirs: Theirs
-    known: Known
+    plan: OtherTable
+    times: KeyedTimes
     rows: pa.Table
     keys: str
 
 
-def own_features(rows: pa.Table, own: Own, asked: Asked, rank: Rank) -> Mapping[str, pa.Array]:
+def own_features(rows: pa.Table, own: OwnRows, plan: WindowPlan, rank: Rank) -> Mapping[str, pa.Array]:
     """Windows and lags over the rows of the same entity, and labels that are later values of it."""
-    spans = {_span(over): _own_frames(own, over) for over in asked.overs}
-    found = dict(_aggregated(asked.overs, rows, own.known.offsets, spans, rank))
-    for back in asked.backs:
-        found[back.name] = _take(rows[back.column], own.back(back.step))
-    if asked.later is not None:
-        found |= _later(asked.later, rows, own)
-    if asked.following is not None:
-        found |= _following(asked.following, rows, own)
-    return found
+    spans = {_span(over): _own_frames(own, over) for over in plan.aggregates}
+    result = dict(_aggregated(plan.aggregates, rows, own.known.offsets, spans, rank))
+    for back in plan.lags:
+        result[back.name] = _take(rows[back.column], own.back(back.step))
+    if plan.later is not None:
+        result |= _later(plan.later, rows, own)
+    if plan.next_rows is not None:
+        result |= _following(plan.next_rows, rows, own)
+    return result
 
 
-def their_features(loaded: Loaded, asking: Asking, rank: Rank) -> Mapping[str, pa.Array]:
+def their_features(loaded: LoadedTable, asking: QueryRows, rank: Rank) -> Mapping[str, pa.Array]:
     """Windows and lags over another table's rows, and its newest ones."""
-    theirs = loaded.theirs
-    spans = {_span(over): _their_frames(asking, over) for over in theirs.overs}
-    places = {back.name: (back.column, asking.back(back.step)) for back in theirs.backs}
+    theirs = loaded.plan
+    spans = {_span(over): _their_frames(asking, over) for over in theirs.aggregates}
+    places = {back.name: (back.column, asking.back(back.step)) for back in theirs.lags}
     for one in theirs.newest:
         at = asking.newest(one.back_seconds, one.within_seconds)
         places |= {name: (column, at) for name, column in one.columns.items()}
@@ -154,53 +163,53 @@ def their_features(loaded: Loaded, asking: Asking, rank: Rank) -> Mapping[str, p
         return parts[0][1]
     order = pa.array(np.argsort(np.concatenate([rows for rows, _ in parts])))
     return {
-        name: pa.concat_arrays([found[name] for _, found in parts]).take(order)
+        name: pa.concat_arrays([features[name] for _, features in parts]).take(order)
         for name in (parts[0][1] if parts else ())
     }
 
 
 def _sliced(
-    loaded: Loaded,
+    loaded: LoadedTable,
     count: int,
-    spans: Mapping[Span, Frames],
+    spans: Mapping[Span, RowFrames],
     places: Mapping[str, tuple[str, Ints]],
     rank: Rank,
 ) -> Iterator[tuple[Ints, Mapping[str, pa.Array]]]:
     """Which rows ask, and what is found for them, one piece of the other table after another."""
-    looked = [(frames.low, frames.high) for frames in spans.values()]
-    looked += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
-    low, high = _reach(count, looked)
+    ranges = [(frames.low, frames.high) for frames in spans.values()]
+    ranges += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
+    low, high = _reach(count, ranges)
     for rows in _grouped(low, high):
         begin, end = _bounds(low[rows], high[rows], loaded.rows.num_rows)
         some = loaded.rows.slice(begin, end - begin)
         whole = len(rows) == count
         cut = {
-            span: cut_frames(loaded.known, frames if whole else _only(frames, rows), begin, end)
+            span: cut_frames(loaded.times, frames if whole else _only(frames, rows), begin, end)
             for span, frames in spans.items()
         }
         offsets = next((offsets for offsets, _ in cut.values()), np.zeros(1, np.int64))
         frames = {span: made for span, (_, made) in cut.items()}
-        found = dict(_aggregated(loaded.theirs.overs, some, offsets, frames, rank))
+        features = dict(_aggregated(loaded.plan.aggregates, some, offsets, frames, rank))
         for name, (column, at) in places.items():
             mine = at if whole else at[rows]
-            found[name] = _take(some[column], np.where(mine == NOWHERE, NOWHERE, mine - begin))
-        yield rows, found
+            features[name] = _take(some[column], np.where(mine == NOWHERE, NOWHERE, mine - begin))
+        yield rows, features
 
 
-def _reach(count: int, looked: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+def _reach(count: int, ranges: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     """Of each row that asks the first row that it looks at, and the one after the last; equal where none."""
     least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
-    for low, high in looked:
-        there = high > low
-        least = np.where(there, np.minimum(least, low), least)
-        most = np.where(there, np.maximum(most, high), most)
+    for low, high in ranges:
+        is_filled = high > low
+        least = np.where(is_filled, np.minimum(least, low), least)
+        most = np.where(is_filled, np.maximum(most, high), most)
     return np.minimum(least, most), most
 
 
 def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
     """The rows that ask, those together that look at rows near each other."""
-    there = high > low
-    if not there.any() or high.max() - low[there].min() <= SLICE_ROWS:
+    is_filled = high > low
+    if not is_filled.any() or high.max() - low[is_filled].min() <= SLICE_ROWS:
         yield np.arange(len(high))
         return
     pieces = high // SLICE_ROWS
@@ -211,40 +220,40 @@ def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
 
 def _bounds(low: Ints, high: Ints, total: int) -> tuple[int, int]:
     """What these rows look at; at least a row where there is one."""
-    there = high > low
-    if not there.any():
+    is_filled = high > low
+    if not is_filled.any():
         return 0, min(1, total)
-    return int(low[there].min()), int(high.max())
+    return int(low[is_filled].min()), int(high.max())
 
 
-def _only(frames: Frames, rows: Ints) -> Frames:
-    return Frames(low=frames.low[rows], high=frames.high[rows], keys=frames.keys[rows])
+def _only(frames: RowFrames, rows: Ints) -> RowFrames:
+    return RowFrames(low=frames.low[rows], high=frames.high[rows], keys=frames.keys[rows])
 
 
-def _span(over: Over) -> Span:
+def _span(over: WindowAggregate) -> Span:
     return over.seconds, over.rows, over.ahead
 
 
-def _own_frames(own: Own, over: Over) -> Frames:
+def _own_frames(own: OwnRows, over: WindowAggregate) -> RowFrames:
     return own.newest(over.rows) if over.rows is not None else own.before(over.seconds or 0.0)
 
 
-def _their_frames(asking: Asking, over: Over) -> Frames:
+def _their_frames(asking: QueryRows, over: WindowAggregate) -> RowFrames:
     if over.rows is not None:
         return asking.last(over.rows)
     return asking.ahead(over.seconds or 0.0) if over.ahead else asking.before(over.seconds or 0.0)
 
 
-def _later(later: Later, rows: pa.Table, own: Own) -> Mapping[str, pa.Array]:
+def _later(later: LaterRow, rows: pa.Table, own: OwnRows) -> Mapping[str, pa.Array]:
     if later.step is not None:
         at = own.ahead(later.step)
     else:
-        there = np.asarray(_whole(rows[later.column]).is_valid())
-        at = newest(there, own.at(later.seconds or 0.0))
+        is_valid = np.asarray(_whole(rows[later.column]).is_valid())
+        at = newest(is_valid, own.at(later.seconds or 0.0))
     return {name: _take(rows[column], at) for name, column in later.columns.items()}
 
 
-def _following(following: Following, rows: pa.Table, own: Own) -> Mapping[str, pa.Array]:
+def _following(following: NextRows, rows: pa.Table, own: OwnRows) -> Mapping[str, pa.Array]:
     steps = {step: own.ahead(step) for step in range(1, following.rows + 1)}
     made = {name: _number(rows[column], steps[step]) for name, (column, step) in following.names.items()}
     whole = np.ones(len(own.keys), np.bool_)
@@ -253,18 +262,20 @@ def _following(following: Following, rows: pa.Table, own: Own) -> Mapping[str, p
     none = pa.array(~whole)
     made = {name: pc.if_else(none, pa.scalar(None, pa.float64()), column) for name, column in made.items()}
     times = _whole(rows[following.known_column])
-    last = Over(name="", aggregate=Aggregate.MAX, column="")
-    frames, there = own.next(following.rows), np.asarray(times.is_valid())
-    known = _extreme(last, _Column(times, there), own.known.offsets, frames, counts(there, frames))
-    return {**made, following.whole: pa.array(whole, mask=~whole), following.known: known}
+    last = WindowAggregate(name="", aggregate=Aggregate.MAX, column="")
+    frames, is_valid = own.next(following.rows), np.asarray(times.is_valid())
+    latest_time = _extreme(
+        last, _Column(times, is_valid), own.known.offsets, frames, counts(is_valid, frames)
+    )
+    return {**made, following.whole: pa.array(whole, mask=~whole), following.known: latest_time}
 
 
 def _number(column: pa.ChunkedArray, at: Ints) -> pa.Array:
     """Numbers at these places; missing where NaN."""
-    found = _take(column, at)
-    found = found.cast(pa.int8()) if pa.types.is_boolean(found.type) else found
-    found = found.cast(pa.float64(), safe=False)
-    return pc.if_else(pc.is_nan(found), pa.scalar(None, pa.float64()), found)
+    values = _take(column, at)
+    values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
+    values = values.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
 
 
 def _take(column: pa.ChunkedArray, at: Ints) -> pa.Array:
@@ -279,17 +290,21 @@ class _Column:
     """A column's values, which of them are there, and what was made of them already."""
 
     values: pa.Array
-    there: Flags
+    present: Flags
     sums: dict[Span, Numbers] = field(default_factory=dict)
-    ranked: Ranked | None = None
+    ranked: RankedValues | None = None
 
-    def rank(self, rank: Rank) -> Ranked:
+    def rank(self, rank: Rank) -> RankedValues:
         self.ranked = self.ranked or rank(self.values)
         return self.ranked
 
 
 def _aggregated(
-    overs: Sequence[Over], rows: pa.Table, offsets: Ints, spans: Mapping[Span, Frames], rank: Rank
+    overs: Sequence[WindowAggregate],
+    rows: pa.Table,
+    offsets: Ints,
+    spans: Mapping[Span, RowFrames],
+    rank: Rank,
 ) -> Iterator[tuple[str, pa.Array]]:
     columns: dict[str, _Column] = {}
     for over in overs:
@@ -299,19 +314,21 @@ def _aggregated(
         yield over.name, _aggregate(over, columns[over.column], offsets, spans[_span(over)], rank)
 
 
-def _aggregate(over: Over, column: _Column, offsets: Ints, frames: Frames, rank: Rank) -> pa.Array:
+def _aggregate(
+    over: WindowAggregate, column: _Column, offsets: Ints, frames: RowFrames, rank: Rank
+) -> pa.Array:
     if over.aggregate == Aggregate.LAST:
-        return _take(pa.chunked_array([column.values]), newest(column.there, frames))
+        return _take(pa.chunked_array([column.values]), newest(column.present, frames))
     if over.aggregate == Aggregate.DISTINCT:
         return pa.array(distinct(column.rank(rank).places, frames), pa.int64())
-    count = counts(column.there, frames)
+    count = counts(column.present, frames)
     if over.aggregate == Aggregate.COUNT:
         return pa.array(count, pa.int64())
     if over.aggregate in (Aggregate.MIN, Aggregate.MAX):
         if _is_ordered(column.values.type):
             return _extreme(over, column, offsets, frames, count)
         return _ranked_extreme(over, column.rank(rank), offsets, frames, count)
-    values = Values(numbers=_floats(column.values), there=column.there, offsets=offsets)
+    values = KeyedValues(numbers=_floats(column.values), present=column.present, offsets=offsets)
     if over.aggregate == Aggregate.STD:
         with np.errstate(invalid="ignore"):
             made = np.sqrt(squares(values, frames, count) / np.maximum(count - 1, 1))
@@ -321,15 +338,19 @@ def _aggregate(over: Over, column: _Column, offsets: Ints, frames: Frames, rank:
     return pa.array(made, mask=count == 0)
 
 
-def _extreme(over: Over, column: _Column, offsets: Ints, frames: Frames, count: Ints) -> pa.Array:
+def _extreme(
+    over: WindowAggregate, column: _Column, offsets: Ints, frames: RowFrames, count: Ints
+) -> pa.Array:
     kind = column.values.type
-    values = Values(numbers=_ordered(column.values), there=column.there, offsets=offsets)
+    values = KeyedValues(numbers=_ordered(column.values), present=column.present, offsets=offsets)
     made = extremes(values, frames, largest=over.aggregate == Aggregate.MAX)
     return pa.array(made, mask=count == 0).cast(_bits(kind)).view(kind)
 
 
-def _ranked_extreme(over: Over, ranked: Ranked, offsets: Ints, frames: Frames, count: Ints) -> pa.Array:
-    values = Values(numbers=ranked.places, there=ranked.places != NOWHERE, offsets=offsets)
+def _ranked_extreme(
+    over: WindowAggregate, ranked: RankedValues, offsets: Ints, frames: RowFrames, count: Ints
+) -> pa.Array:
+    values = KeyedValues(numbers=ranked.places, present=ranked.places != NOWHERE, offsets=offsets)
     made = extremes(values, frames, largest=over.aggregate == Aggregate.MAX)
     return ranked.values.take(pa.array(made, mask=count == 0))
 

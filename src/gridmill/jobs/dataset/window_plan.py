@@ -28,7 +28,7 @@ _TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Over:
+class WindowAggregate:
     """An aggregate of `column` over the last `seconds` or `rows` before the row, or over the seconds
     `ahead`."""
 
@@ -45,7 +45,7 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Back:
+class LagValue:
     """The value of `column` that many rows before."""
 
     name: str
@@ -54,7 +54,7 @@ class Back:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
+class NewestRow:
     """Columns (by the feature's name) of the newest row known before; or `back_seconds` before that time, or
     not long before."""
 
@@ -64,7 +64,7 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
+class LaterRow:
     """Columns (by the result's name) of a later row of the same entity: the last one that has a value of
     `column` exactly `seconds` later; or the row that is `step` rows after those at the same time."""
 
@@ -75,7 +75,7 @@ class Later:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class NextRows:
     """Columns of each of the next `rows` rows as DOUBLE: `names` (result's name -> column, rows ahead).
 
     They are all missing, as is `whole`, unless each of them is a number. `known` is the latest value of
@@ -89,7 +89,7 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Theirs:
+class OtherTable:
     """Rows with keys of their own: `sql` gives `on`, `__known` and columns; `order` (SQL) is that of rows of
     one key that are known at once. `title` is what people read.
 
@@ -101,28 +101,29 @@ class Theirs:
     sql: str
     on: tuple[str, ...]
     order: tuple[str, ...] = ()
-    overs: tuple[Over, ...] = ()
-    backs: tuple[Back, ...] = ()
-    newest: tuple[Newest, ...] = ()
+    aggregates: tuple[WindowAggregate, ...] = ()
+    lags: tuple[LagValue, ...] = ()
+    newest: tuple[NewestRow, ...] = ()
     after: datetime | None = None
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns that something is made of."""
-        parts: tuple[Over | Back, ...] = (*self.overs, *self.backs)
+        parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         newest = {column for one in self.newest for column in one.columns.values()}
         return frozenset({part.column for part in parts} | newest)
 
 
 @dataclass(slots=True)
-class Asked:
-    """All that is asked of the dataset's own rows and of others; `types` are the SQL types of the results."""
+class WindowPlan:
+    """The windows, lags and labels over the dataset's own rows and other tables; `types` are the SQL types of
+    the results."""
 
-    overs: list[Over] = field(default_factory=list)
-    backs: list[Back] = field(default_factory=list)
-    later: Later | None = None
-    following: Following | None = None
-    theirs: list[Theirs] = field(default_factory=list)
+    aggregates: list[WindowAggregate] = field(default_factory=list)
+    lags: list[LagValue] = field(default_factory=list)
+    later: LaterRow | None = None
+    next_rows: NextRows | None = None
+    other_tables: list[OtherTable] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)
 
     def name(self, types: Mapping[str, str]) -> None:
@@ -131,35 +132,35 @@ class Asked:
             refuse_duplicates((*self.types, name))
             self.types[name] = type_
 
-    def add(self, theirs: Theirs) -> None:
+    def add(self, theirs: OtherTable) -> None:
         """Ask for more of other rows; of the same rows in the same order at once."""
-        for at, one in enumerate(self.theirs):
+        for at, one in enumerate(self.other_tables):
             if (one.sql, one.on, one.order, one.after) == (theirs.sql, theirs.on, theirs.order, theirs.after):
-                self.theirs[at] = replace(
+                self.other_tables[at] = replace(
                     one,
-                    overs=(*one.overs, *theirs.overs),
-                    backs=(*one.backs, *theirs.backs),
+                    aggregates=(*one.aggregates, *theirs.aggregates),
+                    lags=(*one.lags, *theirs.lags),
                     newest=(*one.newest, *theirs.newest),
                 )
                 return
-        self.theirs.append(theirs)
+        self.other_tables.append(theirs)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the dataset's own rows that are looked at from other rows."""
-        parts: tuple[Over | Back, ...] = (*self.overs, *self.backs)
+        parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         named = [part.column for part in parts]
         if self.later is not None:
             named += [self.later.column, *self.later.columns.values()]
-        if self.following is not None:
-            named += [*(column for column, _ in self.following.names.values()), self.following.known_column]
+        if self.next_rows is not None:
+            named += [*(column for column, _ in self.next_rows.names.values()), self.next_rows.known_column]
         return tuple(dict.fromkeys(named))
 
     @property
     def past(self) -> tuple[float, int]:
         """How many seconds, and how many rows, of the same entity are looked back at."""
-        spans = (over.seconds or 0.0 for over in self.overs)
-        rows = (*(over.rows or 0 for over in self.overs), *(back.step for back in self.backs))
+        spans = (over.seconds or 0.0 for over in self.aggregates)
+        rows = (*(over.rows or 0 for over in self.aggregates), *(back.step for back in self.lags))
         return max(spans, default=0.0), max(rows, default=0)
 
     @property
@@ -168,34 +169,34 @@ class Asked:
         later = self.later
         step = (later.step or 0) if later else 0
         return (later.seconds or 0.0) if later else 0.0, max(
-            step, self.following.rows if self.following else 0
+            step, self.next_rows.rows if self.next_rows else 0
         )
 
     def describe(self) -> Iterator[str]:
         """What is computed, a line each, for people."""
-        for over in self.overs:
+        for over in self.aggregates:
             yield _describe_over(over)
-        yield from (f"{back.name}: {back.column} {back.step} rows before" for back in self.backs)
+        yield from (f"{back.name}: {back.column} {back.step} rows before" for back in self.lags)
         if self.later is not None:
             for name, column in self.later.columns.items():
                 ahead = f"{self.later.step} rows" if self.later.step else f"{self.later.seconds:g} s"
                 yield f"{name}: {column} {ahead} later"
-        if self.following is not None:
-            for name, (column, step) in self.following.names.items():
+        if self.next_rows is not None:
+            for name, (column, step) in self.next_rows.names.items():
                 yield f"{name}: {column} {step} rows later"
-        for theirs in self.theirs:
+        for theirs in self.other_tables:
             yield from (f"{line}, of {theirs.title}" for line in _describe_theirs(theirs))
 
 
-def _describe_over(over: Over) -> str:
+def _describe_over(over: WindowAggregate) -> str:
     span = f"the last {over.rows} rows" if over.rows is not None else f"the last {over.seconds:g} s"
     where = f"the next {over.seconds:g} s" if over.ahead else span
     return f"{over.name}: {over.aggregate} of {over.column} over {where}"
 
 
-def _describe_theirs(theirs: Theirs) -> Iterator[str]:
-    yield from map(_describe_over, theirs.overs)
-    yield from (f"{back.name}: {back.column} {back.step} rows before" for back in theirs.backs)
+def _describe_theirs(theirs: OtherTable) -> Iterator[str]:
+    yield from map(_describe_over, theirs.aggregates)
+    yield from (f"{back.name}: {back.column} {back.step} rows before" for back in theirs.lags)
     for one in theirs.newest:
         when = f" {one.back_seconds:g} s before" if one.back_seconds is not None else ""
         when += f" of the last {one.within_seconds:g} s" if one.within_seconds is not None else ""
@@ -203,9 +204,9 @@ def _describe_theirs(theirs: Theirs) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
+class SortedRows:
     """Rows in the order of entity and time, computed chunk by chunk: `sql` is run on each chunk, which has
-    the columns of `rows` and what was `asked`.
+    the columns of `rows` and what was `plan`.
 
     `rows` (SQL) are the dataset's rows with what they are computed from; `ties` (SQL) order those of an
     entity at the same time; `types` are those of a chunk's columns. `joins`: the query joins static tables,
@@ -222,7 +223,7 @@ class Sorted:
     types: Mapping[str, str]
     entity: tuple[str, ...]
     ties: tuple[str, ...]
-    asked: Asked
+    plan: WindowPlan
     again: tuple[str, ...] = ()
     time: str = ""
     after: datetime | None = None
@@ -236,7 +237,7 @@ class Sorted:
     @property
     def looks_at_labels(self) -> bool:
         """Whether the labels of all rows must be there before."""
-        return any(f'"{LABELS}"' in theirs.sql for theirs in self.asked.theirs)
+        return any(f'"{LABELS}"' in theirs.sql for theirs in self.plan.other_tables)
 
 
 def is_alike(type_: str) -> bool:

@@ -16,7 +16,7 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class KeyedTimes:
     """Rows in the order of key and time: `offsets[k]` up to `offsets[k + 1]` are those of key k, and there is
     at least one of each. `times` are microseconds. `on_disk`: these are in a file."""
 
@@ -49,13 +49,13 @@ class Known:
         if (len(self.offsets) + 1) * span >= 2**63:
             return self._halve(keys, times, side)
         clipped = np.clip(times, first - (side == "right"), last + 1) - first
-        found = np.searchsorted(self._places, keys * span + clipped, side)
-        return np.where(keys == NOWHERE, 0, found)
+        positions = np.searchsorted(self._places, keys * span + clipped, side)
+        return np.where(keys == NOWHERE, 0, positions)
 
     def _halve(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
         """The same where key and time do not fit into one number: by bisection, all rows at once."""
-        there = keys != NOWHERE
-        low, high = (np.where(there, self.offsets[keys + more], 0) for more in (0, 1))
+        has_key = keys != NOWHERE
+        low, high = (np.where(has_key, self.offsets[keys + more], 0) for more in (0, 1))
         while (open_ := low < high).any():
             middle = (low + high) // 2
             at = self.times[np.minimum(middle, len(self.times) - 1)]
@@ -65,7 +65,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frames:
+class RowFrames:
     """Of each row that asks, the rows from `low` up to, not including, `high`, all of key `keys`."""
 
     low: Ints
@@ -79,36 +79,36 @@ class Frames:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class OwnRows:
     """The rows that look at the earlier rows of their own key, and when they are."""
 
-    known: Known
+    known: KeyedTimes
     keys: Ints
     times: Ints
     first: Ints
     """Of each row the first one of its key at the same time: what lies before it was known."""
 
-    def only(self, places: Ints) -> "Own":
+    def only(self, places: Ints) -> "OwnRows":
         """Those of the rows that are at these places."""
-        return Own(
+        return OwnRows(
             known=self.known, keys=self.keys[places], times=self.times[places], first=self.first[places]
         )
 
-    def before(self, seconds: float) -> Frames:
+    def before(self, seconds: float) -> RowFrames:
         """The rows known in that time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
-        return Frames(low=low, high=self.first, keys=self.keys)
+        return RowFrames(low=low, high=self.first, keys=self.keys)
 
-    def at(self, seconds: float) -> Frames:
+    def at(self, seconds: float) -> RowFrames:
         """The rows exactly that time later."""
         times = self.times + _microseconds(seconds)
         low, high = (self.known.find(self.keys, times, side) for side in _SIDES)
-        return Frames(low=low, high=high, keys=self.keys)
+        return RowFrames(low=low, high=high, keys=self.keys)
 
-    def next(self, rows: int) -> Frames:
+    def next(self, rows: int) -> RowFrames:
         """The next `rows` rows after those at the same time."""
         high = np.minimum(self._after + rows, self.known.offsets[self.keys + 1])
-        return Frames(low=self._after, high=high, keys=self.keys)
+        return RowFrames(low=self._after, high=high, keys=self.keys)
 
     def ahead(self, step: int) -> Ints:
         """The row `step` after those at the same time; NOWHERE where there is none."""
@@ -120,9 +120,9 @@ class Own:
         """Of each row the one after the last of its key at the same time."""
         return self.known.find(self.keys, self.times, "right")
 
-    def newest(self, rows: int) -> Frames:
+    def newest(self, rows: int) -> RowFrames:
         """The last `rows` rows known before."""
-        return Frames(
+        return RowFrames(
             low=np.maximum(self.first - rows, self.known.offsets[self.keys]), high=self.first, keys=self.keys
         )
 
@@ -132,37 +132,37 @@ class Own:
         return np.where(at >= self.known.offsets[self.keys], at, NOWHERE)
 
 
-def own_rows(codes: Ints, times: Ints) -> Own:
+def own_rows(codes: Ints, times: Ints) -> OwnRows:
     """Of rows sorted by code and time."""
     places = np.arange(len(codes))
     new = changes(codes)
-    known = Known(offsets=np.append(places[new], len(codes)), times=times)
+    keyed_times = KeyedTimes(offsets=np.append(places[new], len(codes)), times=times)
     first = np.maximum.accumulate(np.where(new | changes(times), places, 0))
-    return Own(known=known, keys=np.cumsum(new) - 1, times=times, first=first)
+    return OwnRows(known=keyed_times, keys=np.cumsum(new) - 1, times=times, first=first)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class QueryRows:
     """Rows with a key and a time each that look at the rows of another table."""
 
-    known: Known
+    known: KeyedTimes
     keys: Ints
     times: Ints
 
-    def before(self, seconds: float) -> Frames:
+    def before(self, seconds: float) -> RowFrames:
         """The rows known in that time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
-        return Frames(low=low, high=self._high, keys=self.keys)
+        return RowFrames(low=low, high=self._high, keys=self.keys)
 
-    def ahead(self, seconds: float) -> Frames:
+    def ahead(self, seconds: float) -> RowFrames:
         """The rows known later, up to that time."""
         low = self.known.find(self.keys, self.times, "right")
         high = self.known.find(self.keys, self.times + _microseconds(seconds), "right")
-        return Frames(low=low, high=high, keys=self.keys)
+        return RowFrames(low=low, high=high, keys=self.keys)
 
-    def last(self, rows: int) -> Frames:
+    def last(self, rows: int) -> RowFrames:
         """The last `rows` rows known before."""
-        return Frames(low=np.maximum(self._high - rows, self._start), high=self._high, keys=self.keys)
+        return RowFrames(low=np.maximum(self._high - rows, self._start), high=self._high, keys=self.keys)
 
     def back(self, step: int) -> Ints:
         """The row `step` before the time (1: the last one known); NOWHERE where there is none."""
@@ -185,10 +185,10 @@ class Asking:
             at = self._high - 1
         else:
             at = self.known.find(self.keys, self.times - _microseconds(back_seconds), "right") - 1
-        there = (self.keys != NOWHERE) & (at >= self._start)
+        has_row = (self.keys != NOWHERE) & (at >= self._start)
         if within_seconds is not None and len(self.known.times):
-            there &= self.known.times[at] >= self.times - _microseconds(within_seconds)
-        return np.where(there, at, NOWHERE)
+            has_row &= self.known.times[at] >= self.times - _microseconds(within_seconds)
+        return np.where(has_row, at, NOWHERE)
 
 
 def _microseconds(seconds: float) -> int:
@@ -202,13 +202,13 @@ def changes(values: Ints) -> Flags:
     return changed
 
 
-def cut_frames(known: Known, frames: Frames, low: int, high: int) -> tuple[Ints, Frames]:
+def cut_frames(keyed_times: KeyedTimes, frames: RowFrames, low: int, high: int) -> tuple[Ints, RowFrames]:
     """The offsets and frames of the rows from `low` up to `high` alone, at least one; each frame lies within
     them or is empty."""
-    first = int(np.searchsorted(known.offsets, low, "right")) - 1
-    last = int(np.searchsorted(known.offsets, high, "left"))
-    offsets = np.clip(known.offsets[first : last + 1], low, high) - low
+    first = int(np.searchsorted(keyed_times.offsets, low, "right")) - 1
+    last = int(np.searchsorted(keyed_times.offsets, high, "left"))
+    offsets = np.clip(keyed_times.offsets[first : last + 1], low, high) - low
     empty = frames.high <= frames.low
     begin = np.where(empty, 0, frames.low - low)
     end = np.where(empty, 0, frames.high - low)
-    return offsets, Frames(low=begin, high=end, keys=np.clip(frames.keys - first, 0, last - first - 1))
+    return offsets, RowFrames(low=begin, high=end, keys=np.clip(frames.keys - first, 0, last - first - 1))

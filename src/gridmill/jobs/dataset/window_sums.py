@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridmill.domain.frozen import dataclass
-from gridmill.jobs.dataset.window_ranges import NOWHERE, Flags, Frames, Ints
+from gridmill.jobs.dataset.window_ranges import NOWHERE, Flags, Ints, RowFrames
 
 Floats: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = Floats | Ints
@@ -27,29 +27,29 @@ SPREAD_TOLERANCE = 1e-11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
-    """One number per row (0 where none is `there`), and the rows of each key."""
+class KeyedValues:
+    """One number per row (0 where none is `present`), and the rows of each key."""
 
     numbers: Numbers
-    there: Flags
+    present: Flags
     offsets: Ints
 
 
-def counts(there: Flags, frames: Frames) -> Ints:
+def counts(present: Flags, frames: RowFrames) -> Ints:
     """How many values are there."""
-    if there.all():
+    if present.all():
         return frames.lengths
-    return _between(_running(there.astype(np.int64)), frames)
+    return _between(_running(present.astype(np.int64)), frames)
 
 
-def newest(there: Flags, frames: Frames) -> Ints:
+def newest(present: Flags, frames: RowFrames) -> Ints:
     """The last row with a value; NOWHERE where there is none."""
-    last = np.maximum.accumulate(np.where(there, np.arange(len(there)), NOWHERE))
+    last = np.maximum.accumulate(np.where(present, np.arange(len(present)), NOWHERE))
     at = np.append(last, NOWHERE)[frames.high - 1]
     return np.where(at >= frames.low, at, NOWHERE)
 
 
-def sums(values: Values, frames: Frames) -> Floats:
+def sums(values: KeyedValues, frames: RowFrames) -> Floats:
     """Sums; 0 of nothing."""
     numbers = values.numbers.astype(np.float64, copy=False)
     finite = np.isfinite(numbers)
@@ -59,17 +59,17 @@ def sums(values: Values, frames: Frames) -> Floats:
     doubtful = scaled.doubtful(frames, made)
     if not whole:
         doubtful |= _between(_running((~finite).astype(np.int64)), frames) > 0
-    found = made * scaled.unit(frames.keys)
+    result = made * scaled.unit(frames.keys)
     at = np.flatnonzero(doubtful)
     if len(at):
-        found[at] = _fold((numbers,), _add, (0.0,), frames.low[at], frames.high[at])[0]
-    return found
+        result[at] = _fold((numbers,), _add, (0.0,), frames.low[at], frames.high[at])[0]
+    return result
 
 
-def squares(values: Values, frames: Frames, count: Ints) -> Floats:
+def squares(values: KeyedValues, frames: RowFrames, count: Ints) -> Floats:
     """Sums of squared differences from the mean of the range; of `count` values each."""
     numbers = values.numbers.astype(np.float64, copy=False)
-    finite = np.isfinite(numbers) & values.there
+    finite = np.isfinite(numbers) & values.present
     middle = _middle(np.where(finite, numbers, 0.0), finite, values.offsets)
     away = np.where(finite, numbers - middle, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -80,43 +80,45 @@ def squares(values: Values, frames: Frames, count: Ints) -> Floats:
     one, two = (part.between(frames) * part.unit(frames.keys) for part in (first, second))
     lost = 0.5 * frames.lengths
     offset = np.abs(one) / np.maximum(count, 1)
-    found = np.maximum(two - one * offset * np.sign(one), 0.0)
+    result = np.maximum(two - one * offset * np.sign(one), 0.0)
     error = lost * (second.unit(frames.keys) + 2 * offset * first.unit(frames.keys)) + 4e-16 * two
-    doubtful = (error > SPREAD_TOLERANCE * found) & (count > 1)
-    if not (finite | ~values.there).all():
-        doubtful |= _between(_running((~finite & values.there).astype(np.int64)), frames) > 0
+    doubtful = (error > SPREAD_TOLERANCE * result) & (count > 1)
+    if not (finite | ~values.present).all():
+        doubtful |= _between(_running((~finite & values.present).astype(np.int64)), frames) > 0
     at = np.flatnonzero(doubtful)
     if len(at):
-        found[at] = _spread(values, Frames(low=frames.low[at], high=frames.high[at], keys=frames.keys[at]))
-    return found
+        result[at] = _spread(
+            values, RowFrames(low=frames.low[at], high=frames.high[at], keys=frames.keys[at])
+        )
+    return result
 
 
-def extremes(values: Values, frames: Frames, *, largest: bool) -> Numbers:
+def extremes(values: KeyedValues, frames: RowFrames, *, largest: bool) -> Numbers:
     """The smallest or largest value; of nothing any number. NaN counts as larger than all others."""
     numbers: NDArray[Any] = _neutral(values, largest=largest)
     pick: Callable[..., NDArray[Any]] = np.maximum if largest else np.fmin
     length, level = frames.lengths, 0
-    found = np.zeros_like(numbers, shape=len(length))
+    result = np.zeros_like(numbers, shape=len(length))
     while True:
         mine = np.flatnonzero((length >= 1 << level) & (length < 2 << level))
         if len(mine):
             low, high = frames.low[mine], frames.high[mine] - (1 << level)
-            found[mine] = pick(numbers[low], numbers[high])
+            result[mine] = pick(numbers[low], numbers[high])
         if not len(length) or length.max() < 2 << level:
-            return found
+            return result
         numbers = pick(numbers[: -(1 << level)], numbers[1 << level :])
         level += 1
 
 
-def _neutral(values: Values, *, largest: bool) -> Numbers:
-    if values.there.all():
+def _neutral(values: KeyedValues, *, largest: bool) -> Numbers:
+    if values.present.all():
         return values.numbers
     limits = np.iinfo(np.int64)
     if values.numbers.dtype == np.float64:
         nothing = -np.inf if largest else np.nan
     else:
         nothing = limits.min if largest else limits.max
-    numbers: Numbers = np.where(values.there, values.numbers, nothing)
+    numbers: Numbers = np.where(values.present, values.numbers, nothing)
     return numbers
 
 
@@ -124,7 +126,7 @@ def _neutral(values: Values, *, largest: bool) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scaled:
+class _RunningSums:
     """Running sums of the values as whole numbers of units, `units` by key, and of their absolute values."""
 
     running: Ints
@@ -136,10 +138,10 @@ class _Scaled:
     def unit(self, keys: Ints) -> Floats:
         return self.units[keys]
 
-    def between(self, frames: Frames) -> Ints:
+    def between(self, frames: RowFrames) -> Ints:
         return _between(self.running, frames)
 
-    def doubtful(self, frames: Frames, made: Ints) -> Flags:
+    def doubtful(self, frames: RowFrames, made: Ints) -> Flags:
         """Where half a unit a value could be seen."""
         if self.lossy is None:
             return np.zeros(len(made), np.bool_)
@@ -152,10 +154,10 @@ class _Scaled:
         return doubtful
 
 
-def _scale(numbers: Floats, offsets: Ints, frames: Frames) -> _Scaled:
+def _scale(numbers: Floats, offsets: Ints, frames: RowFrames) -> _RunningSums:
     if not len(numbers):
         none = np.zeros(1, np.int64)
-        return _Scaled(running=none, absolute=None, lossy=None, units=np.ones(max(1, len(offsets) - 1)))
+        return _RunningSums(running=none, absolute=None, lossy=None, units=np.ones(max(1, len(offsets) - 1)))
     absolute = np.abs(numbers)
     longest = int(frames.lengths.max(initial=1))
     rows = np.minimum(np.diff(offsets), max(1, longest))
@@ -167,7 +169,7 @@ def _scale(numbers: Floats, offsets: Ints, frames: Frames) -> _Scaled:
     running = _running(whole.astype(np.int64))
     signed = bool((numbers < 0).any())
     lossy = whole != exact
-    return _Scaled(
+    return _RunningSums(
         running=running,
         absolute=_running(np.abs(whole).astype(np.int64)) if signed else None,
         lossy=lossy if lossy.any() else None,
@@ -176,22 +178,22 @@ def _scale(numbers: Floats, offsets: Ints, frames: Frames) -> _Scaled:
 
 
 def _running(numbers: Ints) -> Ints:
-    found = np.empty(len(numbers) + 1, np.int64)
-    found[0] = 0
-    np.cumsum(numbers, out=found[1:])
-    return found
+    result = np.empty(len(numbers) + 1, np.int64)
+    result[0] = 0
+    np.cumsum(numbers, out=result[1:])
+    return result
 
 
-def _between(running: Ints, frames: Frames) -> Ints:
-    found: Ints = running[frames.high] - running[frames.low]
-    return found
+def _between(running: Ints, frames: RowFrames) -> Ints:
+    numbers: Ints = running[frames.high] - running[frames.low]
+    return numbers
 
 
-def _middle(numbers: Floats, there: Flags, offsets: Ints) -> Floats:
+def _middle(numbers: Floats, present: Flags, offsets: Ints) -> Floats:
     """Of each row a value near the mean of its key."""
     if not len(numbers):
         return numbers
-    count = np.maximum(np.add.reduceat(there.astype(np.float64), offsets[:-1]), 1)
+    count = np.maximum(np.add.reduceat(present.astype(np.float64), offsets[:-1]), 1)
     size = np.diff(offsets)
     share = numbers / np.repeat(count, size)
     return np.repeat(np.add.reduceat(share, offsets[:-1]), size)
@@ -234,9 +236,9 @@ def _add(one: Floats, other: Floats) -> tuple[Floats]:
     return (one + other,)
 
 
-def _spread(values: Values, frames: Frames) -> Floats:
+def _spread(values: KeyedValues, frames: RowFrames) -> Floats:
     numbers = values.numbers.astype(np.float64, copy=False)
-    rows = (values.there.astype(np.float64), numbers, np.where(np.isfinite(numbers), 0.0, np.nan))
+    rows = (values.present.astype(np.float64), numbers, np.where(np.isfinite(numbers), 0.0, np.nan))
     return _fold(rows, _merge, (0.0, 0.0, 0.0), frames.low, frames.high)[2]
 
 

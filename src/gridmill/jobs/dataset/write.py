@@ -16,23 +16,23 @@ from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.dataset.encode import Step, encode_batches, encoded_schema, fit_all, save_encoders
-from gridmill.jobs.dataset.encoders import Fitted
-from gridmill.jobs.dataset.joins import Views
-from gridmill.jobs.dataset.prepare import Query
+from gridmill.jobs.dataset.encode import EncoderStep, encode_batches, encoded_schema, fit_all, save_encoders
+from gridmill.jobs.dataset.encoders import FittedEncoder
+from gridmill.jobs.dataset.joins import TableViews
+from gridmill.jobs.dataset.prepare import PreparedQuery
 from gridmill.jobs.dataset.raw_rows import Phase, open_raw, show_progress, write_raw
 from gridmill.jobs.dataset.window_chunks import Chunk
 from gridmill.jobs.dataset.window_engine import (
     MOST_VALUES,
     VALUE_BYTES,
-    Prepared,
-    Room,
-    Worker,
+    ChunkWorker,
+    EngineLimits,
+    EngineState,
     in_turn,
     prepare_chunks,
     side_by_side,
 )
-from gridmill.jobs.dataset.window_plan import LABELS, Sorted
+from gridmill.jobs.dataset.window_plan import LABELS, SortedRows
 from gridmill.jobs.duckdb_engine import BASE_BYTES, engine_bytes
 from gridmill.jobs.expressions import DROPPED, LABEL_TIME, TIME
 from gridmill.jobs.parquet import BATCH_CELLS, rows_at_once, write_parquet
@@ -49,7 +49,7 @@ RAW = "raw"
 
 
 @dataclass(slots=True)
-class Tally:
+class RowTally:
     """Rows kept, and those left out by reason; `final` are those of them that no later row can bring back."""
 
     kept: int = 0
@@ -57,7 +57,7 @@ class Tally:
     final: Counter[str] = field(default_factory=Counter)
     splits: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "RowTally") -> None:
         """Count what another one counted."""
         self.kept += other.kept
         for mine, theirs in (
@@ -71,22 +71,22 @@ class Tally:
 def write_rows(
     context: JobContext,
     engine: duckdb.DuckDBPyConnection,
-    query: Query,
+    query: PreparedQuery,
     folder: Path,
-    tally: Tally,
+    tally: RowTally,
     *,
-    tables: Views,
+    tables: TableViews,
     whole: bool = False,
     stem: str = PART,
-    beside: int = 0,
+    reserved_bytes: int = 0,
 ) -> None:
     """Write the rows that stay to `folder`; `whole`: all, with the reason of those that do not.
 
-    The engine leaves `beside` bytes for what it does not hold itself. `tables` are those that it sees.
-    Raises DataError.
+    The engine leaves `reserved_bytes` bytes for what it does not hold itself. `tables` are those that it
+    sees. Raises DataError.
     """
     show_progress(context, Phase.COMPUTE, 0, query.rows, "sorting and joining")
-    make = _Maker(context=context, query=query, folder=folder, whole=whole, beside=beside)
+    make = _DatasetWriter(context=context, query=query, folder=folder, whole=whole, beside=reserved_bytes)
     try:
         if query.compiled.sorted is not None:
             _write_chunks(make, engine, query.compiled.sorted, tables, tally, stem)
@@ -99,11 +99,11 @@ def write_rows(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Maker:
+class _DatasetWriter:
     """Writes what a query gives."""
 
     context: JobContext
-    query: Query
+    query: PreparedQuery
     folder: Path
     whole: bool
     beside: int
@@ -113,13 +113,13 @@ class _Maker:
         """Of what the query gives so many are read at once."""
         return rows_at_once(len(self.query.types), CHUNK_ROWS, BATCH_CELLS)
 
-    def threads(self, prepared: Prepared) -> int:
+    def threads(self, prepared: EngineState) -> int:
         """How many chunks are computed at a time."""
         given = self.context.order.given
         room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(self.context, self.beside)
         return side_by_side(prepared, self.context.threads, room_bytes)
 
-    def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: Tally) -> None:
+    def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: RowTally) -> None:
         """Write the rows of readers (at least one) of the same columns, one after another."""
         first = next(readers)
         hidden = () if self.whole else (DROPPED, TIME, LABEL_TIME)
@@ -132,16 +132,16 @@ class _Maker:
             write_parquet(kept, schema, self.folder, name)
 
 
-def _reader(found: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
-    return found.to_arrow_reader(rows_at_once(len(found.columns), CHUNK_ROWS, BATCH_CELLS))
+def _reader(relation: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
+    return relation.to_arrow_reader(rows_at_once(len(relation.columns), CHUNK_ROWS, BATCH_CELLS))
 
 
 def _write_chunks(
-    make: _Maker,
+    make: _DatasetWriter,
     engine: duckdb.DuckDBPyConnection,
-    rows: Sorted,
-    tables: Views,
-    tally: Tally,
+    rows: SortedRows,
+    tables: TableViews,
+    tally: RowTally,
     stem: str,
 ) -> None:
     if make.query.compiled.labels is not None:
@@ -149,8 +149,8 @@ def _write_chunks(
     prepared = _prepare(make, engine, rows, tables, "held")
     workers = _Workers(engine, prepared, tables)
 
-    def do(chunk: Chunk) -> Tally:
-        counted = Tally()
+    def do(chunk: Chunk) -> RowTally:
+        counted = RowTally()
         name = f"{stem}-{chunk.number:04d}" if prepared.chunks > 1 else stem
         name += f"-{chunk.piece:04d}" if chunk.piece is not None else ""
         make.write(workers.mine().results(chunk, make.batch_rows), name, counted)
@@ -161,7 +161,9 @@ def _write_chunks(
         show_progress(make.context, Phase.COMPUTE, tally.kept + tally.dropped.total(), make.query.rows)
 
 
-def _make_labels(make: _Maker, engine: duckdb.DuckDBPyConnection, rows: Sorted, tables: Views) -> None:
+def _make_labels(
+    make: _DatasetWriter, engine: duckdb.DuckDBPyConnection, rows: SortedRows, tables: TableViews
+) -> None:
     """The labels of all rows as a table."""
     show_progress(make.context, Phase.COMPUTE, 0, make.query.rows, "labels")
     prepared = _prepare(make, engine, rows, tables, "held-labels")
@@ -171,27 +173,27 @@ def _make_labels(make: _Maker, engine: duckdb.DuckDBPyConnection, rows: Sorted, 
         return [reader.read_all() for reader in workers.mine().results(chunk, make.batch_rows)]
 
     target = engine.cursor()  # a query would end the one whose chunks are read
-    there = False
+    has_rows = False
     for made in in_turn(prepared.cut(engine), do, make.threads(prepared)):
         target.register("__made", pa.concat_tables(made))
-        how = f"INSERT INTO {LABELS}" if there else f"CREATE OR REPLACE TABLE {LABELS} AS"
+        how = f"INSERT INTO {LABELS}" if has_rows else f"CREATE OR REPLACE TABLE {LABELS} AS"
         target.execute(f"{how} SELECT * FROM __made")
         target.unregister("__made")
-        there = True
+        has_rows = True
 
 
 def _prepare(
-    make: _Maker,
+    make: _DatasetWriter,
     engine: duckdb.DuckDBPyConnection,
-    rows: Sorted,
-    tables: Views,
+    rows: SortedRows,
+    tables: TableViews,
     folder: str,
-) -> Prepared:
+) -> EngineState:
     query, given = make.query, make.context.order.given
     columns = len(query.compiled.columns) + len(rows.entity) + WORK_COLUMNS
     cut = -(-query.rows // query.buckets) if query.cut else None
     free_bytes = max(0, given.memory_bytes - BASE_BYTES - engine_bytes(make.context, make.beside)) // 2
-    room = Room(
+    room = EngineLimits(
         folder=make.context.work / folder,
         values=min(MOST_VALUES, free_bytes // VALUE_BYTES),
         history_bytes=max(LEAST_HISTORY_BYTES, free_bytes),
@@ -204,19 +206,19 @@ class _Workers:
     """Of each thread the worker."""
 
     engine: duckdb.DuckDBPyConnection
-    prepared: Prepared
-    tables: Views
+    prepared: EngineState
+    tables: TableViews
     _own: local = field(default_factory=local)
 
-    def mine(self) -> Worker:
+    def mine(self) -> ChunkWorker:
         if not hasattr(self._own, "worker"):
             engine = _another(self.engine, self.tables)
-            self._own.worker = Worker(engine=engine, prepared=self.prepared)
-        worker: Worker = self._own.worker
+            self._own.worker = ChunkWorker(engine=engine, prepared=self.prepared)
+        worker: ChunkWorker = self._own.worker
         return worker
 
 
-def _another(engine: duckdb.DuckDBPyConnection, tables: Views) -> duckdb.DuckDBPyConnection:
+def _another(engine: duckdb.DuckDBPyConnection, tables: TableViews) -> duckdb.DuckDBPyConnection:
     """A connection for another thread that sees the same."""
     made = engine.cursor()
     tables.register(made)
@@ -224,7 +226,11 @@ def _another(engine: duckdb.DuckDBPyConnection, tables: Views) -> duckdb.DuckDBP
 
 
 def _kept(
-    context: JobContext, batches: Iterable[pa.RecordBatch], schema: pa.Schema, query: Query, tally: Tally
+    context: JobContext,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    query: PreparedQuery,
+    tally: RowTally,
 ) -> Iterator[pa.Table]:
     for batch in batches:
         show_progress(context, Phase.COMPUTE, tally.kept + tally.dropped.total(), query.rows)
@@ -238,7 +244,7 @@ def _kept(
         yield cast_plain((table if DROPPED in schema.names else kept).select(schema.names), schema)
 
 
-def _count_dropped(table: pa.Table, query: Query, tally: Tally) -> None:
+def _count_dropped(table: pa.Table, query: PreparedQuery, tally: RowTally) -> None:
     reasons = table[DROPPED]
     tally.dropped.update(_counts(reasons.drop_null()))
     if query.final is not None and TIME in table.column_names:
@@ -253,17 +259,17 @@ def _counts(values: pa.Array) -> dict[str, int]:
 def write_encoded(
     context: JobContext,
     spec: DatasetSpec,
-    query: Query,
+    query: PreparedQuery,
     draft: Path,
     stem: str = PART,
-    frozen: Sequence[Fitted] = (),
-) -> tuple[Step, ...]:
+    frozen: Sequence[FittedEncoder] = (),
+) -> tuple[EncoderStep, ...]:
     """Fit the encoders on the raw rows below `draft` (or take `frozen` ones), and write there what they make
     of all rows that stay.
 
     Raises InputError for what cannot be encoded.
     """
-    steps = tuple(Step(fitted=one) for one in frozen)
+    steps = tuple(EncoderStep(fitted=one) for one in frozen)
     raw = open_raw(draft / RAW)
     if raw is not None:
         steps = steps or fit_all(spec, raw.table, query.compiled)

@@ -17,7 +17,7 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset_reader import Partitions, open_partitions
 from gridmill.jobs.features import Integers, has_all_values
 from gridmill.jobs.metrics import NAMES
-from gridmill.jobs.model_files import Card
+from gridmill.jobs.model_files import ModelCard
 from gridmill.jobs.prediction.finish import metrics_of
 from gridmill.jobs.prediction.shards import check_order, of_split, pieces_of, spans_of
 from gridmill.jobs.prediction.worker import ShardWork
@@ -31,7 +31,7 @@ class Candidate:
 
     name: str
     artifact: Artifact
-    card: Card
+    card: ModelCard
 
 
 SPLIT = "validation"
@@ -79,11 +79,19 @@ def compare(context: JobContext, spec: PredictionSpec, candidates: Sequence[Cand
 
 
 def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -> None:
-    mine, there = model_signature(candidate.card), dataset_signature(dataset.output.details, parts.schema)
-    if there is not None and set(candidate.card.labels) & set(there.labels):
-        check_same(mine, there, (f"model {candidate.name!r}", f"dataset {dataset.id}"), "prediction.models")
+    mine, dataset_of_model = (
+        model_signature(candidate.card),
+        dataset_signature(dataset.output.details, parts.schema),
+    )
+    if dataset_of_model is not None and set(candidate.card.labels) & set(dataset_of_model.labels):
+        check_same(
+            mine,
+            dataset_of_model,
+            (f"model {candidate.name!r}", f"dataset {dataset.id}"),
+            "prediction.models",
+        )
     names = set(parts.schema.names)
-    missing = [one.column for one in candidate.card.encodings if one.column not in names]
+    missing = [encoding.column for encoding in candidate.card.encodings if encoding.column not in names]
     if missing:
         raise DataError(
             f"model {candidate.name!r} needs column {missing[0]!r}, which dataset {dataset.id} does not have",
@@ -91,25 +99,28 @@ def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -
         )
 
 
-def _labelled_rows(parts: Partitions, card: Card) -> Integers:
+def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
     """The validation rows with every label; none where the dataset has no split or label."""
     names = set(parts.schema.names)
     if "split" not in names or not set(card.labels) <= names:
         return np.zeros(0, np.int64)
     table = parts.read([*card.labels, "split"])
-    found = of_split(table["split"], SPLIT)
+    selected = of_split(table["split"], SPLIT)
     for name in card.labels:
-        found &= np.asarray(pc.is_valid(table[name]).to_numpy(), bool)
+        selected &= np.asarray(pc.is_valid(table[name]).to_numpy(), bool)
         if pa.types.is_floating(table[name].type):
-            found &= np.asarray(pc.fill_null(pc.is_finite(table[name]), False).to_numpy(), bool)
-    return np.flatnonzero(found).astype(np.int64)
+            selected &= np.asarray(pc.fill_null(pc.is_finite(table[name]), False).to_numpy(), bool)
+    return np.flatnonzero(selected).astype(np.int64)
 
 
 def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
     """What training measured, where all of it is of the same rows."""
-    cards = [one.card for one in candidates]
+    cards = [candidate.card for candidate in candidates]
     if any(not card.content or card.content != cards[0].content for card in cards):
-        made = ", ".join(f"{one.name!r} on {one.card.dataset or 'an unknown dataset'}" for one in candidates)
+        made = ", ".join(
+            f"{candidate.name!r} on {candidate.card.dataset or 'an unknown dataset'}"
+            for candidate in candidates
+        )
         raise InputError(
             f"the models cannot be compared: dataset {dataset.id} has no validation rows with a label, and"
             f" they were measured on different ones ({made})",
@@ -118,12 +129,12 @@ def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
         )
     prefix = f"{SPLIT}_"
     metrics = {
-        one.name: {
-            name: one.card.metrics[f"{prefix}{name}"]
-            for name in NAMES[one.card.objective]
-            if f"{prefix}{name}" in one.card.metrics
+        candidate.name: {
+            name: candidate.card.metrics[f"{prefix}{name}"]
+            for name in NAMES[candidate.card.objective]
+            if f"{prefix}{name}" in candidate.card.metrics
         }
-        for one in candidates
+        for candidate in candidates
     }
     return Comparison(metrics=metrics, stored=True)
 
@@ -167,13 +178,13 @@ def _compared(
 ) -> Comparison:
     seen = {one.name: seen_rows(_folder(context, one), one.card, dataset, parts, rows) for one in candidates}
     train = {name: one.train for name, one in seen.items()}
-    known = np.logical_and.reduce([one.known for one in seen.values() if one.known.any()] or [rows >= 0])
+    is_known = np.logical_and.reduce([one.known for one in seen.values() if one.known.any()] or [rows >= 0])
     left_out = {
         name: f"it gave no number for {none} of {len(rows)} validation rows"
         for name, table in tables.items()
         if (none := int((~has_all_values(table["prediction"])).sum()))
     }
-    kept = _kept(train, known, left_out)
+    kept = _kept(train, is_known, left_out)
     if not kept.any():
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise InputError(
@@ -198,25 +209,25 @@ def _compared(
     )
 
 
-def _kept(train: Mapping[str, Mask], known: Mask, left_out: dict[str, str]) -> Mask:
+def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Mask:
     """The rows that none has learned from. The candidate that has learned from most is left out, and noted,
     until so many remain that they can be measured on."""
     while True:
         staying = [name for name in train if name not in left_out]
         if not staying:
-            return np.zeros(len(known), bool)
-        kept: Mask = known & ~np.logical_or.reduce([train[name] for name in staying])
-        if kept.sum() >= max(1.0, LEAST_SHARE * known.sum()):
+            return np.zeros(len(mask), bool)
+        kept: Mask = mask & ~np.logical_or.reduce([train[name] for name in staying])
+        if kept.sum() >= max(1.0, LEAST_SHARE * mask.sum()):
             return kept
         most = max(staying, key=lambda name: int(train[name].sum()))
-        left_out[most] = f"it has learned from {int(train[most].sum())} of {len(known)} validation rows"
+        left_out[most] = f"it has learned from {int(train[most].sum())} of {len(mask)} validation rows"
 
 
 def _check_classes(candidate: Candidate, dataset: Artifact, table: pa.Table) -> None:
     if candidate.card.classes and not (candidate.card.classified.numbers(table["truth"]) >= 0).any():
-        there = ", ".join(map(str, pc.unique(table["truth"]).to_pylist()[:5]))
+        names = ", ".join(map(str, pc.unique(table["truth"]).to_pylist()[:5]))
         raise InputError(
             f"model {candidate.name!r} predicts {', '.join(candidate.card.classes[:5])}; no validation row of"
-            f" {dataset.id} has one of these classes (it has {there})",
+            f" {dataset.id} has one of these classes (it has {names})",
             place="prediction.models",
         )

@@ -24,7 +24,7 @@ from gridmill.jobs.dataset_reader import Partitions
 from gridmill.jobs.features import Floats, Integers, has_all_values, list_numbers, present_values, runs
 from gridmill.jobs.intervals import measure_quantiles, quantile_columns
 from gridmill.jobs.metrics import by_class, by_label
-from gridmill.jobs.model_files import Card
+from gridmill.jobs.model_files import ModelCard
 from gridmill.jobs.parquet import link_file
 from gridmill.jobs.prediction.swarm import ShardDone
 from gridmill.jobs.prediction.worker import part_name
@@ -55,7 +55,7 @@ def size_of(folder: Path) -> int:
 
 
 def measure(
-    table: pa.Table, parts: Partitions, card: Card, split: str | None, learned: Mask | None = None
+    table: pa.Table, parts: Partitions, card: ModelCard, split: str | None, learned: Mask | None = None
 ) -> dict[str, float]:
     """`SPLIT_NAME` metrics over the predicted rows whose truth is known, without the `learned` ones; empty
     where no row is left."""
@@ -63,30 +63,32 @@ def measure(
     return {f"{split or 'all'}_{name}": value for name, value in metrics_of(kept, parts, card).items()}
 
 
-def metrics_of(table: pa.Table, parts: Partitions, card: Card, naive: Card | None = None) -> dict[str, float]:
+def metrics_of(
+    table: pa.Table, parts: Partitions, card: ModelCard, naive: ModelCard | None = None
+) -> dict[str, float]:
     """Metrics over the rows with truth and prediction; skill is against the baseline of the card `naive`."""
-    table = _known(table)
+    table = _rows_with_truth(table)
     if table.num_rows == 0:
         return {}
     if card.objective == Objective.REGRESSION:
         truth, predicted = (_values(table[name], card) for name in ("truth", "prediction"))
         base = naive or card
         spread = np.array(base.spread) if base.spread else None
-        found = metrics.regression(truth, predicted, _naive(table, parts, base), spread)
-        return found | _intervals(table, card, truth, spread)
+        scores = metrics.regression(truth, predicted, _naive(table, parts, base), spread)
+        return scores | _intervals(table, card, truth, spread)
     return metrics.classification(*_classified(table, card), card.threshold)
 
 
-def _intervals(table: pa.Table, card: Card, truth: Floats, spread: Floats | None) -> dict[str, float]:
+def _intervals(table: pa.Table, card: ModelCard, truth: Floats, spread: Floats | None) -> dict[str, float]:
     if not card.quantiles:
         return {}
     values = [_values(table[name], card) for name in quantile_columns(card.quantiles)]
     return measure_quantiles(truth, values, card.quantiles, spread)
 
 
-def break_down(table: pa.Table, parts: Partitions, card: Card) -> Any:  # noqa: ANN401  JSON
+def break_down(table: pa.Table, parts: Partitions, card: ModelCard) -> Any:  # noqa: ANN401  JSON
     """The metrics of each label, if there are several, or of each class; empty where there are none."""
-    table = _known(table)
+    table = _rows_with_truth(table)
     if table.num_rows == 0:
         return {}
     if card.objective == Objective.CLASSIFICATION:
@@ -95,36 +97,38 @@ def break_down(table: pa.Table, parts: Partitions, card: Card) -> Any:  # noqa: 
     return by_label(card.labels, truth, predicted, _naive(table, parts, card)) if card.many else {}
 
 
-def _known(table: pa.Table) -> pa.Table:
+def _rows_with_truth(table: pa.Table) -> pa.Table:
     """The rows with truth and prediction, of several labels with all of them."""
     if "truth" not in table.column_names:
         return table.slice(0, 0)
     return table.take(np.flatnonzero(has_all_values(table["truth"]) & has_all_values(table["prediction"])))
 
 
-def _classified(table: pa.Table, card: Card) -> tuple[Integers, Floats]:
+def _classified(table: pa.Table, card: ModelCard) -> tuple[Integers, Floats]:
     shares = [table[name].to_numpy() for name in probability_columns(card.classes)]
     return card.classified.numbers(table["truth"]).astype(int), np.stack(shares, axis=1)
 
 
-def _naive(table: pa.Table, parts: Partitions, card: Card) -> Floats:
+def _naive(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
     """What skill is measured against: as in training."""
-    there = [name for name in dict.fromkeys(card.label_columns) if name and name in parts.schema.names]
-    present = present_values(parts.read(there), card.label_columns)
-    if not there:
+    present_columns = [
+        name for name in dict.fromkeys(card.label_columns) if name and name in parts.schema.names
+    ]
+    present = present_values(parts.read(present_columns), card.label_columns)
+    if not present_columns:
         present = np.full((parts.rows, *present.shape[1:]), np.nan)
     usual = np.array(card.usual) if len(card.usual) > 1 else card.usual[0]
-    found: Floats = np.where(np.isnan(present), usual, present)[table["row"].to_numpy()]
-    return found
+    values: Floats = np.where(np.isnan(present), usual, present)[table["row"].to_numpy()]
+    return values
 
 
-def _values(column: pa.ChunkedArray, card: Card) -> Floats:
+def _values(column: pa.ChunkedArray, card: ModelCard) -> Floats:
     """[rows], or [rows, labels] of lists."""
-    found: Floats = list_numbers(column, len(card.labels)) if card.many else column.to_numpy()
-    return found
+    values: Floats = list_numbers(column, len(card.labels)) if card.many else column.to_numpy()
+    return values
 
 
-def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list[Any]]]:
+def sample(table: pa.Table, card: ModelCard, ahead: timedelta) -> dict[str, list[list[Any]]]:
     """For the first few entities the first points [time, truth, prediction]; numbers only.
 
     The time is the one that is forecast: `ahead` after the row's own.
@@ -132,15 +136,15 @@ def sample(table: pa.Table, card: Card, ahead: timedelta) -> dict[str, list[list
     if card.objective == Objective.CLASSIFICATION:
         return {}
     first = runs(table, card.entity)
-    found = {}
+    result = {}
     for start in np.unique(first)[:SAMPLE_ENTITIES]:
         piece = table.slice(start, min(SAMPLE_POINTS, int(np.count_nonzero(first == start))))
         name = " ".join(str(piece[column][0]) for column in card.entity)
-        found[name] = _points(piece, card, ahead)
-    return found
+        result[name] = _points(piece, card, ahead)
+    return result
 
 
-def _points(piece: pa.Table, card: Card, ahead: timedelta) -> list[list[Any]]:
+def _points(piece: pa.Table, card: ModelCard, ahead: timedelta) -> list[list[Any]]:
     where = piece[card.time] if card.time and card.time in piece.column_names else piece["row"]
     truth, predicted = (_first(piece, name, card) for name in ("truth", "prediction"))
     moments = [_moment(at, ahead) for at in where]
@@ -156,7 +160,7 @@ def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as 
         return str(at.cast(pa.string()))
 
 
-def _first(piece: pa.Table, name: str, card: Card) -> list[Any]:
+def _first(piece: pa.Table, name: str, card: ModelCard) -> list[Any]:
     """A column's values; of lists the first of each."""
     if name not in piece.column_names:
         return [None] * piece.num_rows
@@ -167,7 +171,7 @@ DONE_FILE = ".done.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class FinishedShards:
     """The shards that were done: `first` is the number of the first one, of `of` that there are. `seconds` is
     from the first worker made to the last shard done. `model` is the version that was chosen."""
 
@@ -180,15 +184,15 @@ class Done:
     model: str = ""
 
 
-def write_done(folder: Path, done: Done) -> None:
+def write_done(folder: Path, done: FinishedShards) -> None:
     """Note it beside the files of the shards."""
     (folder / DONE_FILE).write_bytes(encode(done))
 
 
-def take_together(target: Path, folders: Sequence[Path], model: str) -> Done:
+def take_together(target: Path, folders: Sequence[Path], model: str) -> FinishedShards:
     """The files of all parts in `target`, as if one swarm had made them. Raises StorageError; InternalError
     unless each shard is there exactly once; JobError where a part is not of `model`."""
-    parts = [decode((folder / DONE_FILE).read_bytes(), Done) for folder in folders]
+    parts = [decode((folder / DONE_FILE).read_bytes(), FinishedShards) for folder in folders]
     ends = [(part.first, part.first + len(part.shards)) for part in parts]
     whole = [(0, 0), *ends, (parts[0].of, parts[0].of)]
     if any(one[1] != other[0] for one, other in pairwise(whole)):
@@ -201,7 +205,7 @@ def take_together(target: Path, folders: Sequence[Path], model: str) -> Done:
     for folder, part in zip(folders, parts, strict=True):
         for shard in range(part.first, part.first + len(part.shards)):
             link_file(folder / part_name(shard), target)
-    return Done(
+    return FinishedShards(
         first=0,
         of=parts[0].of,
         shards=tuple(shard for part in parts for shard in part.shards),

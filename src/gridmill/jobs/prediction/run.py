@@ -36,10 +36,10 @@ from gridmill.jobs.dataset_reader import Partitions, open_partitions
 from gridmill.jobs.features import has_all_values
 from gridmill.jobs.intervals import quantile_columns
 from gridmill.jobs.metrics import BEST_BY, better, check_metric
-from gridmill.jobs.model_files import Card, load_card
+from gridmill.jobs.model_files import ModelCard, load_card
 from gridmill.jobs.prediction.candidates import Candidate, Comparison, check_candidates, compare
 from gridmill.jobs.prediction.finish import (
-    Done,
+    FinishedShards,
     break_down,
     clear_partial,
     measure,
@@ -49,16 +49,16 @@ from gridmill.jobs.prediction.finish import (
     take_together,
     write_done,
 )
-from gridmill.jobs.prediction.shards import Span, check_order, pieces_of, selected_rows, spans_of
-from gridmill.jobs.prediction.swarm import ShardDone, Shards, add_up, run_swarm
+from gridmill.jobs.prediction.shards import RowRange, check_order, pieces_of, selected_rows, spans_of
+from gridmill.jobs.prediction.swarm import ShardDone, ShardQueue, add_up, run_swarm
 from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.jobs.subprocess_model import check_trust
-from gridmill.jobs.training_rows import Mask, Seen, seen_rows
+from gridmill.jobs.training_rows import Mask, RowUse, seen_rows
 from gridmill.jobs.workers import in_child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ModelChoice:
     """The one that was chosen, by which metric, and why in words."""
 
     candidate: Candidate
@@ -78,26 +78,26 @@ def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str
     }
 
 
-def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> Choice:
+def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> ModelChoice:
     """The best candidate; of equal ones the first. Raises InputError when they cannot be compared."""
     metric = check_metric(best_by, candidates[0].card.objective, BEST_BY)
     if len(candidates) == 1:
-        return Choice(
+        return ModelChoice(
             candidate=candidates[0], metric=metric, why=f"{candidates[0].name} is the only candidate"
         )
-    scores = {name: found[metric] for name, found in comparison.metrics.items() if metric in found}
-    known = {name: score for name, score in scores.items() if math.isfinite(score)}
-    if not known:
+    scores = {name: metrics[metric] for name, metrics in comparison.metrics.items() if metric in metrics}
+    finite_scores = {name: score for name, score in scores.items() if math.isfinite(score)}
+    if not finite_scores:
         raise InputError(
             f"no model was measured by {metric!r} on a validation split, and {len(candidates)} are named",
             hint="Name one model in `models`, or declare a validation split in the dataset.",
             place="prediction.best_by",
         )
-    best = next(iter(known))
-    for name, score in known.items():
-        best = name if better(metric, score, known[best]) else best
+    best = next(iter(finite_scores))
+    for name, score in finite_scores.items():
+        best = name if better(metric, score, finite_scores[best]) else best
     chosen = next(candidate for candidate in candidates if candidate.name == best)
-    return Choice(candidate=chosen, metric=metric, why=_why(metric, best, known, comparison))
+    return ModelChoice(candidate=chosen, metric=metric, why=_why(metric, best, finite_scores, comparison))
 
 
 def check_keys(candidate: Candidate) -> None:
@@ -126,7 +126,7 @@ def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Compar
     return f"{best} has the {rank} validation {metric}{on}: {show_number(scores[best])} ({others}){out}"
 
 
-class Learned(StrEnum):
+class LearnedRowPolicy(StrEnum):
     """How the rows that the model learned from are predicted."""
 
     NONE = "none"  # it did not learn from any of these, as far as is known
@@ -134,13 +134,13 @@ class Learned(StrEnum):
     SEEN = "seen"  # by the model itself: what it says is better than it is
 
 
-def learned_rows(card: Card, name: str, dataset: Artifact, spec: PredictionSpec) -> Learned:
+def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: PredictionSpec) -> LearnedRowPolicy:
     """What goes for this prediction. Raises InputError where a model with folds cannot tell which rows it
     learned from: they are those of another version of the dataset."""
     if spec.split not in (None, "train"):
-        return Learned.NONE
+        return LearnedRowPolicy.NONE
     if card.content and card.content == dataset.fingerprint:
-        return Learned.HELD_OUT if card.folds else Learned.SEEN
+        return LearnedRowPolicy.HELD_OUT if card.folds else LearnedRowPolicy.SEEN
     if card.folds and card.dataset.partition("@")[0] == dataset.name:
         raise InputError(
             f"model {name!r} learned from {card.dataset}, not from {dataset.id}: which rows it has seen"
@@ -148,14 +148,14 @@ def learned_rows(card: Card, name: str, dataset: Artifact, spec: PredictionSpec)
             hint="Train it on this version, or predict `split: test`.",
             place="prediction.split",
         )
-    return Learned.NONE
+    return LearnedRowPolicy.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedAmong:
+class LearnedRows:
     """Which predicted rows the model itself has learned from, and which have a truth (`labelled`)."""
 
-    seen: Seen
+    seen: RowUse
     labelled: Mask
 
     def unfit(self, split: str | None) -> Mask:
@@ -185,18 +185,18 @@ class LearnedAmong:
 
 
 def learned_among(
-    folder: Path, card: Card, dataset: Artifact, parts: Partitions, table: pa.Table
-) -> LearnedAmong:
+    folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, table: pa.Table
+) -> LearnedRows:
     """Hold the predicted rows against those that the model in `folder` has learned from. Rows predicted by a
     model of other folds do not count. Raises StorageError."""
     seen = seen_rows(folder, card, dataset, parts, table["row"].to_numpy())
     if "fold" in table.column_names:
         own = np.asarray(pc.is_null(table["fold"]).to_numpy(), bool)
-        seen = Seen(train=seen.train & own, validation=seen.validation, known=seen.known)
+        seen = RowUse(train=seen.train & own, validation=seen.validation, known=seen.known)
     labelled = np.zeros(table.num_rows, bool)
     if "truth" in table.column_names:
         labelled = has_all_values(table["truth"])
-    return LearnedAmong(seen=seen, labelled=labelled)
+    return LearnedRows(seen=seen, labelled=labelled)
 
 
 ROWS_FILE = "rows.npy"
@@ -218,7 +218,7 @@ def run(context: JobContext) -> JobResult:
     choice = choose(candidates, comparison, spec.best_by)
     print(choice.why, flush=True)
     learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
-    if learned == Learned.SEEN:
+    if learned == LearnedRowPolicy.SEEN:
         print(f"the train rows are predicted by {choice.candidate.name}, which learned from them", flush=True)
     if context.order.part is not None:
         write_done(context.output, _do(context, spec, choice, learned, plan))
@@ -229,7 +229,7 @@ def run(context: JobContext) -> JobResult:
     else:
         done = _do(context, spec, choice, learned, plan)
     counts = [shard.rows for shard in done.shards]
-    found = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
+    outcome = in_child(lambda: _finish(context, spec, choice, counts), "checking the result", context.work)
     facts = {
         "candidates": [describe_candidate(candidate, comparison) for candidate in candidates],
         "comparison": to_builtins(comparison),
@@ -246,14 +246,18 @@ def run(context: JobContext) -> JobResult:
         whole_rows=plan["whole_rows"],
         stage_seconds=done.seconds,
     )
-    return replace(_result(context, found, facts), parallel=parallel)
+    return replace(_result(context, outcome, facts), parallel=parallel)
 
 
 def _do(
-    context: JobContext, spec: PredictionSpec, choice: Choice, learned: Learned, plan: dict[str, Any]
-) -> Done:
+    context: JobContext,
+    spec: PredictionSpec,
+    choice: ModelChoice,
+    learned: LearnedRowPolicy,
+    plan: dict[str, Any],
+) -> FinishedShards:
     """Let a swarm do the shards, or those of the part that the order is for."""
-    shards = [[from_builtins(span, Span) for span in spans] for spans in plan["shards"]]
+    shards = [[from_builtins(span, RowRange) for span in spans] for spans in plan["shards"]]
     workers = max(1, min(_workers(context, spec), len(shards)))
     begin = time.monotonic()
     swarm = run_swarm(
@@ -262,7 +266,7 @@ def _do(
         workers,
         _teller(context, plan["rows"]),
     )
-    return Done(
+    return FinishedShards(
         first=plan["first"],
         of=plan["of"],
         shards=tuple(from_builtins(swarm.done[shard]["done"], ShardDone) for shard in range(len(shards))),
@@ -279,15 +283,15 @@ def _workers(context: JobContext, spec: PredictionSpec) -> int:
 
 
 def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
-    found = []
+    result = []
     for name in spec.models:
         artifact = context.input(name)
         if artifact.kind != ArtifactKind.MODEL:
             raise InputError(f"{name!r} is a {artifact.kind}, not a model", place="prediction.models")
         card = load_card(context.below_root(artifact.output.uri))
         check_trust(card, name, spec.trust, "prediction.trust")
-        found.append(Candidate(name=name, artifact=artifact, card=card))
-    return found
+        result.append(Candidate(name=name, artifact=artifact, card=card))
+    return result
 
 
 def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> dict[str, Any]:
@@ -297,7 +301,7 @@ def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candi
     return {"comparison": to_builtins(comparison), "plan": plan}
 
 
-def _plan(context: JobContext, spec: PredictionSpec, choice: Choice) -> dict[str, Any]:
+def _plan(context: JobContext, spec: PredictionSpec, choice: ModelChoice) -> dict[str, Any]:
     """The shards, or those of a part: they follow from the rows and from all parts' workers."""
     part, workers = context.order.part, _workers(context, spec)
     count = part.count if part else 1
@@ -325,11 +329,11 @@ def _plan(context: JobContext, spec: PredictionSpec, choice: Choice) -> dict[str
 def _work(
     context: JobContext,
     spec: PredictionSpec,
-    choice: Choice,
-    shards: list[list[Span]],
+    choice: ModelChoice,
+    shards: list[list[RowRange]],
     first: int,
     workers: int,
-    learned: Learned,
+    learned: LearnedRowPolicy,
 ) -> ShardWork:
     return ShardWork(
         dataset=context.below_root(context.input(spec.dataset).output.uri),
@@ -338,21 +342,23 @@ def _work(
         split=spec.split,
         shards=shards,
         first=first,
-        held_out=learned == Learned.HELD_OUT,
+        held_out=learned == LearnedRowPolicy.HELD_OUT,
         threads=max(1, context.threads // workers),
         python=context.python(choice.candidate.name),
     )
 
 
-def _teller(context: JobContext, rows: int) -> Callable[[Shards], None]:
-    def tell(state: Shards) -> None:
+def _teller(context: JobContext, rows: int) -> Callable[[ShardQueue], None]:
+    def tell(state: ShardQueue) -> None:
         done = sum(report["done"]["rows"] for report in state.done.values())
         context.progress(done, rows, "rows", note=f"{len(state.done)} shards")
 
     return tell
 
 
-def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: list[int]) -> dict[str, Any]:
+def _finish(
+    context: JobContext, spec: PredictionSpec, choice: ModelChoice, counts: list[int]
+) -> dict[str, Any]:
     card, dataset = choice.candidate.card, context.input(spec.dataset)
     clear_partial(context.output)
     table = read_result(context.output, len(counts), np.load(context.work / ROWS_FILE))
@@ -394,22 +400,22 @@ def _finish(context: JobContext, spec: PredictionSpec, choice: Choice, counts: l
     }
 
 
-def _other_label(card: Card, dataset: Artifact) -> str:
+def _other_label(card: ModelCard, dataset: Artifact) -> str:
     """The dataset's label, where the model predicts another one."""
     label = str(dataset.output.details.get("label") or "")
     return "" if label in card.labels else label
 
 
-def _result(context: JobContext, found: dict[str, Any], facts: dict[str, Any]) -> JobResult:
-    for name, value in found["metrics"].items():
+def _result(context: JobContext, outcome: dict[str, Any], facts: dict[str, Any]) -> JobResult:
+    for name, value in outcome["metrics"].items():
         context.metric(name, value)
     output = Output(
         kind=ArtifactKind.PREDICTION,
         uri=context.order.output_uri,
-        rows=found["rows"],
-        size_bytes=found["size_bytes"],
-        columns=tuple(Column(name=name, type=kind) for name, kind in found["columns"]),
-        metrics=found["metrics"],
-        details=found["details"] | facts | {"unpredicted_rows": found["unpredicted_rows"]},
+        rows=outcome["rows"],
+        size_bytes=outcome["size_bytes"],
+        columns=tuple(Column(name=name, type=kind) for name, kind in outcome["columns"]),
+        metrics=outcome["metrics"],
+        details=outcome["details"] | facts | {"unpredicted_rows": outcome["unpredicted_rows"]},
     )
-    return JobResult(outputs=(output,), metrics=found["metrics"], size=JobSize(rows=found["rows"]))
+    return JobResult(outputs=(output,), metrics=outcome["metrics"], size=JobSize(rows=outcome["rows"]))

@@ -8,14 +8,14 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset_reader import Partitions
 from gridmill.jobs.features import Integers, runs
-from gridmill.jobs.model_files import Card
+from gridmill.jobs.model_files import ModelCard
 
 GAP = 4096
 """Rows between two selected ones that are read and dropped rather than made a range of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class RowRange:
     """Rows `start` to `stop` (exclusive) of the dataset; those of the split among them are meant."""
 
     start: int
@@ -25,18 +25,18 @@ class Span:
 def selected_rows(parts: Partitions, split: str | None) -> Integers:
     """Numbers of the rows of a split (None: all), ascending. Raises InputError, DataError for none."""
     if split is None:
-        found = np.arange(parts.rows)
+        rows = np.arange(parts.rows)
     elif "split" not in parts.schema.names:
         raise InputError("the dataset has no splits", hint="Use `split: null` to predict all rows.")
     else:
         column = parts.read(["split"])["split"]
-        found = np.flatnonzero(of_split(column, split))
-        if len(found) == 0:
-            there = ", ".join(str(value) for value in pc.unique(column).to_pylist())
-            raise DataError(f"split {split!r} has no rows (there are: {there})", place="prediction.split")
-    if len(found) == 0:
+        rows = np.flatnonzero(of_split(column, split))
+        if len(rows) == 0:
+            names = ", ".join(str(value) for value in pc.unique(column).to_pylist())
+            raise DataError(f"split {split!r} has no rows (there are: {names})", place="prediction.split")
+    if len(rows) == 0:
         raise DataError("the dataset has no rows")
-    return found.astype(np.int64)
+    return rows.astype(np.int64)
 
 
 def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -47,7 +47,7 @@ def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int
     return np.asarray(equal.to_numpy(), bool)
 
 
-def cut(rows: Integers, shards: int) -> list[list[Span]]:
+def cut(rows: Integers, shards: int) -> list[list[RowRange]]:
     """For each shard its spans, in order: together they hold each row of `rows` exactly once."""
     return [spans_of(piece) for piece in pieces_of(rows, shards)]
 
@@ -59,13 +59,13 @@ def pieces_of(rows: Integers, shards: int, share: float = 1.0) -> list[Integers]
     return [piece[: max(1, round(len(piece) * share))] for piece in pieces]
 
 
-def spans_of(rows: Integers) -> list[Span]:
+def spans_of(rows: Integers) -> list[RowRange]:
     """The ranges that hold these rows."""
     ends = np.flatnonzero(np.diff(rows) > GAP) + 1
-    return [Span(start=int(some[0]), stop=int(some[-1]) + 1) for some in np.split(rows, ends)]
+    return [RowRange(start=int(some[0]), stop=int(some[-1]) + 1) for some in np.split(rows, ends)]
 
 
-def check_order(parts: Partitions, card: Card) -> None:
+def check_order(parts: Partitions, card: ModelCard) -> None:
     """Sequence models need an entity's rows together and by time. Raises DataError when they are not."""
     if card.sequence is None or card.time is None:
         return

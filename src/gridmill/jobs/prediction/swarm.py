@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import Any
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.usage import Parallel
+from gridmill.domain.usage import ParallelTiming
 from gridmill.errors import JobError
-from gridmill.jobs.workers import NOTHING, Child, Crew, Spent, raise_error
+from gridmill.jobs.workers import NOTHING, CpuTotals, Crew, WorkerProcess, raise_error
 
 MOST_DEATHS = 3
 """If a shard ends this many workers, the job fails: the cause is the shard, not chance."""
@@ -27,7 +27,7 @@ Work = Callable[[int], dict[str, Any]]
 
 
 @dataclass(slots=True)
-class Shards:
+class ShardQueue:
     """Which shards are open, in whose hands, and done. `deaths` tells of each worker that died."""
 
     open: set[int]
@@ -66,15 +66,15 @@ class Shards:
         self.open.add(shard)
 
 
-def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[Shards], None]) -> Shards:
+def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQueue], None]) -> ShardQueue:
     """Do shards 0 to `shards` - 1 with so many workers; every report is kept once, per shard.
 
     No worker is left when it returns or raises. Raises JobError for a shard that ends its workers, and
     the GridmillError of a worker that raised one.
     """
-    state = Shards(open=set(range(shards)))
+    state = ShardQueue(open=set(range(shards)))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die just when it is told something
-    crew = _Crew(work)
+    crew = _WorkerPool(work)
     try:
         while len(state.done) < shards:
             crew.staff(state, workers)
@@ -86,10 +86,10 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[Shards],
     return state
 
 
-def _receive(state: Shards, crew: "_Crew", worker: Child) -> bool:
+def _receive(state: ShardQueue, crew: "_WorkerPool", worker: WorkerProcess) -> bool:
     """True when a shard was done."""
-    shard = crew.hands[worker.pid]
-    reports = worker.hear()
+    shard = crew.shard_of_worker[worker.pid]
+    reports = worker.receive()
     if reports is None:
         how = crew.remove(worker)
         if shard is not None:
@@ -102,31 +102,33 @@ def _receive(state: Shards, crew: "_Crew", worker: Child) -> bool:
     return bool(reports)
 
 
-class _Crew(Crew):
+class _WorkerPool(Crew):
     """The workers that live, and the shard that each has in hand (None: idle)."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
         self._work = work
-        self.hands: dict[int, int | None] = {}
+        self.shard_of_worker: dict[int, int | None] = {}
 
-    def staff(self, state: Shards, workers: int) -> None:
+    def staff(self, state: ShardQueue, workers: int) -> None:
         """Give open shards to idle workers, and to new ones up to `workers`."""
-        for worker in [worker for worker in self.children.values() if self.hands[worker.pid] is None]:
+        for worker in [
+            worker for worker in self.children.values() if self.shard_of_worker[worker.pid] is None
+        ]:
             self.hand(worker, state)
         while state.open and len(self.children) < workers:
             self.hand(self.start(self._talk), state)
 
-    def hand(self, worker: Child, state: Shards) -> None:
+    def hand(self, worker: WorkerProcess, state: ShardQueue) -> None:
         """Give it the next open shard, if there is one."""
-        last = self.hands.get(worker.pid)
-        self.hands[worker.pid] = shard = state.take(-1 if last is None else last)
+        last = self.shard_of_worker.get(worker.pid)
+        self.shard_of_worker[worker.pid] = shard = state.take(-1 if last is None else last)
         if shard is not None:
-            worker.tell(str(shard))
+            worker.send(str(shard))
 
-    def remove(self, child: Child) -> str:
+    def remove(self, child: WorkerProcess) -> str:
         """End a worker, and say how it ended."""
-        del self.hands[child.pid]
+        del self.shard_of_worker[child.pid]
         return super().remove(child)
 
     def _talk(self, next_order: Callable[[], str], report: Callable[[dict[str, Any]], None]) -> None:
@@ -136,11 +138,11 @@ class _Crew(Crew):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
+class ShardTiming:
     """Wall seconds, and what was spent in them."""
 
     seconds: float
-    spent: Spent
+    spent: CpuTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,36 +151,36 @@ class ShardDone:
     not its first). `unknown` rows have a category that training did not have."""
 
     rows: int
-    took: Took
-    opening: Took | None = None
+    timing: ShardTiming
+    opening: ShardTiming | None = None
     unknown: int = 0
 
 
 def add_up(
     done: Sequence[ShardDone], *, work: str, workers: int, whole_rows: int, stage_seconds: float
-) -> Parallel:
+) -> ParallelTiming:
     """The attempt's parallel part. `done` has at least one shard."""
     firsts = [shard for shard in done if shard.opening is not None]
     rest = [shard for shard in done if shard.opening is None]
     opened = len(firsts) or 1
-    spent = reduce(Spent.plus, (shard.took.spent for shard in done), NOTHING)
-    opening = reduce(Spent.plus, (shard.opening.spent for shard in done if shard.opening), NOTHING)
-    busy = sum(shard.took.seconds for shard in done)
-    late = _excess(firsts, rest, lambda shard: shard.took.seconds)
-    late_cpu = _excess(firsts, rest, lambda shard: shard.took.spent.cpu_seconds)
-    late_delay = _excess(firsts, rest, lambda shard: shard.took.spent.delay_seconds or 0.0)
-    return Parallel(
+    spent = reduce(CpuTotals.plus, (shard.timing.spent for shard in done), NOTHING)
+    opening = reduce(CpuTotals.plus, (shard.opening.spent for shard in done if shard.opening), NOTHING)
+    busy = sum(shard.timing.seconds for shard in done)
+    late = _excess(firsts, rest, lambda shard: shard.timing.seconds)
+    late_cpu = _excess(firsts, rest, lambda shard: shard.timing.spent.cpu_seconds)
+    late_delay = _excess(firsts, rest, lambda shard: shard.timing.spent.delay_seconds or 0.0)
+    return ParallelTiming(
         work=work,
         workers=workers,
         shards=len(done),
         rows=sum(shard.rows for shard in done),
         whole_rows=whole_rows,
         stage_seconds=stage_seconds,
-        opening_seconds=(sum(one.opening.seconds for one in firsts if one.opening) + late) / opened,
+        opening_seconds=(sum(first.opening.seconds for first in firsts if first.opening) + late) / opened,
         opening_cpu_seconds=(opening.cpu_seconds + late_cpu) / opened,
         opening_delay_seconds=((opening.delay_seconds or 0.0) + late_delay) / opened,
         busy_seconds=busy - late,
-        longest_seconds=max(shard.took.seconds for shard in done),
+        longest_seconds=max(shard.timing.seconds for shard in done),
         deviation=_deviation(rest or done),
         cpu_seconds=spent.cpu_seconds - late_cpu,
         delay_seconds=None if spent.delay_seconds is None else spent.delay_seconds - late_delay,
@@ -201,6 +203,6 @@ def _excess(
 
 def _deviation(done: Sequence[ShardDone]) -> float:
     """How far the shards' seconds per row lie apart, over their mean."""
-    speeds = [shard.took.seconds / shard.rows for shard in done if shard.rows]
+    speeds = [shard.timing.seconds / shard.rows for shard in done if shard.rows]
     mean = statistics.fmean(speeds) if speeds else 0.0
     return statistics.stdev(speeds) / mean if len(speeds) > 1 and mean else 0.0

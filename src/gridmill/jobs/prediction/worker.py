@@ -17,10 +17,10 @@ from gridmill.domain.frozen import dataclass
 from gridmill.jobs.apply_model import predict_span, predicted_table
 from gridmill.jobs.dataset_reader import Fetch, Partitions, fetch_piece, open_partitions
 from gridmill.jobs.features import count_unknown
-from gridmill.jobs.model_files import Card, Predictor, load_card, load_model
-from gridmill.jobs.out_of_fold import HeldOut, load_held_out
-from gridmill.jobs.prediction.shards import Span, of_split
-from gridmill.jobs.prediction.swarm import ShardDone, Took
+from gridmill.jobs.model_files import ModelCard, Predictor, load_card, load_model
+from gridmill.jobs.out_of_fold import OutOfFoldModel, load_held_out
+from gridmill.jobs.prediction.shards import RowRange, of_split
+from gridmill.jobs.prediction.swarm import ShardDone, ShardTiming
 from gridmill.jobs.subprocess_model import CodePredictor
 from gridmill.jobs.workers import spent_so_far
 
@@ -31,11 +31,11 @@ def part_name(shard: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class WorkerStartup:
     """What it took until a worker could begin; `helpers` are the pids of the processes it made."""
 
     helpers: tuple[int, ...]
-    took: Took
+    timing: ShardTiming
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ShardWork:
     model: Path
     output: Path
     split: str | None
-    shards: Sequence[Sequence[Span]]
+    shards: Sequence[Sequence[RowRange]]
     first: int = 0
     """The number of the first of them, among all that the rows are cut into."""
     held_out: bool = False
@@ -55,14 +55,16 @@ class ShardWork:
     python: str = sys.executable
 
     @cached_property
-    def _opened(self) -> Opening:
+    def _opened(self) -> WorkerStartup:
         """Everything that a worker loads once, before its first shard."""
         begin, before = time.monotonic(), spent_so_far()
         predictor = self._predictor
         helpers = (predictor.open(),) if isinstance(predictor, CodePredictor) else ()
         _ = self._parts, self._held_out
         spent = spent_so_far(helpers).since(before)
-        return Opening(helpers=helpers, took=Took(seconds=time.monotonic() - begin, spent=spent))
+        return WorkerStartup(
+            helpers=helpers, timing=ShardTiming(seconds=time.monotonic() - begin, spent=spent)
+        )
 
     @cached_property
     def _predictor(self) -> Predictor:
@@ -72,7 +74,7 @@ class ShardWork:
         return load_model(self.model, self.threads)
 
     @cached_property
-    def _held_out(self) -> HeldOut | None:
+    def _held_out(self) -> OutOfFoldModel | None:
         return load_held_out(self.model) if self.held_out else None
 
     @cached_property
@@ -98,13 +100,13 @@ class ShardWork:
         spent = spent_so_far(opened.helpers).since(before)
         done = ShardDone(
             rows=table.num_rows,
-            took=Took(seconds=time.monotonic() - begin, spent=spent),
-            opening=opened.took if first else None,
+            timing=ShardTiming(seconds=time.monotonic() - begin, spent=spent),
+            opening=opened.timing if first else None,
             unknown=sum(unknown for _, unknown in predicted),
         )
         return {"done": to_builtins(done)}
 
-    def predict(self, span: Span) -> tuple[pa.Table, int]:
+    def predict(self, span: RowRange) -> tuple[pa.Table, int]:
         """The predictions, and how many of their rows have a category that training did not have."""
         card = self._predictor.card
         lead = min(span.start, (card.sequence or 1) - 1)
@@ -118,16 +120,18 @@ class ShardWork:
         rows, unknown = kept + (span.start - lead), count_unknown(table, card.encodings, kept)
         if self._held_out is None:
             return predicted_table(table.take(kept), rows, predicted, card), unknown
-        there, place = self._held_out.find(rows)
-        predicted[there] = self._held_out.predicted[place]
+        is_held_out, place = self._held_out.find(rows)
+        predicted[is_held_out] = self._held_out.predicted[place]
         folds = np.full(len(rows), np.nan)
-        folds[there] = self._held_out.folds[place]
-        found = predicted_table(table.take(kept), rows, predicted, card)
-        return found.append_column("fold", pa.array(folds, from_pandas=True).cast(pa.int64())), unknown
+        folds[is_held_out] = self._held_out.folds[place]
+        table_of_predictions = predicted_table(table.take(kept), rows, predicted, card)
+        return table_of_predictions.append_column(
+            "fold", pa.array(folds, from_pandas=True).cast(pa.int64())
+        ), unknown
 
 
-def _columns(card: Card, parts: Partitions, split: str | None) -> list[str]:
+def _columns(card: ModelCard, parts: Partitions, split: str | None) -> list[str]:
     names = [*card.keys, *(encoding.column for encoding in card.encodings), *card.labels]
     names += ["split"] if split else []
-    there = set(parts.schema.names)
-    return [name for name in dict.fromkeys(names) if name in there]
+    present = set(parts.schema.names)
+    return [name for name in dict.fromkeys(names) if name in present]

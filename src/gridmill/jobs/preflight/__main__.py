@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from gridmill.codec import decode, encode
-from gridmill.domain.preflight import Checked, Question
+from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.errors import GridmillError, to_body
 
 
@@ -19,9 +19,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="gridmill-preflight-", ignore_cleanup_errors=True) as work:
         try:
-            checked = check(decode(sys.stdin.buffer.read(), Question), Path(work))
+            checked = check(decode(sys.stdin.buffer.read(), PreflightRequest), Path(work))
         except GridmillError as error:
-            checked = Checked(error=to_body(error))
+            checked = PreflightResult(error=to_body(error))
     sys.stdout.buffer.write(encode(checked))
     sys.stdout.buffer.flush()
 

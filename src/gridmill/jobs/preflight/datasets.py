@@ -15,13 +15,13 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.describe import make_result
 from gridmill.jobs.dataset.label_availability import with_label_clock
 from gridmill.jobs.dataset.labels import with_predictions
-from gridmill.jobs.dataset.prepare import Query, Span, prepare, types_of_all
+from gridmill.jobs.dataset.prepare import PreparedQuery, Span, prepare, types_of_all
 from gridmill.jobs.dataset.run import open_views, run
 from gridmill.jobs.dataset.units import TIMES, units_before
-from gridmill.jobs.dataset.write import PART, Tally
+from gridmill.jobs.dataset.write import PART, RowTally
 from gridmill.jobs.duckdb_engine import open_engine, quoted
 from gridmill.jobs.expressions import check_syntax, parse_select
-from gridmill.jobs.preflight.results import Scene, Table
+from gridmill.jobs.preflight.results import PreflightContext, PreflightTable
 from gridmill.jobs.tables import open_table, plain_schema
 
 NOWHERE = "nowhere"
@@ -30,8 +30,8 @@ _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
 
 
 def check_dataset(
-    scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Artifact | None = None
-) -> Table:
+    scene: PreflightContext, job: Job, tables: Mapping[str, PreflightTable], earlier: Artifact | None = None
+) -> PreflightTable:
     """The dataset that a run would make of these tables; `earlier` is its newest version.
 
     Raises InputError and DataError for what the run would fail with.
@@ -40,11 +40,13 @@ def check_dataset(
     assert spec is not None
     context = _after(scene.context(job, {name: table.artifact for name, table in tables.items()}), earlier)
     if all(table.whole for table in tables.values()):
-        return Table(artifact=_as_version(job, run(context).outputs[0]), whole=True)
+        return PreflightTable(artifact=_as_version(job, run(context).outputs[0]), whole=True)
     query, made = _without_rows(context, spec, tables)
     unsure = frozenset(name for table in tables.values() for name in table.unsure)
     open_ = any(table.open for table in tables.values()) or bool(spec.encoders)
-    return Table(artifact=_as_version(job, made), open=open_, unsure=unsure | _computed(query, unsure))
+    return PreflightTable(
+        artifact=_as_version(job, made), open=open_, unsure=unsure | _computed(query, unsure)
+    )
 
 
 def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
@@ -57,7 +59,7 @@ def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
     return replace(context, order=order)
 
 
-def check_texts(scene: Scene, job: Job) -> None:
+def check_texts(scene: PreflightContext, job: Job) -> None:
     """The syntax of a dataset's SQL, where nothing is known of its tables. Raises InputError."""
     spec = job.dataset
     assert spec is not None
@@ -69,18 +71,18 @@ def check_texts(scene: Scene, job: Job) -> None:
 
 
 def _without_rows(
-    context: JobContext, spec: DatasetSpec, tables: Mapping[str, Table]
-) -> tuple[Query, Output]:
+    context: JobContext, spec: DatasetSpec, tables: Mapping[str, PreflightTable]
+) -> tuple[PreparedQuery, Output]:
     inputs = {name: table.artifact for name, table in tables.items()}
     outputs = {name: artifact.output for name, artifact in inputs.items()}
     declared = with_predictions(spec, {n: o for n, o in outputs.items() if o.kind == ArtifactKind.PREDICTION})
     clocked = with_label_clock(declared, inputs)
     opened = {name: open_table(context, output, zoned=False) for name, output in outputs.items()}
-    known = spec.basis is not None and tables[spec.basis.table].whole
+    has_all_rows = spec.basis is not None and tables[spec.basis.table].whole
     with open_engine(context) as engine:
         views = open_views(context, engine, clocked, opened)
         types = types_of_all(engine, opened)
-        span = None if known else _SPAN
+        span = None if has_all_rows else _SPAN
         query = prepare(
             engine,
             clocked,
@@ -92,17 +94,17 @@ def _without_rows(
         )
         schema = _schema(engine, query)
     pq.write_table(schema.empty_table(), context.output / f"{PART}-0.parquet")
-    return query, make_result(context, query, Tally(), (), {}).outputs[0]
+    return query, make_result(context, query, RowTally(), (), {}).outputs[0]
 
 
-def _schema(engine: duckdb.DuckDBPyConnection, query: Query) -> pa.Schema:
+def _schema(engine: duckdb.DuckDBPyConnection, query: PreparedQuery) -> pa.Schema:
     """The columns that are written, in the types that a table keeps."""
     names = [name for name in query.compiled.columns if name in query.types]
     listed = ", ".join(f"NULL::{query.types[name]} AS {quoted(name)}" for name in names)
     return plain_schema(engine.sql(f"SELECT {listed} LIMIT 0").to_arrow_table().schema)
 
 
-def _computed(query: Query, unsure: frozenset[str]) -> frozenset[str]:
+def _computed(query: PreparedQuery, unsure: frozenset[str]) -> frozenset[str]:
     """The columns whose type follows from others of which the type is not sure."""
     return frozenset(query.compiled.columns) if unsure else frozenset()
 

@@ -19,15 +19,22 @@ from gridmill.jobs.dataset_reader import Partitions, open_partitions
 from gridmill.jobs.features import is_number
 from gridmill.jobs.metrics import BEST_BY, SEARCH_METRIC, check_metric
 from gridmill.jobs.prediction.shards import selected_rows
-from gridmill.jobs.preflight.results import Model, Scene, Table, UnknownError
+from gridmill.jobs.preflight.results import (
+    NotCheckableError,
+    PreflightContext,
+    PreflightModel,
+    PreflightTable,
+)
 from gridmill.jobs.training.columns import choose_encodings
 from gridmill.jobs.training.cross_validation import plan_folds
-from gridmill.jobs.training.data import Frame, Subject, find_subject, read_frame, whole_windows
+from gridmill.jobs.training.data import DatasetColumns, SortedFrame, find_subject, read_frame, whole_windows
 from gridmill.jobs.training.decisions import check_decisions
 from gridmill.jobs.training.weights import check_column
 
 
-def check_prediction(scene: Scene, job: Job, dataset: Table | None, models: Mapping[str, Model]) -> None:
+def check_prediction(
+    scene: PreflightContext, job: Job, dataset: PreflightTable | None, models: Mapping[str, PreflightModel]
+) -> None:
     """Raises InputError and DataError for what the run would fail with."""
     spec = job.prediction
     assert spec is not None
@@ -66,10 +73,10 @@ def check_prediction(scene: Scene, job: Job, dataset: Table | None, models: Mapp
                 )
 
 
-def _check_alike(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
-    known = [(name, models[name]) for name in spec.models if name in models and models[name].labels]
-    for name, model in known[1:]:
-        first_name, first = known[0]
+def _check_alike(spec: PredictionSpec, models: Mapping[str, PreflightModel]) -> None:
+    labelled_models = [(name, models[name]) for name in spec.models if name in models and models[name].labels]
+    for name, model in labelled_models[1:]:
+        first_name, first = labelled_models[0]
         if (model.labels, model.objective) != (first.labels, first.objective):
             raise InputError(
                 f"model {first_name!r} predicts {', '.join(first.labels)} ({first.objective}) and model "
@@ -79,7 +86,7 @@ def _check_alike(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
             )
 
 
-def _check_metric(spec: PredictionSpec, models: Mapping[str, Model]) -> None:
+def _check_metric(spec: PredictionSpec, models: Mapping[str, PreflightModel]) -> None:
     first = next((models[name] for name in spec.models if name in models), None)
     if first is not None:
         check_metric(spec.best_by, first.objective, BEST_BY)
@@ -89,8 +96,12 @@ _NO_VALIDATION = "a search compares its trials on the validation split, and the 
 
 
 def check_training(
-    scene: Scene, job: Job, dataset: Table, members: Sequence[Model], made_by: DatasetSpec | None
-) -> Model:
+    scene: PreflightContext,
+    job: Job,
+    dataset: PreflightTable,
+    members: Sequence[PreflightModel],
+    made_by: DatasetSpec | None,
+) -> PreflightModel:
     """The model that a run would learn. `members` are those of an ensemble, `made_by` is the declaration of
     the dataset where it is known. Raises InputError and DataError for what the run would fail with."""
     spec = job.training
@@ -106,13 +117,13 @@ def check_training(
         return _ensemble(spec, members, subject, objective)
     if dataset.whole:
         frame = _check_rows(context, spec)
-        features = {one.column: one.categories is None for one in frame.encodings}
+        features = {encoding.column: encoding.categories is None for encoding in frame.encodings}
     else:
         names = [name for name in subject.features if name != spec.weight]
         features = {name: is_number(parts.schema.field(name).type) for name in names}
         _check_kinds(spec, parts.schema)
         _check_repeated(spec, [name for name, numeric in features.items() if numeric], dataset)
-    return Model(
+    return PreflightModel(
         features=features, labels=subject.labels, objective=objective, open=dataset.open or not dataset.whole
     )
 
@@ -123,7 +134,7 @@ def _check_kinds(spec: TrainingSpec, schema: pa.Schema) -> None:
     choose_encodings(pa.schema([schema.field(name) for name in names]).empty_table(), names, declared=True)
 
 
-def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: Table) -> None:
+def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: PreflightTable) -> None:
     """The feature that a naive model repeats; `origin=EWR`, a category's input, only rows can tell."""
     name = spec.repeat
     if name is None or name in numeric or "=" in name or dataset.open:
@@ -133,13 +144,13 @@ def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: Table) 
     raise InputError(f"there is no numeric feature {name!r} to repeat", hint=hint, place="training.repeat")
 
 
-def _subject(spec: TrainingSpec, dataset: Table, parts: Partitions) -> Subject:
+def _subject(spec: TrainingSpec, dataset: PreflightTable, parts: Partitions) -> DatasetColumns:
     details = dataset.artifact.output.details
-    known = spec.features
+    features = spec.features
     if dataset.open:  # it may have other features, too
-        known = tuple(name for name in known if name in (details.get("features") or ()))
+        features = tuple(name for name in features if name in (details.get("features") or ()))
     try:
-        found = find_subject(details, parts, known, "training.features")
+        result = find_subject(details, parts, features, "training.features")
     except InputError as error:
         place = error.place
         if place == "training.features":  # at the name itself
@@ -147,7 +158,7 @@ def _subject(spec: TrainingSpec, dataset: Table, parts: Partitions) -> Subject:
         raise InputError(error.message, hint=error.hint, place=place or "training.dataset") from error
     if spec.weight is not None:
         check_column(spec.weight, parts.schema, spec.features)
-    return found
+    return result
 
 
 def _named(place: str, names: Sequence[str], message: str) -> str:
@@ -155,7 +166,7 @@ def _named(place: str, names: Sequence[str], message: str) -> str:
     return place if at is None else f"{place}[{at}]"
 
 
-def _check_label(spec: TrainingSpec, subject: Subject, schema: pa.Schema) -> Objective:
+def _check_label(spec: TrainingSpec, subject: DatasetColumns, schema: pa.Schema) -> Objective:
     kinds = [schema.field(name).type for name in subject.labels]
     numeric = is_number(kinds[0]) and not pa.types.is_boolean(kinds[0])
     objective = spec.objective or (Objective.REGRESSION if numeric else Objective.CLASSIFICATION)
@@ -208,9 +219,11 @@ def _check_validation(spec: TrainingSpec, made_by: DatasetSpec | None) -> None:
         )
 
 
-def _ensemble(spec: TrainingSpec, members: Sequence[Model], subject: Subject, objective: Objective) -> Model:
+def _ensemble(
+    spec: TrainingSpec, members: Sequence[PreflightModel], subject: DatasetColumns, objective: Objective
+) -> PreflightModel:
     if len(members) < len(spec.models):
-        raise UnknownError("it joins models that are not known before the run")
+        raise NotCheckableError("it joins models that are not known before the run")
     for name, member in zip(spec.models, members, strict=True):
         if member.labels and member.labels != subject.labels:
             raise InputError(
@@ -221,10 +234,10 @@ def _ensemble(spec: TrainingSpec, members: Sequence[Model], subject: Subject, ob
             )
     features = {name: number for member in members for name, number in member.features.items()}
     open_ = any(member.open for member in members)
-    return Model(features=features, labels=subject.labels, objective=objective, open=open_)
+    return PreflightModel(features=features, labels=subject.labels, objective=objective, open=open_)
 
 
-def _check_rows(context: JobContext, spec: TrainingSpec) -> Frame:
+def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
     """What the rows decide. Raises InputError and DataError."""
     try:
         frame = read_frame(context, spec)
@@ -249,7 +262,7 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> Frame:
     return frame
 
 
-def _check_sequence(frame: Frame, spec: TrainingSpec) -> None:
+def _check_sequence(frame: SortedFrame, spec: TrainingSpec) -> None:
     """The longest sequence that is tried. A search fails only where all of its trials do."""
     searched = spec.search.parameters.get("sequence") if spec.search is not None else None
     tried = [int(one) for one in (searched.among or searched.bounds)] if searched else [spec.sequence]

@@ -15,28 +15,28 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import OBJECTS, REMOTE, Compression, Format
 from gridmill.errors import DataError, GridmillError, InputError, UnavailableError
-from gridmill.jobs.preflight.results import Scene, UnknownError
+from gridmill.jobs.preflight.results import NotCheckableError, PreflightContext
 from gridmill.jobs.sink.files import UTF16, SourceFile, open_file
-from gridmill.jobs.sink.schema_evolution import Layout
-from gridmill.jobs.sink.source import Asked, load_readers, look
+from gridmill.jobs.sink.schema_evolution import ColumnMapping
+from gridmill.jobs.sink.source import SourceRequest, load_readers, look
 
 _PIECE_BYTES = 2**16
 _QUOTE, _LINE_END = b'"', b"\n"
 
 
 def begin(file: SourceFile, most_bytes: int) -> tuple[SourceFile, bool]:
-    """The file as far as it is fetched, and whether that is all of it. Raises UnknownError where its first
-    bytes alone cannot be read, DataError and UnavailableError where it cannot be fetched."""
+    """The file as far as it is fetched, and whether that is all of it. Raises NotCheckableError where its
+    first bytes alone cannot be read, DataError and UnavailableError where it cannot be fetched."""
     path = file.local()
     if path.stat().st_size < most_bytes:
         return file, True
     if file.format not in (Format.CSV, Format.JSONL) or file.compression == Compression.ZIP:
-        raise UnknownError(
+        raise NotCheckableError(
             f"its first file has more than {show_bytes(most_bytes)} and cannot be read in part"
         )
     rows = _whole_rows(_text(file, most_bytes), quoted=file.format == Format.CSV)
     if not rows:
-        raise UnknownError(f"the first {show_bytes(most_bytes)} of its first file hold no whole row")
+        raise NotCheckableError(f"the first {show_bytes(most_bytes)} of its first file hold no whole row")
     cut = path.with_name(f"{path.name}.beginning")
     cut.write_bytes(rows)
     return replace(file, path=cut, compression=Compression.NONE, size_bytes=len(rows)), False
@@ -73,7 +73,7 @@ MOST_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchedFiles:
     """Files that were fetched; `whole`: all of the source's files with all of their rows."""
 
     files: tuple[SourceFile, ...]
@@ -81,7 +81,7 @@ class Fetched:
 
 
 @dataclass(slots=True)
-class Patience:
+class TimeBudget:
     """How much of the time is left."""
 
     left: float = LONGEST_SECONDS
@@ -91,15 +91,15 @@ class Patience:
         self.longest = self.left
 
     def wait_for(self, read: Callable[[], tuple[SourceFile, ...]]) -> tuple[SourceFile, ...]:
-        """What `read` gives. Raises what it raises, and UnknownError where it takes too long: it goes on in a
-        thread that ends with this process."""
+        """What `read` gives. Raises what it raises, and NotCheckableError where it takes too long: it goes on
+        in a thread that ends with this process."""
         call, begin = _Call(read=read), time.monotonic()
         thread = Thread(target=call.run, daemon=True)
         thread.start()
         thread.join(max(0.0, self.left))
         self.left -= time.monotonic() - begin
         if thread.is_alive():
-            raise UnknownError(f"its source did not answer within {self.longest:g} s")
+            raise NotCheckableError(f"its source did not answer within {self.longest:g} s")
         if call.error is not None:
             raise call.error
         return call.files
@@ -119,17 +119,17 @@ class _Call:
             self.error = error
 
 
-def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> Fetched:
+def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> FetchedFiles:
     """The beginning of the first file of a source elsewhere, of a database its columns.
 
-    Raises InputError and DataError for what a run would fail with; UnknownError, also for secrets and servers
-    that only the job may reach.
+    Raises InputError and DataError for what a run would fail with; NotCheckableError, also for secrets and
+    servers that only the job may reach.
     """
-    source, layout = spec.source, Layout(spec=spec)
+    source, layout = spec.source, ColumnMapping(spec=spec)
     if source.stream is not None:
-        raise UnknownError(f"its source is a stream: {source.name}")
+        raise NotCheckableError(f"its source is a stream: {source.name}")
     elsewhere = [path for path in source.paths if path.startswith(REMOTE)]
-    asked = Asked(
+    request = SourceRequest(
         source=replace(source, path=elsewhere[0], settled_seconds=None) if elsewhere else source,
         folder=scene.folder,
         work=scene.work,
@@ -139,40 +139,40 @@ def fetch(scene: Scene, spec: SinkSpec, patience: Patience) -> Fetched:
     )
 
     try:
-        read = _reading(asked)
+        read = _reading(request)
         files = patience.wait_for(read)
         if source.sql is not None:
-            return Fetched(files=files, whole=False)
+            return FetchedFiles(files=files, whole=False)
         beginning, whole = begin(files[0], MOST_BYTES)
-        return Fetched(files=(beginning,), whole=whole and len(files) == len(source.paths) == 1)
+        return FetchedFiles(files=(beginning,), whole=whole and len(files) == len(source.paths) == 1)
     except UnavailableError as error:
-        raise UnknownError(f"its source does not answer: {error.message}") from error
+        raise NotCheckableError(f"its source does not answer: {error.message}") from error
     except ModuleNotFoundError as error:
-        raise UnknownError(f"the package {error.name} is not installed here") from error
+        raise NotCheckableError(f"the package {error.name} is not installed here") from error
     except InputError as error:
         refused = not isinstance(error, DataError)  # a store that refuses access may let the job in
         if _is_secret(spec) or (refused and any(path.startswith(OBJECTS) for path in source.paths)):
-            raise UnknownError(f"its source cannot be read from here: {error.message}") from error
+            raise NotCheckableError(f"its source cannot be read from here: {error.message}") from error
         raise
-    except (GridmillError, UnknownError):
+    except (GridmillError, NotCheckableError):
         raise
     except Exception as error:  # a driver's own
-        raise UnknownError(f"its source cannot be read from here: {type(error).__name__}") from error
+        raise NotCheckableError(f"its source cannot be read from here: {type(error).__name__}") from error
 
 
-def _reading(asked: Asked) -> Callable[[], tuple[SourceFile, ...]]:
+def _reading(request: SourceRequest) -> Callable[[], tuple[SourceFile, ...]]:
     """What fetches the columns, or the first file of all that are listed. Its libraries are loaded before, as
     that is no time of the server. Raises ModuleNotFoundError."""
-    if asked.source.sql is not None:
+    if request.source.sql is not None:
         from gridmill.jobs.sink.sql import arrive_empty  # and with it SQLAlchemy
 
-        return partial(arrive_empty, asked)
-    load_readers(asked.source)
-    return partial(_first_fetched, asked)
+        return partial(arrive_empty, request)
+    load_readers(request.source)
+    return partial(_first_fetched, request)
 
 
-def _first_fetched(asked: Asked) -> tuple[SourceFile, ...]:
-    files = look(asked).files
+def _first_fetched(request: SourceRequest) -> tuple[SourceFile, ...]:
+    files = look(request).files
     files[0].local()
     return files
 

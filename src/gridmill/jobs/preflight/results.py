@@ -12,7 +12,7 @@ from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.domain.training import Objective
 from gridmill.jobs.context import JobContext
@@ -25,12 +25,12 @@ _NO_COLUMN = re.compile(
 )
 
 
-class UnknownError(Exception):
+class NotCheckableError(Exception):
     """A job cannot be checked: why, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PreflightTable:
     """A table as a job would find it. `whole`: with all of its rows; else with none. `open`: it may have more
     columns. The types of the `unsure` columns may be others, as later rows decide."""
 
@@ -41,7 +41,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class PreflightModel:
     """A model as a prediction would find it: the features that it takes (whether each is a number), its
     labels, and the objective. `open`: it may take other features."""
 
@@ -51,10 +51,10 @@ class Model:
     open: bool = False
 
 
-Known = Table | Model
+Known = PreflightTable | PreflightModel
 
 
-def doubtful(message: str, tables: Mapping[str, Table]) -> bool:
+def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
     """Whether what a sample led to may not hold for all rows."""
     if _NO_COLUMN.search(message):
         return any(table.open for table in tables.values())
@@ -63,7 +63,7 @@ def doubtful(message: str, tables: Mapping[str, Table]) -> bool:
 
 
 @dataclass(slots=True)
-class Scene:
+class PreflightContext:
     """Where jobs are tried: files of their own below `work`, tables below the storage root `root`."""
 
     work: Path
@@ -79,7 +79,7 @@ class Scene:
         own = self.work / str(self.count)
         own.mkdir()
         given = tuple(Input(name=name, artifact=artifact) for name, artifact in inputs.items())
-        order = Order(
+        order = AttemptOrder(
             attempt_id=f"preflight.{job.name}",
             token="",
             run_id="preflight",
@@ -108,16 +108,16 @@ class Scene:
         )
         return Artifact(id=f"{name}@0", name=name, number=0, output=output, fingerprint="")
 
-    def stored(self, artifact: Artifact) -> Table:
+    def stored(self, artifact: Artifact) -> PreflightTable:
         """A version of the storage root: whole where it is small, else its columns alone. Raises OSError and
         what the libraries raise."""
         output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
         if (output.rows or 0) <= WHOLE_ROWS and output.rows is not None:
-            return Table(artifact=replace(artifact, output=output), whole=True)
+            return PreflightTable(artifact=replace(artifact, output=output), whole=True)
         empty = self.keep(artifact.name, self.schema_of(artifact).empty_table(), output.details)
         kept = replace(output, uri=empty.output.uri, rows=0, table_version=None)
         kind = output.kind if output.kind == ArtifactKind.PREDICTION else ArtifactKind.DATASET
-        return Table(artifact=replace(artifact, output=replace(kept, kind=kind)))
+        return PreflightTable(artifact=replace(artifact, output=replace(kept, kind=kind)))
 
     def schema_of(self, artifact: Artifact) -> pa.Schema:
         """The columns of a version. Raises OSError and what the libraries raise."""

@@ -17,15 +17,22 @@ import pyarrow as pa
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
-from gridmill.domain.preflight import Checked, Finding, Question, Unchecked
+from gridmill.domain.preflight import PreflightFinding, PreflightRequest, PreflightResult, UncheckedJob
 from gridmill.domain.training import Objective
 from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
 from gridmill.jobs.dataset.units import INFERRED
 from gridmill.jobs.expressions import explain
 from gridmill.jobs.preflight.datasets import check_dataset, check_texts
 from gridmill.jobs.preflight.models import check_prediction, check_training
-from gridmill.jobs.preflight.remote import LONGEST_SECONDS, Patience
-from gridmill.jobs.preflight.results import Known, Model, Scene, Table, UnknownError, doubtful
+from gridmill.jobs.preflight.remote import LONGEST_SECONDS, TimeBudget
+from gridmill.jobs.preflight.results import (
+    Known,
+    NotCheckableError,
+    PreflightContext,
+    PreflightModel,
+    PreflightTable,
+    doubtful,
+)
 from gridmill.jobs.preflight.sinks import check_sink
 
 _QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
@@ -41,9 +48,9 @@ def nearest(job: Job, path: str, message: str) -> str:
     for name in quoted:
         if name in job.spec.references():  # a table, of which a part of it lacks something
             continue
-        found = [place for place, text in _texts(value, path, 0) if text == name]
-        if len(found) == 1:
-            return found[0]
+        places = [place for place, text in _texts(value, path, 0) if text == name]
+        if len(places) == 1:
+            return places[0]
     return path
 
 
@@ -81,17 +88,17 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 @dataclass(slots=True)
 class _Preflight:
-    question: Question
-    scene: Scene
-    patience: Patience
+    question: PreflightRequest
+    scene: PreflightContext
+    patience: TimeBudget
     known: dict[str, Known] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     """Jobs that have a finding, or read the result of one that has: nothing more is said of these."""
-    findings: list[Finding] = field(default_factory=list)
-    unchecked: list[Unchecked] = field(default_factory=list)
+    findings: list[PreflightFinding] = field(default_factory=list)
+    unchecked: list[UncheckedJob] = field(default_factory=list)
     inferred: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def check(self) -> Checked:
+    def check(self) -> PreflightResult:
         """Everything that is found."""
         for name, artifact in self.question.versions.items():
             self._take(name, artifact)
@@ -99,7 +106,9 @@ class _Preflight:
             if job.name not in self.question.unchanged and job.kind != JobKind.COMMAND:
                 self._check(job)
         inferred = {job: lines for job, lines in self.inferred.items() if job not in self.broken}
-        return Checked(findings=tuple(self.findings), unchecked=tuple(self.unchecked), inferred=inferred)
+        return PreflightResult(
+            findings=tuple(self.findings), unchecked=tuple(self.unchecked), inferred=inferred
+        )
 
     def _take(self, name: str, artifact: Artifact) -> None:
         try:
@@ -115,30 +124,30 @@ class _Preflight:
         if self.broken.intersection(reads):
             self.broken.add(job.name)
             return
-        tables = {name: one for name in reads if isinstance(one := self.known.get(name), Table)}
+        tables = {name: one for name in reads if isinstance(one := self.known.get(name), PreflightTable)}
         try:
             made = self._made(job, tables)
-        except UnknownError as error:
-            self.unchecked.append(Unchecked(job=job.name, why=str(error)))
+        except NotCheckableError as error:
+            self.unchecked.append(UncheckedJob(job=job.name, why=str(error)))
         except UnavailableError as error:
-            self.unchecked.append(Unchecked(job=job.name, why=error.message))
+            self.unchecked.append(UncheckedJob(job=job.name, why=error.message))
         except duckdb.Error as error:
             self._find(job, explain(error, {}, job.kind.value), tables)
         except (InputError, NotFoundError) as error:
             self._find(job, error, tables)
         except Exception as error:  # noqa: BLE001  a defect of the check must not stand in a run's way
             why = f"the check itself failed: {type(error).__name__}: {error}"
-            self.unchecked.append(Unchecked(job=job.name, why=why))
+            self.unchecked.append(UncheckedJob(job=job.name, why=why))
         else:
             if made is not None:
                 self.known[job.name] = made
 
-    def _made(self, job: Job, tables: Mapping[str, Table]) -> Known | None:
+    def _made(self, job: Job, tables: Mapping[str, PreflightTable]) -> Known | None:
         match job.kind:
             case JobKind.SINK:
                 if job.name in self.question.late:
                     command = self.question.late[job.name]
-                    raise UnknownError(f"its files may be written by {command} before they are loaded")
+                    raise NotCheckableError(f"its files may be written by {command} before they are loaded")
                 earlier = self.question.earlier.get(job.name)
                 return check_sink(self.scene, job, tables, earlier, self.patience)
             case JobKind.DATASET:
@@ -149,7 +158,7 @@ class _Preflight:
                 self._prediction(job, tables)
         return None
 
-    def _dataset(self, job: Job, tables: Mapping[str, Table]) -> Table:
+    def _dataset(self, job: Job, tables: Mapping[str, PreflightTable]) -> PreflightTable:
         unknown = [name for name in job.spec.references() if name not in tables]
         if not unknown:
             made = check_dataset(self.scene, job, tables, self.question.earlier.get(job.name))
@@ -157,27 +166,29 @@ class _Preflight:
                 self.inferred[job.name] = lines
             return made
         check_texts(self.scene, job)
-        raise UnknownError(_of_unknown(unknown))
+        raise NotCheckableError(_of_unknown(unknown))
 
-    def _training(self, job: Job, tables: Mapping[str, Table]) -> Model:
+    def _training(self, job: Job, tables: Mapping[str, PreflightTable]) -> PreflightModel:
         spec = job.training
         assert spec is not None
         if spec.dataset not in tables:
-            raise UnknownError(_of_unknown([spec.dataset]))
-        members = [one for name in spec.models if isinstance(one := self.known.get(name), Model)]
+            raise NotCheckableError(_of_unknown([spec.dataset]))
+        members = [one for name in spec.models if isinstance(one := self.known.get(name), PreflightModel)]
         declared = next((one.dataset for one in self.question.jobs if one.name == spec.dataset), None)
         return check_training(self.scene, job, tables[spec.dataset], members, declared)
 
-    def _prediction(self, job: Job, tables: Mapping[str, Table]) -> None:
+    def _prediction(self, job: Job, tables: Mapping[str, PreflightTable]) -> None:
         spec = job.prediction
         assert spec is not None
-        models = {name: one for name in spec.models if isinstance(one := self.known.get(name), Model)}
+        models = {
+            name: one for name in spec.models if isinstance(one := self.known.get(name), PreflightModel)
+        }
         check_prediction(self.scene, job, tables.get(spec.dataset), models)
         unknown = [name for name in spec.references() if name not in models and name not in tables]
         if unknown:
-            raise UnknownError(_of_unknown(unknown))
+            raise NotCheckableError(_of_unknown(unknown))
 
-    def _find(self, job: Job, error: GridmillError, tables: Mapping[str, Table]) -> None:
+    def _find(self, job: Job, error: GridmillError, tables: Mapping[str, PreflightTable]) -> None:
         if job.kind == JobKind.SINK and error.place.startswith("source."):
             error.place = f"sink.{error.place}"
         own = error.place.partition(".")[0] == job.kind.value
@@ -189,7 +200,7 @@ class _Preflight:
             certain = True  # what was read of its files is in them
         self.broken.add(job.name)
         self.findings.append(
-            Finding(job=job.name, path=path, message=message, hint=error.hint, certain=certain)
+            PreflightFinding(job=job.name, path=path, message=message, hint=error.hint, certain=certain)
         )
 
 
@@ -197,16 +208,18 @@ def _of_unknown(names: list[str]) -> str:
     return f"it reads {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not known before the run"
 
 
-def _model(artifact: Artifact) -> Model:
+def _model(artifact: Artifact) -> PreflightModel:
     details = artifact.output.details
     objective = Objective(str(details["objective"]))
     labels = tuple(str(name) for name in details.get("labels") or ())
-    return Model(features={}, labels=labels, objective=objective, open=True)
+    return PreflightModel(features={}, labels=labels, objective=objective, open=True)
 
 
-def check(question: Question, work: Path, patience_seconds: float = LONGEST_SECONDS) -> Checked:
+def check(
+    question: PreflightRequest, work: Path, patience_seconds: float = LONGEST_SECONDS
+) -> PreflightResult:
     """What is wrong with the pipeline, as far as its data says; files are written below `work` alone. Sources
     elsewhere are waited for so long, all together."""
-    scene = Scene(work=work, folder=question.folder, root=question.root)
+    scene = PreflightContext(work=work, folder=question.folder, root=question.root)
     with redirect_stdout(StringIO()):
-        return _Preflight(question=question, scene=scene, patience=Patience(patience_seconds)).check()
+        return _Preflight(question=question, scene=scene, patience=TimeBudget(patience_seconds)).check()

@@ -16,17 +16,17 @@ from gridmill.domain.source import Compression, Format
 from gridmill.domain.storage_uri import below
 from gridmill.errors import DataError, GridmillError, InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.preflight.remote import Fetched, Patience, fetch
-from gridmill.jobs.preflight.results import Scene, Table, UnknownError
+from gridmill.jobs.preflight.remote import FetchedFiles, TimeBudget, fetch
+from gridmill.jobs.preflight.results import NotCheckableError, PreflightContext, PreflightTable
 from gridmill.jobs.sink import blobs
-from gridmill.jobs.sink.ambiguous import UnclearError
+from gridmill.jobs.sink.ambiguous import AmbiguousTextError
 from gridmill.jobs.sink.files import SourceFile, described, find_files
-from gridmill.jobs.sink.load import Loading, NoProgress
+from gridmill.jobs.sink.load import LoadContext, NoProgress
 from gridmill.jobs.sink.load_job import declared_rules, kept_forms
 from gridmill.jobs.sink.maintenance import check_times
 from gridmill.jobs.sink.metrics import check_metrics
 from gridmill.jobs.sink.table import open_sink_table
-from gridmill.jobs.sink.validate import Sieve, Spool, open_sieve
+from gridmill.jobs.sink.validate import ConstraintFilter, RejectSpool, open_filter
 
 _NAMES = re.compile(r"there is no column '.*', which `(?P<field>\w+)` names")
 _MISFIT = re.compile(r"column '.*': .* is not of type")
@@ -42,19 +42,25 @@ MOST_FILES = 20
 
 
 def check_sink(
-    scene: Scene, job: Job, tables: Mapping[str, Table], earlier: Artifact | None, patience: Patience
-) -> Table:
+    scene: PreflightContext,
+    job: Job,
+    tables: Mapping[str, PreflightTable],
+    earlier: Artifact | None,
+    patience: TimeBudget,
+) -> PreflightTable:
     """The table that a run would load. `tables` are those that foreign keys refer to, `earlier` is the
     sink's newest version, `patience` is what sources elsewhere are waited for.
 
-    Raises InputError, DataError for what the run would fail with; UnknownError.
+    Raises InputError, DataError for what the run would fail with; NotCheckableError.
     """
     assert job.sink is not None
     spec = job.sink.with_times()
     local = bool(spec.source.paths) and len(spec.source.local_paths) == len(spec.source.paths)
     try:
-        fetched = Fetched(files=_files(scene, spec), whole=True) if local else fetch(scene, spec, patience)
-    except UnknownError:
+        fetched = (
+            FetchedFiles(files=_files(scene, spec), whole=True) if local else fetch(scene, spec, patience)
+        )
+    except NotCheckableError:
         if earlier is None:
             raise
         return _loaded_before(scene, earlier)
@@ -62,14 +68,14 @@ def check_sink(
     context = scene.context(job, {name: table.artifact for name, table in tables.items()})
     read, small = files[:MOST_FILES], sum(file.size_bytes for file in files) <= WHOLE_BYTES
     loading = _loading(scene, spec, earlier, WHOLE_ROWS if small else SAMPLE_ROWS)
-    applied = _known_keys(spec, tables)
+    applied = _checkable_keys(spec, tables)
     judged = applied == spec and all(tables[name].whole for name in spec.references())
-    trial = _Trial(context=context, spec=applied, loading=loading, files=read, judged=judged)
+    trial = _TrialLoad(context=context, spec=applied, loading=loading, files=read, judged=judged)
     try:
         schema, rows, sieve = trial.read()
-    except UnclearError as error:
+    except AmbiguousTextError as error:
         if loading.is_cut or len(read) < len(files) or not fetched.whole:
-            raise UnknownError(f"a part of its rows was looked at, and {error.message}") from error
+            raise NotCheckableError(f"a part of its rows was looked at, and {error.message}") from error
         raise _placed(error) from error
     except DataError as error:
         raise _placed(error) from error
@@ -83,9 +89,11 @@ def check_sink(
     return _table(scene, job.name, schema, rows if whole else None, unsure, earlier, is_open=open_)
 
 
-def _loading(scene: Scene, spec: SinkSpec, earlier: Artifact | None, most_rows: int) -> Loading:
+def _loading(
+    scene: PreflightContext, spec: SinkSpec, earlier: Artifact | None, most_rows: int
+) -> LoadContext:
     """How the files are read: as the table says that is there, where the same declaration loaded it."""
-    loading = Loading(spec=spec, progress=NoProgress(), most_rows=most_rows)
+    loading = LoadContext(spec=spec, progress=NoProgress(), most_rows=most_rows)
     if earlier is None:
         return loading
     table = open_sink_table(Path(below(scene.root, earlier.output.uri)), earlier.output.table_version)
@@ -96,16 +104,16 @@ def _loading(scene: Scene, spec: SinkSpec, earlier: Artifact | None, most_rows: 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
+class _TrialLoad:
     """A load of the first rows. `judged`: rows that break constraints are left out."""
 
     context: JobContext
     spec: SinkSpec
-    loading: Loading
+    loading: LoadContext
     files: tuple[SourceFile, ...]
     judged: bool
 
-    def read(self) -> tuple[pa.Schema, list[pa.Table], Sieve]:
+    def read(self) -> tuple[pa.Schema, list[pa.Table], ConstraintFilter]:
         """The columns and the rows; where values do not fit, once more in the forms that all of them have, as
         a load does. Raises DataError."""
         try:
@@ -118,22 +126,22 @@ class _Trial:
                 raise
             return self._read()
 
-    def _read(self) -> tuple[pa.Schema, list[pa.Table], Sieve]:
+    def _read(self) -> tuple[pa.Schema, list[pa.Table], ConstraintFilter]:
         schema = self.loading.schema(self.files)
-        with open_sieve(self.context, self.spec, schema) as sieve:
+        with open_filter(self.context, self.spec, schema) as sieve:
             check_metrics(self.context, schema, self.spec.metrics)
-            spool = Spool(path=self.context.work / "rejects.parquet")
+            spool = RejectSpool(path=self.context.work / "rejects.parquet")
             batches = (batch for file in self.files for batch in self.loading.batches(file, schema))
             rows = sieve.good(batches, spool) if self.judged else (batch.rows for batch in batches)
             return schema, list(rows), sieve
 
 
-def _files(scene: Scene, spec: SinkSpec) -> tuple[SourceFile, ...]:
-    found = find_files(spec.source, scene.folder, lambda stat, name: "")
-    return (_rows_of_files(scene, spec),) if spec.source.format == Format.FILES else found
+def _files(scene: PreflightContext, spec: SinkSpec) -> tuple[SourceFile, ...]:
+    files = find_files(spec.source, scene.folder, lambda stat, name: "")
+    return (_rows_of_files(scene, spec),) if spec.source.format == Format.FILES else files
 
 
-def _rows_of_files(scene: Scene, spec: SinkSpec) -> SourceFile:
+def _rows_of_files(scene: PreflightContext, spec: SinkSpec) -> SourceFile:
     """What a source whose files are rows is loaded from, without any."""
     path = scene.work / "files.parquet"
     pq.write_table(blobs.SCHEMA.empty_table(), path)
@@ -141,16 +149,20 @@ def _rows_of_files(scene: Scene, spec: SinkSpec) -> SourceFile:
     return described(source, path=path, name=spec.source.name, content="", size_bytes=path.stat().st_size)
 
 
-def _known_keys(spec: SinkSpec, tables: Mapping[str, Table]) -> SinkSpec:
+def _checkable_keys(spec: SinkSpec, tables: Mapping[str, PreflightTable]) -> SinkSpec:
     """Without the foreign keys to tables of which nothing is known."""
-    kept = (one for one in spec.constraints if one.references is None or one.references in tables)
+    kept = (
+        constraint
+        for constraint in spec.constraints
+        if constraint.references is None or constraint.references in tables
+    )
     return replace(spec, constraints=tuple(kept))
 
 
 def _drops_rows(spec: SinkSpec) -> bool:
     """Whether other rows than those that the constraints leave may be in the table."""
     return bool(
-        any(one.unique for one in spec.constraints)
+        any(constraint.unique for constraint in spec.constraints)
         or spec.retain
         or spec.outages
         or spec.source.settled_seconds
@@ -158,19 +170,19 @@ def _drops_rows(spec: SinkSpec) -> bool:
     )
 
 
-def _unsure(loading: Loading, schema: pa.Schema, files: tuple[SourceFile, ...]) -> frozenset[str]:
+def _unsure(loading: LoadContext, schema: pa.Schema, files: tuple[SourceFile, ...]) -> frozenset[str]:
     """Columns whose type later rows may decide: text stays text, what was declared stays so."""
     if all(file.format == Format.PARQUET for file in files):
         return frozenset()
     fixed = {*loading.spec.columns, *loading.spec.add}
     inferred = [item for item in schema if item.name not in fixed]
     return frozenset(
-        item.name for item in inferred if item.type != pa.string() or item.name in loading.untold
+        item.name for item in inferred if item.type != pa.string() or item.name in loading.without_type
     )
 
 
 def _table(
-    scene: Scene,
+    scene: PreflightContext,
     name: str,
     schema: pa.Schema,
     rows: list[pa.Table] | None,
@@ -178,22 +190,24 @@ def _table(
     earlier: Artifact | None,
     *,
     is_open: bool,
-) -> Table:
+) -> PreflightTable:
     """The table; with the columns that its newest version has besides."""
     if earlier is not None:
         before = scene.schema_of(earlier)
-        there = [item for item in before if item.name in schema.names]
-        unsure |= {item.name for item in there if schema.field(item.name).type != item.type}
+        present = [item for item in before if item.name in schema.names]
+        unsure |= {item.name for item in present if schema.field(item.name).type != item.type}
         schema = pa.schema([*schema, *(item for item in before if item.name not in schema.names)])
     made = pa.concat_tables(rows).cast(schema) if rows else schema.empty_table()
-    return Table(artifact=scene.keep(name, made), whole=rows is not None, open=is_open, unsure=unsure)
+    return PreflightTable(
+        artifact=scene.keep(name, made), whole=rows is not None, open=is_open, unsure=unsure
+    )
 
 
-def _loaded_before(scene: Scene, earlier: Artifact) -> Table:
+def _loaded_before(scene: PreflightContext, earlier: Artifact) -> PreflightTable:
     """A source that cannot be looked at: its columns are those of the newest version, or more."""
     schema = scene.schema_of(earlier)
-    known = scene.keep(earlier.name, schema.empty_table())
-    return Table(artifact=known, open=True, unsure=frozenset(schema.names))
+    artifact = scene.keep(earlier.name, schema.empty_table())
+    return PreflightTable(artifact=artifact, open=True, unsure=frozenset(schema.names))
 
 
 def _placed(error: GridmillError) -> InputError:

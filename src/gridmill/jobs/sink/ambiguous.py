@@ -13,8 +13,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType
 from gridmill.errors import DataError
 from gridmill.jobs.sink.convert import ARROW, TextRules, as_texts, trimmed
-from gridmill.jobs.sink.dates import Moments, distinct
-from gridmill.jobs.sink.form_detection import Narrowing
+from gridmill.jobs.sink.dates import DateReadings, distinct
+from gridmill.jobs.sink.form_detection import FormCandidates
 from gridmill.jobs.sink.value_forms import MARKS, NOT_A_NUMBER, ORDERS, UNITS, Form, Forms, as_plain, readings
 
 _NUMBERS = (ColumnType.INTEGER, ColumnType.FLOAT)
@@ -32,21 +32,21 @@ _UNIT_NAMES = {
 }
 
 
-class UnclearError(DataError):
+class AmbiguousTextError(DataError):
     """The texts that were read do not show what they mean; others may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unclear:
+class AmbiguousText:
     """What is wrong with a column's texts, of which one is `text`."""
 
     text: str
     message: str
     hint: str
 
-    def error(self, place: str) -> UnclearError:
+    def error(self, place: str) -> AmbiguousTextError:
         """The error at a place."""
-        return UnclearError(self.message, hint=self.hint, place=place)
+        return AmbiguousTextError(self.message, hint=self.hint, place=place)
 
 
 def families_of(type_: ColumnType) -> tuple[tuple[Form, ...], ...]:
@@ -56,7 +56,7 @@ def families_of(type_: ColumnType) -> tuple[tuple[Form, ...], ...]:
     return (ORDERS, UNITS) if type_ in _TIMES else ()
 
 
-def forms_of(narrowing: Narrowing, type_: ColumnType) -> Forms | None:
+def forms_of(narrowing: FormCandidates, type_: ColumnType) -> Forms | None:
     """The forms that are left; None where Arrow reads all texts of the column as they are."""
     families = families_of(type_)
     plain = not narrowing.written and Form.POINT in narrowing.forms
@@ -80,7 +80,7 @@ def may_fit(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> b
         return is_open(rules.forms, ColumnType.FLOAT) and _has_written_number(different)
     if not pa.types.is_temporal(target):
         return False
-    found = Moments(different, declared=True)
+    found = DateReadings(different, declared=True)
     plain = rules.forms is None and bool(found.plain.ok.any())
     undecided = [family for family in (ORDERS, UNITS) if len((rules.forms or {*Form}) & {*family}) > 1]
     return plain or any(found.by(family).any() for family in undecided)
@@ -93,7 +93,7 @@ def _has_written_number(texts: pa.StringArray) -> bool:
     return bool(pc.any(pc.and_(written, pc.or_(*numbers))).as_py())
 
 
-def unclear_in(name: str, narrowing: Narrowing, type_: ColumnType) -> Unclear | None:
+def unclear_in(name: str, narrowing: FormCandidates, type_: ColumnType) -> AmbiguousText | None:
     """Why a column's texts cannot be read; None where they can."""
     if type_ in _TIMES and narrowing.short:
         return _short(name, narrowing.short)
@@ -106,12 +106,12 @@ def unclear_in(name: str, narrowing: Narrowing, type_: ColumnType) -> Unclear | 
     return None
 
 
-def _short(name: str, text: str) -> Unclear:
+def _short(name: str, text: str) -> AmbiguousText:
     formats = " or ".join(
         f"`timestamp_format: {{{name}: {pattern!r}}}`" for pattern in _patterns(text) if "%y" in pattern
     )
     lines = formats or f"`timestamp_format: {{{name}: PATTERN}}`"
-    return Unclear(
+    return AmbiguousText(
         text=text,
         message=f"column {name!r}: {text!r} has a year of two digits, which does not show its century",
         hint=f"Under `source`, write {lines} (69 to 99 are 1969 to 1999, 00 to 68 are 2000 to 2068). "
@@ -119,44 +119,44 @@ def _short(name: str, text: str) -> Unclear:
     )
 
 
-def _contradictory(name: str, narrowing: Narrowing, family: tuple[Form, ...]) -> Unclear:
+def _contradictory(name: str, narrowing: FormCandidates, family: tuple[Form, ...]) -> AmbiguousText:
     texts = list(dict.fromkeys(narrowing.against[form] for form in family if form in narrowing.against))
     if family == MARKS:
-        said = f"{' and '.join(map(repr, texts))} are not written with the same decimal sign"
+        message = f"{' and '.join(map(repr, texts))} are not written with the same decimal sign"
         lines = "`decimal: '.'` or `decimal: ','`"
         hint = f"Correct the values, or write {lines} under `source`. {_keep_text(name)}"
     elif len(texts) == 1:
-        said = f"{texts[0]!r} does not have the form that the column's other times have"
+        message = f"{texts[0]!r} does not have the form that the column's other times have"
         hint = f"Correct the value. {_keep_text(name)}"
     elif family == ORDERS:
-        said = (
+        message = (
             f"{texts[1]!r} has the day first, and {texts[0]!r} has the month first" if len(texts) > 1 else ""
         )
         hint = f"Correct the values: in a column the order is the same in all rows. {_keep_text(name)}"
     else:
-        said = f"{' and '.join(map(repr, texts[:2]))} do not count in the same unit since 1970"
+        message = f"{' and '.join(map(repr, texts[:2]))} do not count in the same unit since 1970"
         hint = f"Correct the values, or write `timestamp_format: {{{name}: unix_s}}` under `source`."
-    return Unclear(text=texts[0], message=f"column {name!r}: {said}", hint=hint)
+    return AmbiguousText(text=texts[0], message=f"column {name!r}: {message}", hint=hint)
 
 
-def _ambiguous(name: str, text: str, family: tuple[Form, ...], left: tuple[Form, ...]) -> Unclear:
+def _ambiguous(name: str, text: str, family: tuple[Form, ...], left: tuple[Form, ...]) -> AmbiguousText:
     if family == MARKS:
         numbers = readings(text)
-        said = " or ".join(numbers[mark] for mark in left)
+        meanings = " or ".join(numbers[mark] for mark in left)
         lines = "`decimal: '.'` (commas group thousands) or `decimal: ','`"
     elif family == ORDERS:
-        said = " or ".join(show_moment(_moment(text, form)) for form in left)
+        meanings = " or ".join(show_moment(_moment(text, form)) for form in left)
         lines = " or ".join(
             f"`timestamp_format: {{{name}: {pattern!r}}}` ({_ORDER_NAMES[form]})"
             for form, pattern in zip(ORDERS, _patterns(text), strict=True)
         )
     else:
-        units = [form for form in left if Moments(pa.array([text]), declared=True).forms[form].ok[0]]
-        said = " or ".join(f"{show_moment(_moment(text, form))} ({_UNIT_NAMES[form]})" for form in units)
+        units = [form for form in left if DateReadings(pa.array([text]), declared=True).forms[form].ok[0]]
+        meanings = " or ".join(f"{show_moment(_moment(text, form))} ({_UNIT_NAMES[form]})" for form in units)
         lines = " or ".join(f"`timestamp_format: {{{name}: {_unit_pattern(text, form)}}}`" for form in units)
-    return Unclear(
+    return AmbiguousText(
         text=text,
-        message=f"column {name!r}: {text!r} is {said}, and no row shows which",
+        message=f"column {name!r}: {text!r} is {meanings}, and no row shows which",
         hint=f"Under `source`, write {lines}. {_keep_text(name)}",
     )
 
@@ -166,8 +166,8 @@ def _keep_text(name: str) -> str:
 
 
 def _moment(text: str, form: Form) -> datetime:
-    found = Moments(pa.array([text]), declared=True).forms[form]
-    return datetime.fromtimestamp(0, UTC) + int(found.micros[0]) * _MICROSECOND
+    reading = DateReadings(pa.array([text]), declared=True).forms[form]
+    return datetime.fromtimestamp(0, UTC) + int(reading.micros[0]) * _MICROSECOND
 
 
 _MICROSECOND = datetime.resolution
@@ -182,9 +182,9 @@ def _unit_pattern(text: str, form: Form) -> str:
 def _patterns(text: str) -> Iterator[str]:
     """The strptime patterns of a date of numbers, the day first and the month first; of one with a name."""
     year = "%y" if re.match(r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(?!\d)", text) else "%Y"
-    found = re.match(r"^\d{1,2}([-/.])\d{1,2}[-/.](?:\d{4}|\d{2})(.*)$", text)
-    if found:
-        sign, rest = found.groups()
+    match = re.match(r"^\d{1,2}([-/.])\d{1,2}[-/.](?:\d{4}|\d{2})(.*)$", text)
+    if match:
+        sign, rest = match.groups()
         for first in ("%d{0}%m", "%m{0}%d"):
             yield first.format(sign) + sign + year + _clock_pattern(rest)
         return

@@ -44,7 +44,7 @@ _KEY, _SEEN, _ENTRY = 8, 12, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class LoadedBlob:
     """A loaded file: what it looked like from outside, and what it held."""
 
     seen: bytes
@@ -52,22 +52,22 @@ class Known:
 
 
 def stage(
-    source: Source, there: Sequence[SourceFile], positions: Positions, work: Path
+    source: Source, source_files: Sequence[SourceFile], positions: Positions, work: Path
 ) -> tuple[tuple[SourceFile, ...], Mapping[str, Any]]:
     """The files that are not loaded yet as one Parquet file (none for none), and the position after them.
 
     A file whose content changed is a new row. Raises DataError for one that cannot be read or is too large.
     """
-    known = read_position(positions.get(POSITION))
+    loaded = read_position(positions.get(POSITION))
     path = work / f"{uuid4().hex}.parquet"
     rows = 0
     with storage_errors(path), pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
-        for batch in _batches(_rows(there, known)):
+        for batch in _batches(_rows(source_files, loaded)):
             writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
             rows += len(batch)
     if not rows:
         return (), {}
-    written = write_position(known)
+    written = write_position(loaded)
     staged = described(
         replace(source, format=Format.PARQUET, compression=Compression.NONE),
         path=path,
@@ -78,18 +78,18 @@ def stage(
     return (replace(staged, mtime_ns=path.stat().st_mtime_ns),), {POSITION: written}
 
 
-def _rows(there: Iterable[SourceFile], known: dict[bytes, Known]) -> Iterator[dict[str, Any]]:
-    """A row for each file that is new; `known` learns of it."""
-    for file in there:
+def _rows(source_files: Iterable[SourceFile], blobs: dict[bytes, LoadedBlob]) -> Iterator[dict[str, Any]]:
+    """A row for each file that is new; `blobs` learns of it."""
+    for file in source_files:
         key = bytes.fromhex(file.key)
         look = f"{file.content} {file.size_bytes} {file.mtime_ns} {file.changed_ns}"
         seen = hashlib.sha256(look.encode()).digest()
-        before = known.get(key)
+        before = blobs.get(key)
         if before is not None and before.seen == seen[: _SEEN - _KEY]:
             continue
         row = _row(file)
-        now = Known(seen=seen[: _SEEN - _KEY], content=bytes.fromhex(row["sha256"])[: _ENTRY - _SEEN])
-        known[key] = now
+        now = LoadedBlob(seen=seen[: _SEEN - _KEY], content=bytes.fromhex(row["sha256"])[: _ENTRY - _SEEN])
+        blobs[key] = now
         if before is None or before.content != now.content:
             yield row
 
@@ -141,14 +141,14 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def read_position(written: Mapping[str, Any] | None) -> dict[bytes, Known]:
+def read_position(written: Mapping[str, Any] | None) -> dict[bytes, LoadedBlob]:
     """The files that are loaded, by key."""
     packed = zlib.decompress(base64.b64decode(written["files"])) if written else b""
     entries = (packed[at : at + _ENTRY] for at in range(0, len(packed), _ENTRY))
-    return {entry[:_KEY]: Known(seen=entry[_KEY:_SEEN], content=entry[_SEEN:]) for entry in entries}
+    return {entry[:_KEY]: LoadedBlob(seen=entry[_KEY:_SEEN], content=entry[_SEEN:]) for entry in entries}
 
 
-def write_position(known: Mapping[bytes, Known]) -> dict[str, Any]:
+def write_position(blobs: Mapping[bytes, LoadedBlob]) -> dict[str, Any]:
     """The other way; `count` is for people."""
-    packed = b"".join(key + one.seen + one.content for key, one in sorted(known.items()))
-    return {"files": base64.b64encode(zlib.compress(packed)).decode(), "count": len(known)}
+    packed = b"".join(key + one.seen + one.content for key, one in sorted(blobs.items()))
+    return {"files": base64.b64encode(zlib.compress(packed)).decode(), "count": len(blobs)}

@@ -19,7 +19,7 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
-class Tally:
+class ColumnTally:
     """What is missing and what numbers are like, batch by batch; only finite numbers count.
 
     Arrow takes a tenth of the time that an SQL aggregate takes.
@@ -60,9 +60,9 @@ def _merged_column(
         "distinct": max(a["distinct"], b["distinct"]),
     }
     for fact, choose in (("min", min), ("max", max)):
-        there = [one[fact] for one in (a, b) if one.get(fact) is not None]
+        present = [one[fact] for one in (a, b) if one.get(fact) is not None]
         if fact in a or fact in b:
-            merged_facts[fact] = choose(there) if there else None
+            merged_facts[fact] = choose(present) if present else None
     if "mean" in a or "mean" in b:
         moments = Moments.known(a, a_rows - a["nulls"])
         moments.add(Moments.known(b, b_rows - b["nulls"]))
@@ -75,14 +75,14 @@ Extremes: TypeAlias = Mapping[str, tuple[Any, Any]]
 
 def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
     """Of each plain column that has any value, over all files; NaN is no value."""
-    found: dict[str, tuple[Any, Any]] = {}
+    result: dict[str, tuple[Any, Any]] = {}
     for path in paths:
         with pq.ParquetFile(path) as file:
             for name, leaf in leaves(schema):
                 for low, high in _of_groups(file, name, leaf):
-                    before = found.get(name, (low, high))
-                    found[name] = (min(before[0], low), max(before[1], high))
-    return found
+                    before = result.get(name, (low, high))
+                    result[name] = (min(before[0], low), max(before[1], high))
+    return result
 
 
 def leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
@@ -103,18 +103,18 @@ def _width(kind: pa.DataType) -> int:
 def _of_groups(file: pq.ParquetFile, name: str, leaf: int) -> Iterator[tuple[Any, Any]]:
     for number in range(file.metadata.num_row_groups):
         column = file.metadata.row_group(number).column(leaf)
-        told = column.statistics
-        if told is not None and told.has_min_max:
-            yield from _ends(told)
-        elif told is None or told.null_count < column.num_values:  # too long for a footer
+        statistics = column.statistics
+        if statistics is not None and statistics.has_min_max:
+            yield from _ends(statistics)
+        elif statistics is None or statistics.null_count < column.num_values:  # too long for a footer
             low, high = pc.min_max(file.read_row_group(number, [name])[name]).values()
             if low.is_valid and low.as_py() == low.as_py():
                 yield low.as_py(), high.as_py()
 
 
-def _ends(told: pq.Statistics) -> Iterator[tuple[Any, Any]]:
+def _ends(statistics: pq.Statistics) -> Iterator[tuple[Any, Any]]:
     """Yield nothing for times that Python cannot hold: it knows the years 1 to 9999."""
     try:
-        yield told.min, told.max
+        yield statistics.min, statistics.max
     except (OverflowError, ValueError):
         return

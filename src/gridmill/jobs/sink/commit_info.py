@@ -15,14 +15,14 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.remarks import REMARKS
 from gridmill.jobs.column_stats import describe
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.parquet import Part
+from gridmill.jobs.parquet import ParquetPart
 from gridmill.jobs.parquet_reader import thrifty
 from gridmill.jobs.sink.column_stats import Facts, merged
-from gridmill.jobs.sink.metrics import Meter, drifts, histograms
+from gridmill.jobs.sink.metrics import LoadMetrics, drifts, histograms
 from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import count_reasons
 from gridmill.jobs.sink.table import SinkTable
-from gridmill.jobs.sink.validate import Sieve
+from gridmill.jobs.sink.validate import ConstraintFilter
 from gridmill.jobs.sink.value_forms import Forms
 from gridmill.jobs.sink.write import kept_rows
 
@@ -31,17 +31,17 @@ MOST_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class LoadRecord:
     """One load that is about to be committed."""
 
     context: JobContext
     plan: LoadPlan
     table: SinkTable
     schema: pa.Schema
-    sieve: Sieve
-    meter: Meter
-    parts: Sequence[Part]
-    spared: Sequence[Part] = ()
+    sieve: ConstraintFilter
+    meter: LoadMetrics
+    parts: Sequence[ParquetPart]
+    spared: Sequence[ParquetPart] = ()
     later: Set[str] = frozenset()
     untold: Sequence[str] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
@@ -88,8 +88,8 @@ class Noted:
         """What is not as it was in the files."""
         for what, count in self.lost.items():
             yield f"{show_count(count, 'value')} of column {what}"
-        for name, said in self.read_as.items():
-            yield f"column {name}: {said}"
+        for name, example_text in self.read_as.items():
+            yield f"column {name}: {example_text}"
         for name in self.keys:
             yield f"column {name} is text, as numbers in it begin with a zero or a plus"
 
@@ -97,9 +97,9 @@ class Noted:
         limit = self.sieve.spec.drift_threshold
         if limit is None or not self.rows or not before.get("histograms"):
             return {}
-        found = drifts(before["histograms"], self.meter.sample.rows())
-        shifted = {name: index for name, index in found.items() if index > limit}
-        return {"columns": found, "shifted": shifted, "threshold": limit}
+        drift = drifts(before["histograms"], self.meter.sample.rows())
+        shifted = {name: index for name, index in drift.items() if index > limit}
+        return {"columns": drift, "shifted": shifted, "threshold": limit}
 
     def _columns(self, before: Facts, measured: Facts) -> Facts:
         """Of the whole table: put together from what is known where rows were only added."""
@@ -135,7 +135,7 @@ def by_source(
     return counts
 
 
-def _rejects(sieve: Sieve, table: SinkTable, version: int | None, uri: str) -> Mapping[str, Any]:
+def _rejects(sieve: ConstraintFilter, table: SinkTable, version: int | None, uri: str) -> Mapping[str, Any]:
     """How many rows are rejected, how many of them now, why, and some of them; empty without any."""
     rows = sum(entry.rows for entry in table.loaded)
     if table.delta is None or not rows:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import ColumnType
 from gridmill.domain.source import UNIX_UNITS
-from gridmill.jobs.sink.dates import Mask, Moments, Numbers, counted, distinct
+from gridmill.jobs.sink.dates import DateReadings, Mask, Numbers, counted, distinct
 from gridmill.jobs.sink.lossless import (
     EXACT,
     count_cut,
@@ -81,14 +81,14 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
     Where a form is not decided, a text must be the same time in each that is left.
     """
     different, codes = distinct(texts)
-    found = Moments(different, declared)
-    micros, ok, timed = found.plain.micros, found.plain.ok, found.plain.timed
+    readings = DateReadings(different, declared)
+    micros, ok, timed = readings.plain.micros, readings.plain.ok, readings.plain.timed
     for family in (ORDERS, UNITS):
-        decided, agreed = _agreed(found, [form for form in family if form in forms])
+        decided, agreed = _agreed(readings, [form for form in family if form in forms])
         micros = np.where(agreed, decided, micros)
         ok = ok | agreed
         timed = timed | (
-            found.by(family) & np.logical_or.reduce([found.forms[form].timed for form in family])
+            readings.by(family) & np.logical_or.reduce([readings.forms[form].timed for form in family])
         )
     if not ok.all() or (dates and (timed & ok).any()):
         raise ValueError
@@ -96,23 +96,23 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
     return pa.chunked_array([times.cast(pa.date32()) if dates else times])
 
 
-def _agreed(found: Moments, forms: list[Form]) -> tuple[Numbers, Mask]:
+def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
     """The times that are the same in all of the forms: while several are left, no other shows which it is."""
     if not forms:
         return np.zeros(len(found.texts), np.int64), np.zeros(len(found.texts), bool)
     readings = [found.forms[form] for form in forms]
     micros = readings[0].micros
-    same = [one.ok & (one.micros == micros) for one in readings]
+    same = [reading.ok & (reading.micros == micros) for reading in readings]
     return micros, np.logical_and.reduce(same)
 
 
 def as_unit(texts: pa.ChunkedArray, unit: Form) -> pa.ChunkedArray:
     """Numbers that count since 1970. Raises ValueError for what is none."""
     different, codes = distinct(texts)
-    found = counted(different, unit)
-    if not found.ok.all():
+    times = counted(different, unit)
+    if not times.ok.all():
         raise ValueError
-    return pa.chunked_array([pa.array(found.micros, pa.int64()).cast(_TIMESTAMP).take(codes)])
+    return pa.chunked_array([pa.array(times.micros, pa.int64()).cast(_TIMESTAMP).take(codes)])
 
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -132,7 +132,7 @@ _ZONE = r"(?i)(Z|[+-]\d{2}(:?\d{2})?)$"
 _FRACTION = r"(\.\d{6})\d+"
 
 
-class Loss(Enum):
+class ConversionLoss(Enum):
     """What a value would lose."""
 
     NOTHING = "nothing"
@@ -144,7 +144,7 @@ class Loss(Enum):
 class MisfitError(Exception):
     """The value at `row` (from 0, within the column given) is not of the type, or would lose (`loss`)."""
 
-    def __init__(self, row: int, value: object, loss: Loss = Loss.NOTHING) -> None:
+    def __init__(self, row: int, value: object, loss: ConversionLoss = ConversionLoss.NOTHING) -> None:
         super().__init__(row, value)
         self.row = row
         self.value = value
@@ -226,17 +226,17 @@ def _check_exact(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules)
         numbers = plain_numbers(numbers, rules.forms, declared=rules.declared)
     if texts and target in (pa.int64(), pa.float64()) and has_keys(numbers):
         row = pc.index(is_key(numbers), True).as_py()
-        raise MisfitError(row, _shown(column[row]), Loss.ZEROS)
+        raise MisfitError(row, _shown(column[row]), ConversionLoss.ZEROS)
     if pa.types.is_boolean(column.type) and target in (pa.int64(), pa.float64()):
         for row in (row for row, value in enumerate(column.to_pylist()) if value is not None):
             raise MisfitError(row, _shown(column[row]))
     if target == pa.float64():
         for row in inexact_rows(numbers):
-            raise MisfitError(row, _shown(column[row]), Loss.DIGITS)
+            raise MisfitError(row, _shown(column[row]), ConversionLoss.DIGITS)
     if target == pa.date32() and pa.types.is_timestamp(column.type):
         row = pc.index(in_day(_to_timestamp(column)), True).as_py()
         if row >= 0:
-            raise MisfitError(row, _shown(column[row]), Loss.TIME)
+            raise MisfitError(row, _shown(column[row]), ConversionLoss.TIME)
 
 
 ROUNDED = "rounded to the nearest float"
@@ -455,12 +455,12 @@ def _time_parser(target: pa.DataType, rules: TextRules) -> Convert:
 
 def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Floats; a number beyond all of them is none, where Arrow takes it for infinity."""
-    found = texts.cast(pa.float64())
-    if pc.any(pc.is_inf(found)).as_py():
-        beyond = pc.and_(pc.is_inf(found), pc.match_substring_regex(texts, "[0-9]"))
+    result = texts.cast(pa.float64())
+    if pc.any(pc.is_inf(result)).as_py():
+        beyond = pc.and_(pc.is_inf(result), pc.match_substring_regex(texts, "[0-9]"))
         if pc.any(beyond).as_py():
             raise ValueError
-    return found
+    return result
 
 
 def _dates(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -482,8 +482,8 @@ def is_missing(texts: pa.ChunkedArray, nulls: Sequence[str]) -> bool:
     """Whether all texts of a column mean "missing"; some may be in quotes."""
     if not set(texts[:1].to_pylist()) <= {None, "", *nulls}:
         return False
-    found = trimmed(texts, nulls)
-    return bool(found.null_count == len(found))
+    trimmed_texts = trimmed(texts, nulls)
+    return bool(trimmed_texts.null_count == len(trimmed_texts))
 
 
 def trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:

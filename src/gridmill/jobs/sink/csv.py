@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Source
 from gridmill.errors import DataError
-from gridmill.jobs.sink.files import Opened, SourceFile, open_file
-from gridmill.jobs.sink.formats import Haste, HastyError, Seen, Types, check_names, pick
+from gridmill.jobs.sink.files import OpenedFile, SourceFile, open_file
+from gridmill.jobs.sink.formats import ExpectedTypes, Seen, Types, UnexpectedTypeError, check_names, pick
 
 _ZERO, _PLUS, _QUOTE, _LINE = b'0+"\n'
 _BYTES = np.arange(256)
@@ -33,7 +33,7 @@ _BELOW = _ZERO
 
 
 @dataclass(slots=True)
-class Zeros:
+class LeadingZeros:
     """Looks at the blocks of a file, in order. `columns` (from 0) are those that count, of `width`."""
 
     delimiter: int
@@ -54,20 +54,20 @@ class Zeros:
             self._rest += block
             return b"\r" in block  # lines may end with it alone
         begin, self._rest = self._rest + (block[:first] or b"\n"), block[line:]
-        found = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
+        result = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
         if first == line:
-            return found
+            return result
         inner = quotes - block.count(b'"', 0, first) - self._rest.count(b'"')
         lines = np.frombuffer(block, np.uint8, line - first, first)  # no copy
-        return self._is_in(lines, inner, b"+" in block) or found
+        return self._is_in(lines, inner, b"+" in block) or result
 
     def _is_in(self, lines: NDArray[np.uint8], quotes: int, plus: bool) -> bool:
         """Whether such a value is in whole lines."""
-        found = self._is_found(lines, plus)
+        result = self._has_leading_zero(lines, plus)
         self._inside ^= bool(quotes % 2)
-        return found
+        return result
 
-    def _is_found(self, data: NDArray[np.uint8], plus: bool) -> bool:
+    def _has_leading_zero(self, data: NDArray[np.uint8], plus: bool) -> bool:
         places = self._places(data, plus)
         if not len(places):
             return False
@@ -104,12 +104,12 @@ class Zeros:
 
     def _whole(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
         """Those from which digits follow up to the end of the value: 01:30 and 01.5 are other things."""
-        found, length = places[:0], 2
+        result, length = places[:0], 2
         while len(places):
             after = data[places + length]
-            found = np.concatenate([found, places[self._around[after]]])
+            result = np.concatenate([result, places[self._around[after]]])
             places, length = places[_DIGITS[after]], length + 1
-        return found
+        return result
 
     def _columns_of(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
         """The column of each place; the data begins with a line."""
@@ -139,7 +139,7 @@ def _sign(sign: str) -> str:
 
 
 @dataclass(slots=True)
-class Delimited:
+class CsvReader:
     """A CSV file (RFC 4180: quoted fields may hold delimiters, quotes and line ends)."""
 
     file: SourceFile
@@ -185,18 +185,18 @@ class Delimited:
             )
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
         """All rows, as text where no type is given; values listed in `nulls` are null."""
         names = self.names()
         ragged: list[Any] = []
         types = haste.types if haste is not None else {}
         with open_file(self.file) as opened, self._explained(ragged, hasty=haste is not None):
-            counted = _Counted(opened.stream, self.zeros(names, haste))
+            counted = _QuoteCounter(opened.stream, self.zeros(names, haste))
             reader = pc.open_csv(counted, **self.options(names, columns, ragged, types))
             for batch in reader:
                 if counted.zeros:
-                    raise HastyError
+                    raise UnexpectedTypeError
                 seen(opened.raw.tell())
                 yield pa.Table.from_batches([batch])
         if counted.quotes % 2:
@@ -208,14 +208,15 @@ class Delimited:
         next(records, None)  # the header
         yield from pick(records, rows)
 
-    def zeros(self, names: tuple[str, ...], haste: Haste | None) -> Zeros | None:
-        """What looks for numbers that begin with a zero. Raises HastyError where bytes do not tell."""
+    def zeros(self, names: tuple[str, ...], haste: ExpectedTypes | None) -> LeadingZeros | None:
+        """What looks for numbers that begin with a zero. Raises UnexpectedTypeError where bytes do not
+        tell."""
         watched = [at for at, name in enumerate(names) if haste is not None and name in haste.inferred]
         if not watched:
             return None
         if not self.file.delimiter.isascii() or not is_read_as_ascii(self.source.encoding):
-            raise HastyError
-        return Zeros(delimiter=ord(self.file.delimiter), columns=watched, width=len(names))
+            raise UnexpectedTypeError
+        return LeadingZeros(delimiter=ord(self.file.delimiter), columns=watched, width=len(names))
 
     def options(
         self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
@@ -257,7 +258,7 @@ class Delimited:
             if "straddling" in str(error) and self._is_header_alone():
                 return  # Arrow wants an end of line behind it
             if hasty:
-                raise HastyError from error
+                raise UnexpectedTypeError from error
             raise self._explain(error, ragged) from error
         except UnicodeError as error:
             raise self._bad_text(error) from error
@@ -308,7 +309,7 @@ class Delimited:
             except csv.Error as error:
                 raise DataError(f"not readable as CSV: {error}", place=self.file.name) from error
 
-    def _text(self, opened: Opened) -> TextIOWrapper:
+    def _text(self, opened: OpenedFile) -> TextIOWrapper:
         encoding = "utf-8-sig" if self.source.encoding.lower() in ("utf-8", "utf8") else self.source.encoding
         return TextIOWrapper(opened.stream, encoding=encoding, newline="")
 
@@ -344,11 +345,11 @@ def is_read_as_ascii(encoding: str) -> bool:
     return _SIGN_BYTES.encode(encoding) == _SIGN_BYTES.encode()
 
 
-class _Counted:
+class _QuoteCounter:
     """A stream that counts the double quotes in what is read: an odd number is worth a closer look. `zeros`:
     whether a number begins with one, as far as somebody looks."""
 
-    def __init__(self, stream: BinaryIO, zeros: Zeros | None = None) -> None:
+    def __init__(self, stream: BinaryIO, zeros: LeadingZeros | None = None) -> None:
         self._stream = stream
         self._look = zeros
         self.quotes = 0
@@ -357,15 +358,15 @@ class _Counted:
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
-        found = self._stream.read(size)
-        quotes = int(np.count_nonzero(np.frombuffer(found, np.uint8) == ord('"')))
+        result = self._stream.read(size)
+        quotes = int(np.count_nonzero(np.frombuffer(result, np.uint8) == ord('"')))
         self.quotes += quotes
         if self._look is not None and not self.zeros:
-            self.zeros = self._look.see(found, quotes)
-        return found
+            self.zeros = self._look.see(result, quotes)
+        return result
 
 
-def _lines(opened: Opened) -> Iterator[bytes]:
+def _lines(opened: OpenedFile) -> Iterator[bytes]:
     rest = b""
     while chunk := opened.stream.read(BLOCK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

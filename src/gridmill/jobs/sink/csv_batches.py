@@ -10,9 +10,9 @@ import pyarrow.csv as pc
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Format, Source
 from gridmill.errors import DataError
-from gridmill.jobs.sink.csv import Delimited, is_read_as_ascii
+from gridmill.jobs.sink.csv import CsvReader, is_read_as_ascii
 from gridmill.jobs.sink.files import UTF16, SourceFile, check_unchanged, open_file
-from gridmill.jobs.sink.formats import Haste, HastyError, Seen
+from gridmill.jobs.sink.formats import ExpectedTypes, Seen, UnexpectedTypeError
 
 SMALL_BYTES = 2**18
 MOST_BYTES = 4 * 2**20
@@ -21,13 +21,13 @@ _PACKED = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class Bundle:
+class FileGroupReader:
     """A `Reader` of the rows of several files, of which `file` is the first; `counts` says how many rows each
-    has. It raises HastyError for all that is wrong: only file by file the place can be told."""
+    has. It raises UnexpectedTypeError for all that is wrong: only file by file the place can be told."""
 
     file: SourceFile
     files: tuple[SourceFile, ...]
-    first: Delimited
+    first: CsvReader
     counts: tuple[int, ...]
     body: bytes
 
@@ -36,13 +36,13 @@ class Bundle:
         return self.first.names()
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
         """All rows at once."""
         names, ragged = self.names(), list[Any]()
         zeros = self.first.zeros(names, haste)
         if zeros is not None and zeros.see(self.body, quotes=0):
-            raise HastyError
+            raise UnexpectedTypeError
         if not self.body:
             return
         options = self.first.options(names, columns, ragged, haste.types if haste is not None else {})
@@ -50,9 +50,9 @@ class Bundle:
         try:
             rows = pc.read_csv(pa.BufferReader(self.body), **options)
         except (pa.ArrowInvalid, UnicodeError) as error:
-            raise HastyError from error
+            raise UnexpectedTypeError from error
         if rows.num_rows != sum(self.counts):
-            raise HastyError
+            raise UnexpectedTypeError
         seen(len(self.body))
         yield rows
 
@@ -61,7 +61,7 @@ class Bundle:
         return (None for _ in rows)
 
 
-Piece: TypeAlias = Bundle | SourceFile
+Piece: TypeAlias = FileGroupReader | SourceFile
 
 
 def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
@@ -73,14 +73,14 @@ def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
     bodies: list[bytes] = []
     header, size_bytes = b"", 0
     for file in files:
-        found = _plain(file)
-        if group and (found is None or found[0] != header or size_bytes > MOST_BYTES):
+        plain_file = _plain(file)
+        if group and (plain_file is None or plain_file[0] != header or size_bytes > MOST_BYTES):
             yield _bundle(group, bodies, source)
             group, bodies, size_bytes = [], [], 0
-        if found is None:
+        if plain_file is None:
             yield file
             continue
-        header, body = found
+        header, body = plain_file
         group.append(file)
         bodies.append(body)
         size_bytes += len(body)
@@ -101,10 +101,10 @@ def text_bytes(file: SourceFile) -> int:
 def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source) -> Piece:
     if len(files) == 1:
         return files[0]
-    return Bundle(
+    return FileGroupReader(
         file=files[0],
         files=tuple(files),
-        first=Delimited(files[0], source),
+        first=CsvReader(files[0], source),
         counts=tuple(body.count(b"\n") for body in bodies),
         body=b"".join(bodies),
     )

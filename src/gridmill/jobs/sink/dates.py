@@ -1,8 +1,8 @@
 """Parses texts as times: forms of dates with one meaning, and forms that are ambiguous.
 
-Every text is read in each way in which it can be read (`Moments`): `plain` for a form that has one meaning,
-and one reading for each `Form` of those that have several. Another module decides which of these a column
-has. Times without a zone are UTC.
+Every text is read in each way in which it can be read (`DateReadings`): `plain` for a form that has one
+meaning, and one reading for each `Form` of those that have several. Another module decides which of these a
+column has. Times without a zone are UTC.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ _LIMITS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 @dataclass(slots=True)
-class Reading:
+class DateReading:
     """The texts in one way: microseconds since 1970 where `ok`; `timed`: they say more than the date."""
 
     micros: Numbers
@@ -89,7 +89,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Moments:
+class DateReadings:
     """All readings of texts, which are not null. `declared`: the column is known to hold times.
 
     Each text has a plain reading, or readings by its order, or by its unit; or none. `short` are those
@@ -98,8 +98,8 @@ class Moments:
 
     texts: pa.StringArray
     declared: bool
-    plain: Reading = field(init=False)
-    forms: dict[Form, Reading] = field(default_factory=dict, init=False)
+    plain: DateReading = field(init=False)
+    forms: dict[Form, DateReading] = field(default_factory=dict, init=False)
     short: Mask = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,28 +122,28 @@ class Moments:
         mask: Mask = np.logical_or.reduce([self.forms[form].ok for form in family])
         return mask
 
-    def _nothing(self) -> Reading:
+    def _nothing(self) -> DateReading:
         none = np.zeros(len(self.texts), bool)
-        return Reading(np.zeros(len(self.texts), np.int64), none, none)
+        return DateReading(np.zeros(len(self.texts), np.int64), none, none)
 
-    def _first(self, patterns: tuple[str, ...]) -> Reading:
+    def _first(self, patterns: tuple[str, ...]) -> DateReading:
         """By the first pattern that fits each text."""
-        found = self._nothing()
-        found = Reading(found.micros, found.ok.copy(), found.timed.copy())
+        result = self._nothing()
+        result = DateReading(result.micros, result.ok.copy(), result.timed.copy())
         for pattern in patterns:
-            if found.ok.all():
+            if result.ok.all():
                 break
-            _fill(found, _Parts.of(self.texts, pattern).reading())
-        return found
+            _fill(result, _DateParts.of(self.texts, pattern).reading())
+        return result
 
     def _read_ordered(self) -> None:
-        parts = _Parts.of(self.texts, _ORDERED)
+        parts = _DateParts.of(self.texts, _ORDERED)
         for form, (day, month) in zip(ORDERS, (("one", "other"), ("other", "one")), strict=True):
             self.forms[form] = parts.renamed({day: "day", month: "month"}).reading()
 
     def _read_numbers(self) -> None:
-        self.forms[Form.DIGITS] = _Parts.of(self.texts, _COMPACT).reading()
-        parts = _Parts.of(self.texts, _COUNT)
+        self.forms[Form.DIGITS] = _DateParts.of(self.texts, _COMPACT).reading()
+        parts = _DateParts.of(self.texts, _COUNT)
         for form, (digits, factor) in _UNITS.items():
             length = pc.binary_length(parts.groups["whole"]).to_numpy(zero_copy_only=False)
             ok = parts.there & ((length == digits) | (length == digits + 1)) & ~self._is_date_of_digits
@@ -156,35 +156,35 @@ class Moments:
         return self.forms[Form.DIGITS].ok & as_mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
 
 
-def _fill(found: Reading, more: Reading) -> None:
-    new = more.ok & ~found.ok
-    found.micros = np.where(new, more.micros, found.micros)
-    found.timed = np.where(new, more.timed, found.timed)
-    found.ok = found.ok | more.ok
+def _fill(reading: DateReading, more: DateReading) -> None:
+    new = more.ok & ~reading.ok
+    reading.micros = np.where(new, more.micros, reading.micros)
+    reading.timed = np.where(new, more.timed, reading.timed)
+    reading.ok = reading.ok | more.ok
 
 
-def as_mask(found: pa.Array | pa.ChunkedArray) -> Mask:
+def as_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
     """Whether each is true; null is not."""
-    mask: Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    mask: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
     return mask
 
 
 @dataclass(slots=True)
-class _Parts:
+class _DateParts:
     """What a pattern finds in each text: named groups, empty where they are not in it."""
 
     groups: Mapping[str, pa.Array]
     there: Mask
 
     @classmethod
-    def of(cls, texts: pa.StringArray, pattern: str) -> "_Parts":
+    def of(cls, texts: pa.StringArray, pattern: str) -> "_DateParts":
         found = pc.extract_regex(texts, pattern)
         names = [item.name for item in found.type]
         groups = {name: pc.fill_null(pc.struct_field(found, name), "") for name in names}
         return cls(groups, as_mask(pc.is_valid(found)))
 
-    def renamed(self, names: Mapping[str, str]) -> "_Parts":
-        return _Parts({names.get(name, name): group for name, group in self.groups.items()}, self.there)
+    def renamed(self, names: Mapping[str, str]) -> "_DateParts":
+        return _DateParts({names.get(name, name): group for name, group in self.groups.items()}, self.there)
 
     def is_there(self, name: str) -> Mask:
         if name not in self.groups:
@@ -195,16 +195,16 @@ class _Parts:
         if name not in self.groups:
             return np.full(len(self.there), default, np.int64)
         filled = pc.if_else(pc.equal(self.groups[name], ""), str(default), self.groups[name])
-        found: Numbers = filled.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return found
+        result: Numbers = filled.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return result
 
-    def reading(self) -> Reading:
+    def reading(self) -> DateReading:
         """The times, where all parts are possible."""
         days, ok = self._days()
         micros, in_day = self._clock()
         total = days * _DAY_MICROSECONDS + micros
         ok = self.there & ok & in_day & self._is_even() & (total >= _LIMITS[0]) & (total <= _LIMITS[1])
-        return Reading(np.where(ok, total, 0), ok, self.is_there("hour"))
+        return DateReading(np.where(ok, total, 0), ok, self.is_there("hour"))
 
     def _is_even(self) -> Mask:
         """Whether the same sign stands before and after the middle part."""
@@ -232,8 +232,8 @@ class _Parts:
         if "name" not in self.groups:
             return self.number("month", 1)
         names = pc.utf8_slice_codeunits(self.groups["name"], 0, 3)
-        found = pc.index_in(names, pa.array(_MONTHS))
-        month: Numbers = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        month_index = pc.index_in(names, pa.array(_MONTHS))
+        month: Numbers = pc.fill_null(month_index, -1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
         return month
 
     def _is_weekday(self, days: Numbers) -> Mask:
@@ -269,8 +269,8 @@ class _Parts:
             return np.zeros(len(self.there), np.int64)
         cut = pc.utf8_slice_codeunits(self.groups["fraction"], 0, digits)
         padded = pc.utf8_rpad(cut, width=digits, padding="0")
-        found: Numbers = padded.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return found
+        result: Numbers = padded.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return result
 
     def _offset(self) -> Numbers:
         """Minutes ahead of UTC."""
@@ -284,17 +284,17 @@ class _Parts:
         return minutes
 
 
-def counted(texts: pa.StringArray, unit: Form) -> Reading:
+def counted(texts: pa.StringArray, unit: Form) -> DateReading:
     """Numbers of any size that count so since 1970."""
     if unit == Form.DIGITS:
-        return _Parts.of(texts, _COMPACT).reading()
-    parts = _Parts.of(texts, _COUNT)
+        return _DateParts.of(texts, _COMPACT).reading()
+    parts = _DateParts.of(texts, _COUNT)
     most = 19 if unit == Form.NANOSECONDS else _UNITS[unit][0] + 3
     length = pc.binary_length(parts.groups["whole"]).to_numpy(zero_copy_only=False)
     return _counted(parts, parts.there & (length <= most), _UNITS[unit][1])
 
 
-def _counted(parts: _Parts, ok: Mask, factor: int) -> Reading:
+def _counted(parts: _DateParts, ok: Mask, factor: int) -> DateReading:
     """Numbers since 1970; factor 0: nanoseconds, of which thousands are cut."""
     digits = parts.groups["whole"]
     beyond = pc.and_(pc.greater_equal(pc.binary_length(digits), len(_LARGEST)), pc.greater(digits, _LARGEST))
@@ -305,7 +305,7 @@ def _counted(parts: _Parts, ok: Mask, factor: int) -> Reading:
     negative = as_mask(pc.equal(parts.groups["sign"], "-"))
     micros = np.where(negative, -micros, micros)
     ok = ok & (micros >= _LIMITS[0]) & (micros <= _LIMITS[1])
-    return Reading(micros, ok, ok)
+    return DateReading(micros, ok, ok)
 
 
 def _month_days(months: Numbers) -> Numbers:

@@ -16,7 +16,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Compression, Source
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.formats import Haste, Seen, check_names, pick
+from gridmill.jobs.sink.formats import ExpectedTypes, Seen, check_names, pick
 
 BATCH_ROWS = 5000
 _MERGED = re.compile(rb'<mergeCell\s+ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
@@ -28,7 +28,7 @@ Row = tuple[int, list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Range:
+class _MergedRange:
     """Cells that are merged: rows and columns from 1, both ends included."""
 
     first_row: int
@@ -38,7 +38,7 @@ class _Range:
 
 
 @dataclass(slots=True)
-class Excel:
+class ExcelReader:
     """One sheet of an Excel file. Its first row with a cell is the header; rows without any are left out.
 
     Cells that are merged have the value of the first of them, below the header. A formula is the value that
@@ -56,7 +56,7 @@ class Excel:
         return tuple(self._columns().values())
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
         """All rows, in the types of their cells."""
         names = self._columns()
@@ -106,7 +106,7 @@ class Excel:
 
     def _rows(self, sheet: Any) -> Iterator[Row]:  # noqa: ANN401  openpyxl has no types
         """The rows below the header that have a cell, with their numbers in the sheet."""
-        merged = _Merged(self._merged(sheet))
+        merged = _MergedCells(self._merged(sheet))
         for number, cells in _all_rows(sheet):
             if number > self._header_row:
                 row = merged.filled(number, cells)
@@ -126,7 +126,7 @@ class Excel:
         errors = Counter(cell.value for cell in cells if cell is not None and cell.data_type == "e")
         for text, count in errors.items():
             self.lost[f"{name} missing, as their cells have the error {text}"] += count
-        merged = sum(isinstance(cell, _Copy) for cell in cells)
+        merged = sum(isinstance(cell, _MergedCopy) for cell in cells)
         if merged:
             self.lost[f"{name} taken from the first of their merged cells"] += merged
 
@@ -178,18 +178,18 @@ class Excel:
     def _sheet_hint(self) -> str:
         return "Write its header, or name another `sheet`." if self.source.sheet else "Write its header."
 
-    def _merged(self, sheet: Any) -> list[_Range]:  # noqa: ANN401
+    def _merged(self, sheet: Any) -> list[_MergedRange]:  # noqa: ANN401
         """The merged cells. openpyxl does not read them together with rows, one by one."""
-        found, rest = [], b""
+        result, rest = [], b""
         with zipfile.ZipFile(self.file.local()) as archive, archive.open(sheet._worksheet_path) as text:
             while piece := text.read(_PIECE_BYTES):
                 rest += piece
                 end = 0
                 for match in _MERGED.finditer(rest):
-                    found.append(_range(*match.groups()))
+                    result.append(_range(*match.groups()))
                     end = match.end()
                 rest = rest[max(end, len(rest) - 100) :]
-        return found
+        return result
 
 
 def _library() -> Any:  # noqa: ANN401
@@ -201,8 +201,8 @@ def _library() -> Any:  # noqa: ANN401
         ) from error
 
 
-def _range(first_column: bytes, first_row: bytes, last_column: bytes, last_row: bytes) -> _Range:
-    return _Range(
+def _range(first_column: bytes, first_row: bytes, last_column: bytes, last_row: bytes) -> _MergedRange:
+    return _MergedRange(
         first_row=int(first_row),
         last_row=int(last_row),
         first_column=_column_number(first_column),
@@ -218,20 +218,20 @@ def _column_number(letters: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Copy:
+class _MergedCopy:
     """A cell that has the value of the first one of those that it is merged with."""
 
     value: Any
     data_type: str
 
 
-class _Merged:
+class _MergedCells:
     """Gives merged cells their value, row by row."""
 
-    def __init__(self, ranges: Sequence[_Range]) -> None:
+    def __init__(self, ranges: Sequence[_MergedRange]) -> None:
         self._ranges = sorted(ranges, key=lambda one: one.first_row)
         self._next = 0
-        self._open: list[tuple[_Range, Any]] = []
+        self._open: list[tuple[_MergedRange, Any]] = []
 
     def filled(self, number: int, cells: Sequence[Any]) -> list[Any]:
         """The cells of a row; rows come in order."""
@@ -247,7 +247,7 @@ class _Merged:
             row += [None] * (one.last_column - len(row))
             for at in range(one.first_column - 1, one.last_column):
                 if row[at] is None or row[at].value is None:
-                    row[at] = _Copy(value=cell.value, data_type=cell.data_type)
+                    row[at] = _MergedCopy(value=cell.value, data_type=cell.data_type)
         return row
 
 
@@ -285,26 +285,26 @@ def _text(value: object) -> str:
 
 def _array(values: Sequence[Any]) -> pa.Array:
     """The values in their own type, or as texts where they have several."""
-    there = [value for value in values if value is not None]
-    kinds = {type(value) for value in there}
-    if not there:
+    present_values = [value for value in values if value is not None]
+    kinds = {type(value) for value in present_values}
+    if not present_values:
         return pa.nulls(len(values))
     if kinds <= {bool}:
         return pa.array(values, pa.bool_())
     if kinds <= {int, float}:
-        whole = all(float(value).is_integer() and abs(value) < _WHOLE for value in there)
+        whole = all(float(value).is_integer() and abs(value) < _WHOLE for value in present_values)
         if whole:
             return pa.array([None if value is None else int(value) for value in values], pa.int64())
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if kinds <= {datetime}:
-        return _times(values, there)
+        return _times(values, present_values)
     if kinds <= {timedelta}:
         return pa.array([None if value is None else value.total_seconds() for value in values], pa.float64())
     return pa.array([None if value is None else _text(value) for value in values], pa.string())
 
 
-def _times(values: Sequence[datetime | None], there: Sequence[datetime]) -> pa.Array:
+def _times(values: Sequence[datetime | None], present: Sequence[datetime]) -> pa.Array:
     """Dates where no cell has a time of day."""
-    if all(value.time() == time() for value in there):
+    if all(value.time() == time() for value in present):
         return pa.array([None if value is None else value.date() for value in values], pa.date32())
     return pa.array(values, pa.timestamp("us"))

@@ -99,12 +99,12 @@ def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[
     Raises InputError when a path or glob names nothing, or a file's format cannot be told.
     """
     describe: Callable[[Source, str], Sequence[FileStat]] = find("sources", "files")
-    found: dict[str, SourceFile] = {}
+    source_files: dict[str, SourceFile] = {}
     for written in source.local_paths:
         for stat in describe(replace(source, path=written), folder):
-            if stat.path not in found:
-                found[stat.path] = _source_file(source, stat, written, folder, content)
-    return tuple(sorted(found.values(), key=lambda file: file.name))
+            if stat.path not in source_files:
+                source_files[stat.path] = _source_file(source, stat, written, folder, content)
+    return tuple(sorted(source_files.values(), key=lambda file: file.name))
 
 
 def _name(written: str, path: str, folder: str) -> str:
@@ -120,8 +120,8 @@ def _name(written: str, path: str, folder: str) -> str:
 def _source_file(source: Source, stat: FileStat, written: str, folder: str, content: Content) -> SourceFile:
     path, name = Path(stat.path), _name(written, stat.path, folder)
     held = "" if source.format == Format.FILES else content(stat, name)
-    found = described(source, path=path, name=name, content=held, size_bytes=stat.size_bytes)
-    return replace(found, mtime_ns=stat.mtime_ns, changed_ns=stat.ctime_ns, written=written)
+    file = described(source, path=path, name=name, content=held, size_bytes=stat.size_bytes)
+    return replace(file, mtime_ns=stat.mtime_ns, changed_ns=stat.ctime_ns, written=written)
 
 
 def key_of(name: str) -> str:
@@ -208,7 +208,7 @@ _ENCRYPTED = 1  # the flag bit of a ZIP entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedFile:
     """`stream` gives plain bytes; `raw` is the file itself, whose position tells how far it is read."""
 
     stream: BinaryIO
@@ -216,13 +216,13 @@ class Opened:
 
 
 @contextmanager
-def open_file(file: SourceFile) -> Iterator[Opened]:
+def open_file(file: SourceFile) -> Iterator[OpenedFile]:
     """The file's bytes. Raises DataError when it cannot be read or decompressed."""
     with ExitStack() as stack:
         try:
             raw = stack.enter_context(file.local().open("rb"))
             stream = stack.enter_context(_decompress(file, raw))
-            yield Opened(stream=_as_utf8(stream, file) if file.is_utf8 else stream, raw=raw)
+            yield OpenedFile(stream=_as_utf8(stream, file) if file.is_utf8 else stream, raw=raw)
         except _BROKEN as error:
             raise _broken(file, error) from error
         except OSError as error:
@@ -238,14 +238,14 @@ def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
     """The stream; of a file that begins with the byte order mark of UTF-16, its text as UTF-8."""
     mark = stream.read(2)
     if mark in UTF16:
-        return cast(BinaryIO, _Recoded(stream, mark, file.name))
+        return cast(BinaryIO, _Utf16Stream(stream, mark, file.name))
     if stream.seekable():
         stream.seek(0)
         return stream
-    return cast(BinaryIO, _Begun(mark, stream))
+    return cast(BinaryIO, _PeekedStream(mark, stream))
 
 
-class _Begun:
+class _PeekedStream:
     """A stream of which the first bytes are read."""
 
     closed = False
@@ -280,7 +280,7 @@ class _Begun:
         """The file is closed by whoever opened it."""
 
 
-class _Recoded(_Begun):
+class _Utf16Stream(_PeekedStream):
     """UTF-16 as UTF-8. Raises DataError where it is not UTF-16."""
 
     def __init__(self, stream: BinaryIO, mark: bytes, name: str) -> None:
@@ -292,16 +292,16 @@ class _Recoded(_Begun):
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
         while size < 0 or len(self._begin) < size:
-            found = self._stream.read(_PIECE_BYTES)
+            data = self._stream.read(_PIECE_BYTES)
             try:
-                self._begin += self._decoder.decode(found, final=not found).encode()
+                self._begin += self._decoder.decode(data, final=not data).encode()
             except UnicodeError as error:
                 raise DataError(
                     f"begins as UTF-16 text, and is not: {error}",
                     hint="Is the file cut short? Else give the source its `encoding`.",
                     place=self._name,
                 ) from error
-            if not found:
+            if not data:
                 break
         end = len(self._begin) if size < 0 else size
         text, self._begin = self._begin[:end], self._begin[end:]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gridmill.domain.frozen import dataclass
-from gridmill.jobs.sink.dates import Mask, Moments, as_mask, distinct
+from gridmill.jobs.sink.dates import DateReadings, Mask, as_mask, distinct
 from gridmill.jobs.sink.value_forms import (
     ANY,
     MARKS,
@@ -26,7 +26,7 @@ _LOOK_FIRST = 20
 
 
 @dataclass(slots=True)
-class Narrowing:
+class FormCandidates:
     """What a column can still be. `declared`: its type is given, and texts that are not of it do not count.
 
     `written`: one text at least is not as Arrow reads it. `against` has for each form that is ruled out the
@@ -55,9 +55,9 @@ class Narrowing:
 
     def see_numbers(self, texts: pa.ChunkedArray) -> bool:
         """Whether all texts are numbers, by a sign that is left."""
-        found = self._see_numbers(texts)
-        self.written = self.written or found
-        return found and bool(self.left(MARKS))
+        are_numbers = self._see_numbers(texts)
+        self.written = self.written or are_numbers
+        return are_numbers and bool(self.left(MARKS))
 
     def _see_numbers(self, texts: pa.ChunkedArray) -> bool:
         if not self.declared and not _are_numbers(_first_few(texts)):
@@ -80,36 +80,36 @@ class Narrowing:
 
     def see_times(self, texts: pa.ChunkedArray) -> tuple[bool, bool]:
         """Whether all texts are times, and all of them dates without a time of day."""
-        if not self.declared and not _are_times(Moments(_first_few(texts), False)).all():
+        if not self.declared and not _are_times(DateReadings(_first_few(texts), False)).all():
             return False, False
         different, _ = distinct(texts)
-        found = Moments(different, self.declared)
-        times = _are_times(found)
+        readings = DateReadings(different, self.declared)
+        times = _are_times(readings)
         if not (times.any() if self.declared else times.all()):
             return False, False
         self.written = True
         for family in (ORDERS, UNITS):
-            self._narrow_times(found, family, different)
-        if found.short.any() and not self.short:
-            self.short = _first(different, found.short)
-        timed = found.plain.timed & found.plain.ok
-        timed = np.logical_or.reduce([timed, *(one.timed & one.ok for one in found.forms.values())])
+            self._narrow_times(readings, family, different)
+        if readings.short.any() and not self.short:
+            self.short = _first(different, readings.short)
+        timed = readings.plain.timed & readings.plain.ok
+        timed = np.logical_or.reduce([timed, *(form.timed & form.ok for form in readings.forms.values())])
         return True, not timed.any()
 
     def see_zones(self, texts: pa.ChunkedArray) -> None:
         """Times of ISO 8601; the first ones show whether they have a zone."""
         self.zoned = self.zoned or bool(pc.any(pc.match_substring_regex(_first_few(texts), _ZONE)).as_py())
 
-    def _narrow_times(self, found: Moments, family: tuple[Form, ...], texts: pa.StringArray) -> None:
-        mine = found.by(family)
+    def _narrow_times(self, readings: DateReadings, family: tuple[Form, ...], texts: pa.StringArray) -> None:
+        mine = readings.by(family)
         if not mine.any():
             return
         for form in family:
-            self._rule_out(form, mine & ~found.forms[form].ok, texts)
+            self._rule_out(form, mine & ~readings.forms[form].ok, texts)
         for one in family:
             for other in family:
-                both = found.forms[one].ok & found.forms[other].ok
-                differ = both & (found.forms[one].micros != found.forms[other].micros)
+                both = readings.forms[one].ok & readings.forms[other].ok
+                differ = both & (readings.forms[one].micros != readings.forms[other].micros)
                 if differ.any():
                     self.opens.setdefault(family, _first(texts, differ))
 
@@ -129,8 +129,8 @@ def _are_numbers(texts: pa.StringArray) -> bool:
     return not pc.any(pc.and_(*none)).as_py()
 
 
-def _are_times(found: Moments) -> Mask:
-    times: Mask = found.plain.ok | found.by(ORDERS) | found.by(UNITS) | found.short
+def _are_times(readings: DateReadings) -> Mask:
+    times: Mask = readings.plain.ok | readings.by(ORDERS) | readings.by(UNITS) | readings.short
     return times
 
 

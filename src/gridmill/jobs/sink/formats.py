@@ -23,7 +23,7 @@ them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Haste:
+class ExpectedTypes:
     """`types` of columns by their names in the file, which a format of texts may give at once where that is
     quicker. The values of `inferred` columns must be written as numbers are: without a zero before others."""
 
@@ -31,8 +31,8 @@ class Haste:
     inferred: frozenset[str] = frozenset()
 
 
-class HastyError(Exception):
-    """A value does not have the type that was expected: read the file as texts."""
+class UnexpectedTypeError(Exception):
+    """A value does not have the expected type: the file is read again as text."""
 
 
 class Reader(Protocol):
@@ -44,13 +44,13 @@ class Reader(Protocol):
         """The columns, or None when only reading all of it tells. Raises DataError."""
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
         """All rows in order, bounded in memory; only `columns` when given. Raises DataError.
 
         A batch may lack a column in which it has no value (JSON lines). With `haste` a format of texts may
-        give values of its types where that is quicker, and raises HastyError for one that is not of its
-        type as it is written; another may give texts as numbers of a dictionary.
+        give values of its types where that is quicker, and raises UnexpectedTypeError for one that is not of
+        its type as it is written; another may give texts as numbers of a dictionary.
         """
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
@@ -87,13 +87,15 @@ def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _twice(file: SourceFile, names: Sequence[str], numbers: Sequence[int]) -> DataError:
-    there = ", ".join(map(str, numbers))
+    listed = ", ".join(map(str, numbers))
     if len(set(names)) > 1:
-        said = f"columns {' and '.join(map(repr, dict.fromkeys(names)))} have the same name (columns {there})"
+        message = (
+            f"columns {' and '.join(map(repr, dict.fromkeys(names)))} have the same name (columns {listed})"
+        )
     else:
-        said = f"column {names[0]!r} appears {len(numbers)} times (columns {there})"
+        message = f"column {names[0]!r} appears {len(numbers)} times (columns {listed})"
     hint = "Tables do not tell upper from lower case. Give each column a name of its own."
-    return DataError(said, hint=hint, place=file.name)
+    return DataError(message, hint=hint, place=file.name)
 
 
 def pick(lines: Iterator[int], rows: Iterator[int]) -> Iterator[int | None]:

@@ -19,7 +19,7 @@ from gridmill.domain.source import HTTP, Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.files import SourceFile, content_of, described, key_of
-from gridmill.jobs.sink.source import Arrivals, Asked
+from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 from gridmill.settings import fill_in_environment
 
 ATTEMPTS = 4
@@ -27,12 +27,12 @@ ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
 
 
-class BrokenOffError(Exception):
+class TransferInterruptedError(Exception):
     """The connection failed, perhaps for a moment only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class HttpBody:
     """`chunks` begin at byte `start`; `size_bytes` is that of the whole, None when nobody says."""
 
     chunks: Iterator[bytes]
@@ -40,8 +40,8 @@ class Body:
     size_bytes: int | None = None
 
 
-Open = Callable[[int], Body]
-"""Requests the bytes from a position on; the body may begin earlier. Raises BrokenOffError."""
+Open = Callable[[int], HttpBody]
+"""Requests the bytes from a position on; the body may begin earlier. Raises TransferInterruptedError."""
 
 
 def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
@@ -61,13 +61,13 @@ def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Try:
+class _HttpTry:
     whole: bool = False
     progressed: bool = False
     said: str = ""
 
 
-def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _Try:
+def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _HttpTry:
     before = file.tell()
     try:
         body = open_at(before)
@@ -76,13 +76,13 @@ def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _Try:
         for chunk in body.chunks:
             file.write(chunk)
             if most_bytes is not None and file.tell() >= most_bytes:
-                return _Try(whole=True)
-    except BrokenOffError as error:
-        return _Try(progressed=file.tell() > before, said=str(error))
+                return _HttpTry(whole=True)
+    except TransferInterruptedError as error:
+        return _HttpTry(progressed=file.tell() > before, said=str(error))
     if body.size_bytes is not None and file.tell() != body.size_bytes:
-        said = f"it broke off after {file.tell():,} of {body.size_bytes:,} bytes"
-        return _Try(progressed=file.tell() > before, said=said)
-    return _Try(whole=True)
+        message = f"it broke off after {file.tell():,} of {body.size_bytes:,} bytes"
+        return _HttpTry(progressed=file.tell() > before, said=message)
+    return _HttpTry(whole=True)
 
 
 TIMEOUT_SECONDS = 30.0
@@ -91,7 +91,7 @@ MOST_REDIRECTS = 10
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-def arrive(asked: Asked) -> Arrivals:
+def arrive(request: SourceRequest) -> SourceFiles:
     """Each URL's file: as it is known, or fetched because it changed.
 
     Raises DataError for one that is not there, InputError for one that is refused, UnavailableError.
@@ -101,40 +101,40 @@ def arrive(asked: Asked) -> Arrivals:
     positions: dict[str, Any] = {}
     headers = {
         name: _sendable(fill_in_environment(text, "source.headers"), name)
-        for name, text in asked.source.headers.items()
+        for name, text in request.source.headers.items()
     }
     with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
-        for written in dict.fromkeys(asked.source.paths):
+        for written in dict.fromkeys(request.source.paths):
             if written.startswith(HTTP):
-                page = Page(client=client, written=written, headers=headers)
-                page.source = asked.source
+                page = HttpFile(client=client, written=written, headers=headers)
+                page.source = request.source
                 try:
-                    files.append(replace(_arrived(page, asked, positions), written=written))
-                except _WaitsError:
-                    waiting.append(_waiting(page, asked, positions))
-    return Arrivals(files=tuple(files), positions=positions, waiting=tuple(waiting))
+                    files.append(replace(_arrived(page, request, positions), written=written))
+                except _TooRecentError:
+                    waiting.append(_waiting(page, request, positions))
+    return SourceFiles(files=tuple(files), positions=positions, waiting=tuple(waiting))
 
 
-def _waiting(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
+def _waiting(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]) -> SourceFile:
     """A file that is not settled: what was known of it stays so."""
     key = key_of(page.written)
-    if key in asked.positions:
-        positions[key] = asked.positions[key]
-    found = described(
-        asked.source,
-        path=_path(page, asked),
+    if key in request.positions:
+        positions[key] = request.positions[key]
+    file = described(
+        request.source,
+        path=_path(page, request),
         name=page.written,
         content="",
         size_bytes=0,
         fetch=_is_here,
     )
-    return replace(found, written=page.written)
+    return replace(file, written=page.written)
 
 
-def _path(page: "Page", asked: Asked) -> Path:
+def _path(page: "HttpFile", request: SourceRequest) -> Path:
     """Where it is put."""
     name = urlsplit(page.written).path.rpartition("/")[2] or "index"
-    return asked.work / f"{key_of(page.written)}-{name}"
+    return request.work / f"{key_of(page.written)}-{name}"
 
 
 def _sendable(value: str, name: str) -> str:
@@ -148,27 +148,27 @@ def _sendable(value: str, name: str) -> str:
     return value
 
 
-def _arrived(page: "Page", asked: Asked, positions: dict[str, Any]) -> SourceFile:
+def _arrived(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]) -> SourceFile:
     key = key_of(page.written)
-    known: Mapping[str, Any] = asked.positions.get(key, {})
-    path = _path(page, asked)
-    page.known = known
+    details: Mapping[str, Any] = request.positions.get(key, {})
+    path = _path(page, request)
+    page.known = details
     try:
-        download(page.open_at, path, page.written, asked.most_bytes)
-    except _StandsError:
-        positions[key] = known
+        download(page.open_at, path, page.written, request.most_bytes)
+    except _NotModifiedError:
+        positions[key] = details
         return described(
-            asked.source,
+            request.source,
             path=path,
             name=page.written,
-            content=known["content"],
-            size_bytes=known["size_bytes"],
-            fetch=_Again(written=page.written, headers=page.headers, content=known["content"]),
+            content=details["content"],
+            size_bytes=details["size_bytes"],
+            fetch=_ForcedReload(written=page.written, headers=page.headers, content=details["content"]),
         )
     content, size = content_of(path, page.written), path.stat().st_size
     positions[key] = page.validators | {"content": content, "size_bytes": size}
     return described(
-        asked.source, path=path, name=page.written, content=content, size_bytes=size, fetch=_is_here
+        request.source, path=path, name=page.written, content=content, size_bytes=size, fetch=_is_here
     )
 
 
@@ -177,16 +177,16 @@ def _is_here(path: Path) -> None:
     raise UnavailableError("vanished from the attempt's folder", place=str(path))
 
 
-class _StandsError(Exception):
+class _NotModifiedError(Exception):
     """The file is as it was."""
 
 
-class _WaitsError(Exception):
+class _TooRecentError(Exception):
     """The file changed so lately that it may not be whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Again:
+class _ForcedReload:
     """Fetches what has not changed after all, because the table must be loaded anew."""
 
     written: str
@@ -195,7 +195,7 @@ class _Again:
 
     def __call__(self, path: Path) -> None:
         with httpx.Client(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
-            page = Page(client=client, written=self.written, headers=self.headers)
+            page = HttpFile(client=client, written=self.written, headers=self.headers)
             download(page.open_at, path, self.written)
         if content_of(path, self.written) != self.content:
             path.unlink()
@@ -203,7 +203,7 @@ class _Again:
 
 
 @dataclass(slots=True, kw_only=True)
-class Page:
+class HttpFile:
     """One URL. `known` is what an earlier load found; `validators` what the server says of this one. What is
     not settled, by its `source`, is not fetched."""
 
@@ -214,31 +214,34 @@ class Page:
     validators: dict[str, str] = field(default_factory=dict)
     source: Source | None = None
 
-    def open_at(self, start: int) -> Body:
+    def open_at(self, start: int) -> HttpBody:
         """The bytes from `start` on if the file is still the same, else from 0."""
         response = self._answer(self._conditions(start))
         if response.status_code == httpx.codes.NOT_MODIFIED and self.known:
             response.close()
-            raise _StandsError
+            raise _NotModifiedError
         self._check(response)
         begin = start if response.status_code == httpx.codes.PARTIAL_CONTENT else 0
         if begin == 0:
             self.validators = _validators(response)
             if self.source is not None and self.source.waits(*_times(response)):
                 response.close()
-                raise _WaitsError
+                raise _TooRecentError
         length = response.headers.get("content-length")
         plain = response.headers.get("content-encoding", "identity") == "identity"
         size = begin + int(length) if length and plain else None
-        return Body(chunks=_chunks(response, plain=plain), start=begin, size_bytes=size)
+        return HttpBody(chunks=_chunks(response, plain=plain), start=begin, size_bytes=size)
 
     def _conditions(self, start: int) -> dict[str, str]:
         if start:
             same = self.validators.get("etag", "") or self.validators.get("modified", "")
             strong = same and not same.startswith("W/")
             return {"Range": f"bytes={start}-", "If-Range": same} if strong else {}
-        asked = {"If-None-Match": self.known.get("etag"), "If-Modified-Since": self.known.get("modified")}
-        return {name: value for name, value in asked.items() if value}
+        conditions = {
+            "If-None-Match": self.known.get("etag"),
+            "If-Modified-Since": self.known.get("modified"),
+        }
+        return {name: value for name, value in conditions.items() if value}
 
     def _answer(self, conditions: Mapping[str, str]) -> httpx.Response:
         """The answer after redirects; to another place than the one declared, `headers` are not sent."""
@@ -268,18 +271,18 @@ class Page:
         if status in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
             return
         response.close()
-        said = f"the server answers {status} {response.reason_phrase}".strip()
+        text = f"the server answers {status} {response.reason_phrase}".strip()
         if status in _LATER:
-            raise BrokenOffError(said)
+            raise TransferInterruptedError(text)
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             hint = 'Give the source `headers`, for example {Authorization: "Bearer ${env:TOKEN}"}.'
-            raise InputError(said, hint=hint, place=self.written)
-        raise DataError(said, hint="Does the URL work in a browser?", place=self.written)
+            raise InputError(text, hint=hint, place=self.written)
+        raise DataError(text, hint="Does the URL work in a browser?", place=self.written)
 
 
 def _validators(response: httpx.Response) -> dict[str, str]:
-    found = {"etag": response.headers.get("etag"), "modified": response.headers.get("last-modified")}
-    return {name: value for name, value in found.items() if value}
+    validators = {"etag": response.headers.get("etag"), "modified": response.headers.get("last-modified")}
+    return {name: value for name, value in validators.items() if value}
 
 
 def _times(response: httpx.Response) -> tuple[int, float]:
@@ -308,6 +311,6 @@ def _broken_off() -> Iterator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise BrokenOffError(f"no answer within {TIMEOUT_SECONDS:g} s") from error
+        raise TransferInterruptedError(f"no answer within {TIMEOUT_SECONDS:g} s") from error
     except httpx.TransportError as error:
-        raise BrokenOffError(str(error) or type(error).__name__) from error
+        raise TransferInterruptedError(str(error) or type(error).__name__) from error

@@ -16,7 +16,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import Source
 from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile, open_file
-from gridmill.jobs.sink.formats import NUMBERS, Haste, Seen, check_names, pick
+from gridmill.jobs.sink.formats import NUMBERS, ExpectedTypes, Seen, check_names, pick
 from gridmill.jobs.sink.lossless import is_beyond
 
 _LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
@@ -28,7 +28,7 @@ LONGEST_LINE_BYTES = 64 * 2**20
 
 
 @dataclass(slots=True)
-class Lines:
+class JsonLinesReader:
     """A file of JSON objects, one a line; what a line does not have is missing."""
 
     file: SourceFile
@@ -46,7 +46,7 @@ class Lines:
         return None
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
         """All rows, in Arrow's types for JSON; times stay the text they are."""
         line = 1
@@ -126,13 +126,13 @@ class Lines:
         return value
 
 
-class _Written(str):
+class _NumberText(str):
     """A number as it is written."""
 
     __slots__ = ()
 
 
-class _Large(float):
+class _InexactFloat(float):
     """A float that may lack the last digits of the number as it is written, `text`."""
 
     text: str
@@ -145,18 +145,18 @@ def _finite(text: str) -> float | str:
         return text
     if abs(number) < LARGEST_EXACT:
         return number
-    large = _Large(number)
+    large = _InexactFloat(number)
     large.text = text
     return large
 
 
 _FINITE: Mapping[str, Any] = {"parse_float": _finite}
-_AS_WRITTEN: Mapping[str, Any] = {"parse_float": _Written, "parse_int": _Written}
+_AS_WRITTEN: Mapping[str, Any] = {"parse_float": _NumberText, "parse_int": _NumberText}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
     """JSON in which numbers are numbers again."""
-    if isinstance(value, _Written):
+    if isinstance(value, _NumberText):
         return int(value) if value.lstrip("-").isdigit() else _finite(value)
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
@@ -165,7 +165,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
 
 def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: ANN401  JSON
     """A value of one of these types as a whole number, where it is one: by its digits, not by its float."""
-    if isinstance(value, _Large) and float in kinds:
+    if isinstance(value, _InexactFloat) and float in kinds:
         written = Decimal(value.text)
         return int(written) if written == written.to_integral_value() else value.text  # which is refused
     return int(value) if isinstance(value, kinds) and value % 1 == 0 else value
@@ -202,8 +202,8 @@ def _holds_large(column: pa.ChunkedArray) -> bool:
 
 
 def _parts(nested: pa.Array) -> list[pa.Array]:
-    found = nested.flatten()
-    return found if isinstance(found, list) else [found]
+    flattened = nested.flatten()
+    return flattened if isinstance(flattened, list) else [flattened]
 
 
 def _from_objects(objects: Sequence[Mapping[str, Any]], texts: Set[str]) -> pa.Table:

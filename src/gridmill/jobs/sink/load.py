@@ -32,26 +32,26 @@ from gridmill.jobs.sink.convert import (
     plain,
     trimmed,
 )
-from gridmill.jobs.sink.csv import Delimited
-from gridmill.jobs.sink.csv_batches import Bundle, bundled
-from gridmill.jobs.sink.excel import Excel
+from gridmill.jobs.sink.csv import CsvReader
+from gridmill.jobs.sink.csv_batches import FileGroupReader, bundled
+from gridmill.jobs.sink.excel import ExcelReader
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.form_detection import Narrowing
-from gridmill.jobs.sink.formats import Haste, HastyError, Reader, place_of
-from gridmill.jobs.sink.jsonl import Lines
+from gridmill.jobs.sink.form_detection import FormCandidates
+from gridmill.jobs.sink.formats import ExpectedTypes, Reader, UnexpectedTypeError, place_of
+from gridmill.jobs.sink.jsonl import JsonLinesReader
 from gridmill.jobs.sink.lossless import is_beyond
-from gridmill.jobs.sink.parquet import Columnar
+from gridmill.jobs.sink.parquet import ParquetReader
 from gridmill.jobs.sink.rejects import misfit
-from gridmill.jobs.sink.schema_evolution import Layout
-from gridmill.jobs.sink.schema_inference import Guesses, found_types, see_types
-from gridmill.jobs.sink.validate import Batch
+from gridmill.jobs.sink.schema_evolution import ColumnMapping
+from gridmill.jobs.sink.schema_inference import TypeGuesses, chosen_types, see_types
+from gridmill.jobs.sink.validate import RowBatch
 from gridmill.jobs.sink.value_forms import ANY, MARKS, Form, Forms
 
 _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
-    Format.CSV: Delimited,
-    Format.PARQUET: Columnar,
-    Format.JSONL: Lines,
-    Format.XLSX: Excel,
+    Format.CSV: CsvReader,
+    Format.PARQUET: ParquetReader,
+    Format.JSONL: JsonLinesReader,
+    Format.XLSX: ExcelReader,
 }
 
 
@@ -102,7 +102,7 @@ class NoProgress(Progress):
 
 
 @dataclass(slots=True)
-class Loading:
+class LoadContext:
     """How the files of one sink are read."""
 
     spec: SinkSpec
@@ -111,16 +111,16 @@ class Loading:
     """How many values were not kept whole, by `COLUMN HOW`."""
     later: set[str] = field(default_factory=set)
     """Columns that came with a later file: others may lack them."""
-    hasty: bool = False
-    """Whether CSV is read as what its beginning looks like (HastyError where that was wrong), and texts of
-    Parquet stay numbers of a dictionary where they are that in the file."""
-    untold: tuple[str, ...] = ()
+    expect_types: bool = False
+    """Whether CSV is read as what its beginning looks like (UnexpectedTypeError where that was wrong), and
+    texts of Parquet stay numbers of a dictionary where they are that in the file."""
+    without_type: tuple[str, ...] = ()
     """Columns of the schema without a value or a declaration to tell their type."""
     most_rows: int | None = None
     """Of each file only the first so many rows are read; None: all."""
     is_cut: bool = field(default=False, init=False)
     """Whether a file has more rows than `most_rows`."""
-    layout: Layout = field(init=False)
+    layout: ColumnMapping = field(init=False)
     keys: tuple[str, ...] = field(default=(), init=False)
     """Columns of the schema that would be numbers, but that one of these begins with a zero."""
     forms: dict[str, Forms] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Loading:
     """For columns of such forms how one of the texts is read."""
 
     def __post_init__(self) -> None:
-        self.layout = Layout(spec=self.spec)
+        self.layout = ColumnMapping(spec=self.spec)
         self.kept = frozenset(self.forms)
 
     def rules(self, file: SourceFile) -> TextRules:
@@ -149,21 +149,21 @@ class Loading:
             rules,
             time_format=self.spec.source.time_format(name),
             forms=self.forms.get(name),
-            known=self._known(name, table),
+            known=self._possible_forms(name, table),
             declared=name in self.spec.columns,
         )
 
-    def _known(self, name: str, table: pa.Schema | None) -> Forms:
+    def _possible_forms(self, name: str, table: pa.Schema | None) -> Forms:
         """The forms that a column can have before its texts are seen."""
-        known = self.forms.get(name, ANY)
+        form = self.forms.get(name, ANY)
         mark = {None: None, ".": Form.POINT, ",": Form.COMMA}[self.spec.source.decimal]
         if name not in self.forms and table is not None and name in table.names:
             mark = mark or (Form.POINT if table.field(name).type == pa.float64() else None)
-        return known if mark is None else known - {*MARKS} | {mark}
+        return form if mark is None else form - {*MARKS} | {mark}
 
-    def _new_guesses(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> Guesses:
+    def _new_guesses(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> TypeGuesses:
         rules = self.rules(files[0])
-        return Guesses(rules=rules, rules_of=lambda name: self.rules_of(rules, name, table))
+        return TypeGuesses(rules=rules, rules_of=lambda name: self.rules_of(rules, name, table))
 
     def find_forms(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> None:
         """Decide the forms of columns of declared types by all of their values. Raises DataError."""
@@ -185,14 +185,14 @@ class Loading:
             and is_open(self.forms.get(name), type_)
         }
 
-    def _settle(self, guesses: Guesses, files: Sequence[SourceFile]) -> None:
+    def _settle(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> None:
         """Keep the forms that were found. Raises DataError where they do not show what values mean."""
-        found = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
-        found |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
+        candidates = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
+        candidates |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
         if self.spec.on_misfit == OnMisfit.REJECT:  # then rows with such years are rejected
             for narrowing in guesses.declared_of.values():
                 narrowing.short = ""
-        for name, (narrowing, type_) in found.items():
+        for name, (narrowing, type_) in candidates.items():
             unclear = unclear_in(name, narrowing, type_)
             if unclear is not None:
                 raise unclear.error(self._place_of_text(files, name, unclear.text))
@@ -231,9 +231,9 @@ class Loading:
         self._keep_certain(declared, guesses)
         return self._schema_of(guesses, files)
 
-    def _keep_certain(self, found: Mapping[str, Narrowing], guesses: Guesses) -> None:
+    def _keep_certain(self, candidates: Mapping[str, FormCandidates], guesses: TypeGuesses) -> None:
         """Keep the forms that the first rows of declared columns show, where they do; else all rows will."""
-        for name, narrowing in found.items():
+        for name, narrowing in candidates.items():
             type_ = guesses.declared[name]
             forms = forms_of(narrowing, type_)
             if narrowing.zoned:
@@ -252,11 +252,11 @@ class Loading:
         if any(file.format != Format.CSV for file in files):
             return None
         for number, piece in enumerate(bundled(files, self.spec.source)):
-            reader = piece if isinstance(piece, Bundle) else open_reader(piece, self.spec.source)
+            reader = piece if isinstance(piece, FileGroupReader) else open_reader(piece, self.spec.source)
             if number == 0 and not self.decided:
                 guesses.declared = self._undecided()
                 self._look_at_declared(reader, guesses, first=True)
-            self._look(reader, guesses, first=not isinstance(piece, Bundle))
+            self._look(reader, guesses, first=not isinstance(piece, FileGroupReader))
         if any(guess.possible is None for name, guess in guesses.of.items() if name not in self.spec.columns):
             return None
         declared, guesses.declared_of = guesses.declared_of, {}
@@ -266,39 +266,39 @@ class Loading:
         self._keep_certain(declared, guesses)
         return self._schema_of(guesses, files)
 
-    def _schema_of(self, guesses: Guesses, files: Sequence[SourceFile]) -> pa.Schema:
-        found = found_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
+    def _schema_of(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> pa.Schema:
+        types = chosen_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
         if not guesses.of:  # lines of JSON, of which there are none
             guesses.expect(self.spec.columns)
         names = self.spec.select or tuple(guesses.of)
         if not names:
             raise _no_columns(files)
-        told = {
+        typed_names = {
             name
             for name, guess in guesses.of.items()
             if guess.possible is not None or guess.nested is not None
         }
         inferred = [name for name in names if name not in self.spec.columns]
-        self.untold = tuple(name for name in inferred if name not in told)
+        self.without_type = tuple(name for name in inferred if name not in typed_names)
         self.keys = tuple(name for name in inferred if name in guesses.of and guesses.of[name].is_key)
         self.layout.check_declared(guesses.of, files[0].name)
         added = [(name, self._constant(name, guesses.rules).type) for name in self.spec.add]
-        return pa.schema([(name, found.get(name, pa.string())) for name in names] + added)
+        return pa.schema([(name, types.get(name, pa.string())) for name in names] + added)
 
     def _constant(self, name: str, rules: TextRules) -> pa.Scalar:
         return self.layout.constant(name, self.rules_of(rules, name))
 
-    def found(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
+    def inferred_types(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
         """The types of the columns of new files for a table that is there; None without any value.
 
         Raises DataError for a file that lacks a column.
         """
         guesses = self._new_guesses(files, table)
         guesses.expect(name for name in table.names if name not in self.spec.add)
-        types = found_types(self._guesses(files, guesses).of)
+        types = chosen_types(self._guesses(files, guesses).of)
         texts = {item.name for item in table if item.type == pa.string()}
         for name in texts & guesses.of.keys():  # whatever they look like
-            guesses.of[name].narrowing = Narrowing()
+            guesses.of[name].narrowing = FormCandidates()
         self._settle(guesses, files)
         self.find_forms(files, table)
         for name, guess in guesses.of.items():
@@ -309,7 +309,7 @@ class Loading:
                 types[name] = None
         return types
 
-    def _guesses(self, files: Sequence[SourceFile], guesses: Guesses) -> Guesses:
+    def _guesses(self, files: Sequence[SourceFile], guesses: TypeGuesses) -> TypeGuesses:
         for file in files:
             self.progress.begin(file)
             self._look(open_reader(file, self.spec.source), guesses)
@@ -319,15 +319,15 @@ class Loading:
             guesses.keep_texts(but=self.layout.rename(ENTRY_TIME))
         return guesses
 
-    def _look(self, reader: Reader, guesses: Guesses, *, first: bool = False) -> None:
+    def _look(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
         """Narrow the guesses by one file (or by its first rows), reading no more of it than needed."""
         guesses.begin(any_text=reader.file.format == Format.CSV)
         names = reader.names()
-        sources = self.layout.asked() if names is None else self.layout.sources(names, reader.file.name)
+        sources = self.layout.selected() if names is None else self.layout.sources(names, reader.file.name)
         if names is not None and sources is not None:
             self._check_same(reader.file, guesses, sources)
             guesses.expect(self.layout.rename(name) for name in sources)
-        if isinstance(reader, Columnar):
+        if isinstance(reader, ParquetReader):
             see_types(
                 guesses, self.layout.renamed(reader.schema().empty_table().select(list(sources or ()))).schema
             )
@@ -339,22 +339,22 @@ class Loading:
                 rows = batch.slice(0, FIRST_ROWS) if first else batch
                 guesses.see(self.layout.renamed(rows), skip=self.spec.columns)
 
-    def _look_at_declared(self, reader: Reader, guesses: Guesses, *, first: bool = False) -> None:
+    def _look_at_declared(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
         """Narrow the forms of columns whose types are declared by one file, or by its first rows."""
         names = reader.names()
         wanted = self.layout.sources_of(guesses.declared)
-        there = wanted if names is None else tuple(name for name in wanted if name in names)
-        if isinstance(reader, Lines):
+        present = wanted if names is None else tuple(name for name in wanted if name in names)
+        if isinstance(reader, JsonLinesReader):
             reader.integers, reader.floats = map(self.layout.declared, (ColumnType.INTEGER, ColumnType.FLOAT))
-        if there:
+        if present:
             guesses.any_text = reader.file.format == Format.CSV
-            read = self._read(reader, None if names is None else there)
+            read = self._read(reader, None if names is None else present)
             for batch in islice(read, 1) if first else read:
                 rows = self.layout.renamed(batch.slice(0, FIRST_ROWS) if first else batch)
                 guesses.see_declared(rows)
 
     def _read(
-        self, reader: Reader, columns: tuple[str, ...] | None, haste: Haste | None = None
+        self, reader: Reader, columns: tuple[str, ...] | None, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
         """The reader's batches; no more rows than `most_rows`."""
         batches = reader.batches(columns, self.progress.seen, haste)
@@ -369,73 +369,73 @@ class Loading:
             yield batch.slice(0, left)
             left = max(0, left - batch.num_rows)
 
-    def _check_same(self, file: SourceFile, guesses: Guesses, sources: Sequence[str]) -> None:
+    def _check_same(self, file: SourceFile, guesses: TypeGuesses, sources: Sequence[str]) -> None:
         have = {self.layout.rename(name) for name in sources}
-        known = set(guesses.of)
-        if not known or file.format == Format.JSONL:
+        names = set(guesses.of)
+        if not names or file.format == Format.JSONL:
             return
-        self._check_lacking(file, known - have)
-        self.later |= have - known
+        self._check_missing_columns(file, names - have)
+        self.later |= have - names
 
-    def _check_lacking(self, file: SourceFile, lacking: set[str]) -> None:
+    def _check_missing_columns(self, file: SourceFile, lacking: set[str]) -> None:
         missing = sorted(lacking - self.later)
         if missing:
-            raise _lacks(file, missing)
+            raise _missing_columns_error(file, missing)
 
-    def together(self, bundle: Bundle, schema: pa.Schema) -> Iterator[Batch]:
-        """The rows of several files. Raises HastyError for whatever is wrong."""
+    def together(self, bundle: FileGroupReader, schema: pa.Schema) -> Iterator[RowBatch]:
+        """The rows of several files. Raises UnexpectedTypeError for whatever is wrong."""
         try:
             yield from self._batches(bundle, schema)
         except DataError as error:  # its place is known once the files are read one by one
-            raise HastyError from error
+            raise UnexpectedTypeError from error
         for file in bundle.files[1:]:
             self.progress.end(file)
 
-    def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[Batch]:
+    def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[RowBatch]:
         """The file's rows, as read and in the table's columns.
 
         Raises DataError with file, line, column and value, unless rows that do not fit are to be rejected.
         """
         return self._batches(open_reader(file, self.spec.source), schema)
 
-    def _batches(self, reader: Reader, schema: pa.Schema) -> Iterator[Batch]:
+    def _batches(self, reader: Reader, schema: pa.Schema) -> Iterator[RowBatch]:
         file = reader.file
-        if isinstance(reader, Lines):
-            given = {*self.untold, *self.spec.add}
+        if isinstance(reader, JsonLinesReader):
+            given = {*self.without_type, *self.spec.add}
             texts = (item.name for item in schema if item.type == pa.string() and item.name not in given)
             reader.texts = frozenset(self.layout.sources_of(texts))
             reader.integers, reader.floats = map(self.layout.declared, (ColumnType.INTEGER, ColumnType.FLOAT))
         names = reader.names()
-        sources = self.layout.asked() if names is None else self.layout.sources(names, file.name)
+        sources = self.layout.selected() if names is None else self.layout.sources(names, file.name)
         table_names = [self.layout.rename(name) for name in sources or ()]
         wanted = [name for name in schema.names if name not in self.spec.add]
         if names is not None:
-            self._check_lacking(file, set(wanted) - set(table_names))
+            self._check_missing_columns(file, set(wanted) - set(table_names))
             if not set(table_names) <= set(wanted):
                 raise _has_more(file, sorted(set(table_names) - set(wanted)))
         rules, row = self.rules(file), 0
         constants = {name: self._constant(name, rules) for name in self.spec.add}
         rules_by_name = {name: self.rules_of(rules, name) for name in schema.names}
         self.progress.begin(file)
-        haste = self._haste(schema, sources or ()) if self.hasty else None
+        haste = self._haste(schema, sources or ()) if self.expect_types else None
         for batch in self._read(reader, sources, haste):
             raw = self.layout.renamed(batch)
             if names is None:
                 self.layout.check_names(raw.column_names, file.name)
             misfits: dict[int, list[str]] = {}
             rows = self._typed(raw, schema, rules_by_name, constants, reader, row, misfits)
-            yield Batch(raw=raw, rows=rows, first=row, misfits=misfits)
+            yield RowBatch(raw=raw, rows=rows, first=row, misfits=misfits)
             row += batch.num_rows
-        if isinstance(reader, Excel):
+        if isinstance(reader, ExcelReader):
             self.lost.update(reader.lost)
         self.progress.end(file)
 
-    def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> Haste:
+    def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> ExpectedTypes:
         """What Arrow's CSV reader may make of the columns itself: as it would be made of their texts."""
         fixed = self.spec.source.time_format
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
         inferred = (name for name in types if self.layout.rename(name) not in self.spec.columns)
-        return Haste(
+        return ExpectedTypes(
             types={
                 name: pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
                 for name, kind in types.items()
@@ -468,7 +468,7 @@ class Loading:
                 columns.append(pa.repeat(constants[item.name], batch.num_rows))
             elif item.name not in batch.column_names:
                 columns.append(pa.nulls(batch.num_rows, item.type))
-            elif item.name in self.untold:
+            elif item.name in self.without_type:
                 columns.append(_nothing(batch[item.name], item, rules, reader))
             elif self.spec.on_misfit == OnMisfit.REJECT and item.name in self.spec.columns:
                 columns.append(self._fitting(batch[item.name], item, rules, reader, row, misfits))
@@ -486,18 +486,18 @@ class Loading:
     def _column(
         self, column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: Reader, row: int
     ) -> pa.ChunkedArray:
-        if self.hasty and is_coded(column.type) and item.type == pa.string():
+        if self.expect_types and is_coded(column.type) and item.type == pa.string():
             return column
-        if self.hasty and reader.file.format == Format.CSV and column.type == pa.float64():
+        if self.expect_types and reader.file.format == Format.CSV and column.type == pa.float64():
             if is_beyond(column):  # as texts they tell whether digits are lost
-                raise HastyError
+                raise UnexpectedTypeError
             return column
         declared = item.name in self.spec.columns
         try:
             converted = convert(column, item.type, rules, exact=not declared)
         except MisfitError as error:
-            if self.hasty and rules.time_format is None:  # the first rows did not show all
-                raise HastyError from error
+            if self.expect_types and rules.time_format is None:  # the first rows did not show all
+                raise UnexpectedTypeError from error
             raise misfit(item, error, place_of(reader, row + error.row), rules) from error
         self._note_reading(item, column, converted, rules)
         self._count_lost(item.name, *lost(column, item.type, rules))
@@ -530,9 +530,9 @@ class Loading:
     ) -> None:
         """One value in a form that is not Arrow's, and how it is read."""
         if rules.forms is not None and item.name not in self.read_as:
-            said = example(column, converted, rules)
-            if said:
-                self.read_as[item.name] = said
+            example_text = example(column, converted, rules)
+            if example_text:
+                self.read_as[item.name] = example_text
 
     def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
         """Where the first value is that is not of a column's type; empty where all are. Reads them again."""
@@ -576,7 +576,7 @@ def open_reader(file: SourceFile, source: Source) -> Reader:
     return _READERS[file.format](file, source)
 
 
-def _lacks(file: SourceFile, missing: Sequence[str]) -> DataError:
+def _missing_columns_error(file: SourceFile, missing: Sequence[str]) -> DataError:
     return DataError(
         f"the file lacks {', '.join(missing)}, which the table has",
         hint="Columns may be added, never left out. Mend the file; or `select` the columns that all have: "

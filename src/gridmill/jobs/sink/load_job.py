@@ -16,23 +16,23 @@ from gridmill.domain.sink import OnMisfit, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.errors import ConflictError, DataError, UnavailableError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.parquet import Part
-from gridmill.jobs.sink.commit_info import Noted
+from gridmill.jobs.parquet import ParquetPart
+from gridmill.jobs.sink.commit_info import LoadRecord
 from gridmill.jobs.sink.files import Content, SourceFile
-from gridmill.jobs.sink.formats import HastyError
-from gridmill.jobs.sink.load import Loading, Progress
+from gridmill.jobs.sink.formats import UnexpectedTypeError
+from gridmill.jobs.sink.load import LoadContext, Progress
 from gridmill.jobs.sink.maintenance import check_times, find_inexact, rewrite, spare
-from gridmill.jobs.sink.metrics import Meter, check_metrics
-from gridmill.jobs.sink.part_files import Columns, Offer, open_offer
-from gridmill.jobs.sink.plan import Loaded, LoadPlan, decide, decide_next, load_anew
+from gridmill.jobs.sink.metrics import LoadMetrics, check_metrics
+from gridmill.jobs.sink.part_files import PartFileIndex, TableColumns, open_part_files
+from gridmill.jobs.sink.plan import LoadedFile, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.rejects import at_version, commit_rejects, no_wider
-from gridmill.jobs.sink.schema_evolution import Layout, evolve, widened
-from gridmill.jobs.sink.source import Arrivals, Asked, look
-from gridmill.jobs.sink.table import Mark, SinkTable, add_columns, commit, rules_number, times_of
+from gridmill.jobs.sink.schema_evolution import ColumnMapping, evolve, widened
+from gridmill.jobs.sink.source import SourceFiles, SourceRequest, look
+from gridmill.jobs.sink.table import CommitMetadata, SinkTable, add_columns, commit, rules_number, times_of
 from gridmill.jobs.sink.time_ranges import decide_stretch
-from gridmill.jobs.sink.validate import open_sieve, top
+from gridmill.jobs.sink.validate import open_filter, top
 from gridmill.jobs.sink.value_forms import Form, Forms
-from gridmill.jobs.sink.write import Writing, Written, kept_rows, rows_of
+from gridmill.jobs.sink.write import WriteContext, WrittenFile, kept_rows, rows_of
 
 LOADER = 1
 """Part of every declaration's fingerprint; increased when the same declaration begins to load other rows."""
@@ -41,7 +41,7 @@ _READ_ANEW = ("mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadResult:
     """What one run of the job did."""
 
     version: int
@@ -85,17 +85,17 @@ def declared_rules(spec: SinkSpec) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evolved:
-    """What the columns of a table change to, and the `forms` of their texts; those of them that are `untold`
-    have no value even then."""
+class EvolvedColumns:
+    """What the columns of a table change to, and the `forms` of their texts; those of them that are
+    `without_type` have no value even then."""
 
     schema: pa.Schema
-    untold: tuple[str, ...]
+    without_type: tuple[str, ...]
     forms: Mapping[str, Forms]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class LoadState:
     """One load's surroundings: the table and its rejects as they were when opened, and what parts offer."""
 
     context: JobContext
@@ -103,7 +103,7 @@ class Bench:
     table: SinkTable
     rejects: SinkTable
     rules: int
-    offer: Offer
+    part_files: PartFileIndex
 
     @property
     def anew(self) -> bool:
@@ -111,19 +111,19 @@ class Bench:
         return self.table.rules != self.rules
 
     @property
-    def loaded(self) -> tuple[Loaded, ...]:
+    def loaded(self) -> tuple[LoadedFile, ...]:
         """What was loaded, as rows or as rejects."""
         return (*self.table.loaded, *self.rejected)
 
     @property
-    def rejected(self) -> tuple[Loaded, ...]:
+    def rejected(self) -> tuple[LoadedFile, ...]:
         """What was loaded as rejects."""
         return tuple(replace(entry, rejects=True) for entry in self.rejects.loaded)
 
-    def look(self, content: Content) -> Arrivals:
+    def look(self, content: Content) -> SourceFiles:
         """What the source holds now."""
-        layout = Layout(spec=self.spec)
-        asked = Asked(
+        layout = ColumnMapping(spec=self.spec)
+        request = SourceRequest(
             source=self.spec.source,
             folder=self.context.order.folder,
             work=self.context.work,
@@ -132,14 +132,14 @@ class Bench:
             texts=layout.texts(),
             content=content,
         )
-        return look(asked)
+        return look(request)
 
     def plan(self) -> LoadPlan:
         """What the source holds now, against what is loaded."""
-        arrivals = self.look(self.offer.content)
+        arrivals = self.look(self.part_files.content)
         return replace(self._decided(arrivals), waiting=len(arrivals.waiting))
 
-    def _decided(self, arrivals: Arrivals) -> LoadPlan:
+    def _decided(self, arrivals: SourceFiles) -> LoadPlan:
         if arrivals.partial:
             return decide_stretch(arrivals.files, self.loaded, anew=self.anew)
         if arrivals.append:
@@ -150,28 +150,32 @@ class Bench:
         plan = choose(files, self.loaded, arrivals.positions)
         return replace(plan, origins={file.key: file.written for file in files if file.written})
 
-    def _standing(self, arrivals: Arrivals) -> list[SourceFile]:
+    def _standing(self, arrivals: SourceFiles) -> list[SourceFile]:
         """Files that are not settled, as they were when they were loaded. Raises UnavailableError where they
         must be loaded again."""
-        known = {entry.key: entry.content for entry in self.loaded}
-        found = [replace(file, content=known[file.key]) for file in arrivals.waiting if file.key in known]
-        if found and self.anew:
+        content_by_key = {entry.key: entry.content for entry in self.loaded}
+        unchanged = [
+            replace(file, content=content_by_key[file.key])
+            for file in arrivals.waiting
+            if file.key in content_by_key
+        ]
+        if unchanged and self.anew:
             raise UnavailableError(
-                f"the table must be loaded anew; {self.spec.source.waiting_text(len(found))}",
+                f"the table must be loaded anew; {self.spec.source.waiting_text(len(unchanged))}",
                 hint="Run the pipeline again once they are written.",
-                place=found[0].name,
+                place=unchanged[0].name,
             )
-        return found
+        return unchanged
 
-    def evolved(self, plan: LoadPlan) -> Evolved | None:
+    def evolved(self, plan: LoadPlan) -> EvolvedColumns | None:
         """The table's columns as the new files would have them; None when they may not change so.
 
         Raises DataError for a file that lacks a column, and where rows that are there would lose digits.
         """
         loading = self.loading(plan)
-        untold = set(loading.untold)
-        found = loading.found(plan.load, self.table.schema)
-        schema = evolve(self.table.schema, found, self.spec.columns, untold)
+        untold = set(loading.without_type)
+        types = loading.inferred_types(plan.load, self.table.schema)
+        schema = evolve(self.table.schema, types, self.spec.columns, untold)
         for name in widened(self.table.schema, schema):
             number = find_inexact(self.table, plan, name)
             if number is not None:
@@ -179,9 +183,9 @@ class Bench:
                     name, number, loading.place_of_misfit(plan.load, self.table.schema.field(name))
                 )
         new = set(schema.names) - set(self.table.schema.names)
-        left = tuple(name for name in schema.names if name in untold | new and found.get(name) is None)
+        left = tuple(name for name in schema.names if name in untold | new and types.get(name) is None)
         same = (schema, set(left), loading.forms) == (self.table.schema, untold, self._forms)
-        return None if same else Evolved(schema=schema, untold=left, forms=loading.forms)
+        return None if same else EvolvedColumns(schema=schema, without_type=left, forms=loading.forms)
 
     def found_forms(self, plan: LoadPlan) -> Mapping[str, Forms]:
         """How the texts of the files of a new table are read, by all values of columns whose types are
@@ -195,43 +199,53 @@ class Bench:
         """How the texts of the files are read that are on the table."""
         return {} if self.anew else kept_forms(self.table.note)
 
-    def loading(self, plan: LoadPlan, *, hasty: bool = False) -> Loading:
+    def loading(self, plan: LoadPlan, *, hasty: bool = False) -> LoadContext:
         """How the plan's files are read."""
         size = sum(file.size_bytes for file in plan.load)
         progress = Progress(context=self.context, total=size * (2 if plan.anew and not hasty else 1))
         note = {} if plan.anew else self.table.note
         later, untold = set(note.get("later", ())), tuple(note.get("untold", ()))
-        return Loading(
-            spec=self.spec, progress=progress, later=later, untold=untold, hasty=hasty, forms=self._forms
+        return LoadContext(
+            spec=self.spec,
+            progress=progress,
+            later=later,
+            without_type=untold,
+            expect_types=hasty,
+            forms=self._forms,
         )
 
-    def carry_out(
-        self, plan: LoadPlan, evolved: Evolved | None = None, forms: Mapping[str, Forms] | None = None
-    ) -> Load:
+    def execute(
+        self, plan: LoadPlan, evolved: EvolvedColumns | None = None, forms: Mapping[str, Forms] | None = None
+    ) -> LoadResult:
         """Load what the plan says, in one commit; with what the table's columns evolve to. `forms` are those
         of the texts of all files.
 
-        Raises DataError, InputError, LostRaceError, StorageError.
+        Raises DataError, InputError, ConcurrentCommitError, StorageError.
         """
         if not plan.load and not plan.remove and self.table.delta is not None:
-            return Load(version=self.table.delta.version(), plan=plan)
+            return LoadResult(version=self.table.delta.version(), plan=plan)
         if not plan.load and plan.waiting:
             raise _nothing_settled(self.spec.source, plan)
         if not plan.load:
             raise _nothing_at_all(self.spec.source.name)
-        if self.may_be_hasty:
-            with suppress(HastyError):
-                return self._carry_out(plan, evolved, forms, hasty=True)
-        return self._carry_out(plan, evolved, forms, hasty=False)
+        if self.may_expect_types:
+            with suppress(UnexpectedTypeError):
+                return self._execute(plan, evolved, forms, hasty=True)
+        return self._execute(plan, evolved, forms, hasty=False)
 
     @property
-    def may_be_hasty(self) -> bool:
+    def may_expect_types(self) -> bool:
         """Whether no row can be rejected: those are kept as they were read."""
         return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
 
-    def _carry_out(
-        self, plan: LoadPlan, evolved: Evolved | None, forms: Mapping[str, Forms] | None, *, hasty: bool
-    ) -> Load:
+    def _execute(
+        self,
+        plan: LoadPlan,
+        evolved: EvolvedColumns | None,
+        forms: Mapping[str, Forms] | None,
+        *,
+        hasty: bool,
+    ) -> LoadResult:
         loading = self.loading(plan, hasty=hasty)
         if forms is not None:
             loading.forms, loading.decided = dict(forms), True
@@ -240,18 +254,20 @@ class Bench:
         elif evolved is None:
             schema = self.table.schema
         else:
-            schema, loading.untold = evolved.schema, evolved.untold
+            schema, loading.without_type = evolved.schema, evolved.without_type
             loading.forms, loading.decided = dict(evolved.forms), True
             loading.later |= set(schema.names) - set(self.table.schema.names)
         folder = self.context.output / uuid4().hex
         try:
-            with open_sieve(self.context, self.spec, schema) as sieve:
+            with open_filter(self.context, self.spec, schema) as sieve:
                 check_metrics(self.context, schema, self.spec.metrics)
-                meter = Meter(context=self.context, schema=schema, own=self.spec.metrics)
-                writing = Writing(loading=loading, sieve=sieve, meter=meter, schema=schema, folder=folder)
+                meter = LoadMetrics(context=self.context, schema=schema, own=self.spec.metrics)
+                writing = WriteContext(
+                    loading=loading, sieve=sieve, meter=meter, schema=schema, folder=folder
+                )
                 spared = spare(self.table, plan, folder)
                 parts, rejects = self._written(plan, writing, spared)
-                noted = Noted(
+                noted = LoadRecord(
                     context=self.context,
                     plan=plan,
                     table=self.table,
@@ -261,7 +277,7 @@ class Bench:
                     parts=parts,
                     spared=spared,
                     later=loading.later,
-                    untold=loading.untold,
+                    untold=loading.without_type,
                     lost=loading.lost,
                     keys=loading.keys,
                     forms=loading.forms,
@@ -271,19 +287,21 @@ class Bench:
         finally:
             clear(folder, self.context)
 
-    def _first_columns(self, loading: Loading, plan: LoadPlan) -> pa.Schema:
-        offered = self.offer.columns(plan.load)
+    def _first_columns(self, loading: LoadContext, plan: LoadPlan) -> pa.Schema:
+        offered = self.part_files.columns(plan.load)
         if offered is None:
             return first_columns(loading, plan)
         loading.forms = dict(offered.forms)
         return offered.schema
 
-    def _written(self, plan: LoadPlan, writing: Writing, spared: list[Part]) -> tuple[list[Part], list[Part]]:
-        taken = {file.key: one for file in plan.load if (one := self._taken(file, writing))}
+    def _written(
+        self, plan: LoadPlan, writing: WriteContext, spared: list[ParquetPart]
+    ) -> tuple[list[ParquetPart], list[ParquetPart]]:
+        taken = {file.key: one for file in plan.load if (one := self._from_part(file, writing))}
         with nullcontext() if taken else writing.meter.running():
             rest = writing.write_all([file for file in plan.load if file.key not in taken])
-        found = taken | {one.file.key: one for one in rest}
-        written = [found[file.key] for file in plan.load]
+        written_by_key = taken | {one.file.key: one for one in rest}
+        written = [written_by_key[file.key] for file in plan.load]
         repeated = writing.drop_repeated(written, kept_rows(self.table, plan, spared))
         writing.sieve.check_share()
         parts = [part for one in written for part in one.parts]
@@ -291,21 +309,21 @@ class Bench:
             writing.meter.again(rows_of(parts))
         return parts, writing.write_rejects(written)
 
-    def _taken(self, file: SourceFile, writing: Writing) -> Written | None:
-        found = self.offer.take(
-            file, Columns(schema=writing.schema, forms=writing.loading.forms), writing.folder
+    def _from_part(self, file: SourceFile, writing: WriteContext) -> WrittenFile | None:
+        part_output = self.part_files.take(
+            file, TableColumns(schema=writing.schema, forms=writing.loading.forms), writing.folder
         )
-        if found is None:
+        if part_output is None:
             return None
-        done, written = found
+        done, written = part_output
         writing.sieve.count(done.rows, done.rejected, done.reasons)
         writing.loading.lost.update(done.lost)
-        for name, said in done.read_as.items():
-            writing.loading.read_as.setdefault(name, said)
+        for name, example_text in done.read_as.items():
+            writing.loading.read_as.setdefault(name, example_text)
         writing.loading.progress.end(file)
         return written
 
-    def _committed(self, noted: Noted, rejects: list[Part], folder: Path) -> Load:
+    def _committed(self, noted: LoadRecord, rejects: list[ParquetPart], folder: Path) -> LoadResult:
         plan, sieve, table = noted.plan, noted.sieve, self.table
         check_times(self.spec, noted.schema)  # not sooner: the files may bring the column
         lost = sieve.rejected if plan.partial else self.loaded or sieve.rejected or noted.untold
@@ -316,7 +334,7 @@ class Bench:
             raise _fewer(plan, arrived)
         some = noted.parts or rejects or plan.remove or dict(plan.positions) != dict(table.positions)
         if table.delta is not None and not (some or self._is_another(noted)):
-            return Load(version=table.delta.version(), plan=plan)
+            return LoadResult(version=table.delta.version(), plan=plan)
         gone = {entry.path for entry in plan.remove}
         outdated = [entry for entry in self.rejected if entry.path in gone]
         rejected = table.rejects
@@ -326,9 +344,9 @@ class Bench:
             )
         note = noted.write(at_version(self.rejects.path, rejected), rejected, rejects_uri(self.context))
         kept = replace(plan, remove=tuple(entry for entry in plan.remove if entry not in outdated))
-        mark = Mark(rules=self.rules, rejects=rejected, note=note)
+        mark = CommitMetadata(rules=self.rules, rejects=rejected, note=note)
         version = self._commit(kept, noted, mark, folder)
-        return Load(
+        return LoadResult(
             version=version,
             plan=plan,
             rows=noted.rows,
@@ -337,11 +355,11 @@ class Bench:
             shifted=note["details"]["drift"].get("shifted", {}),
         )
 
-    def _is_another(self, noted: Noted) -> bool:
+    def _is_another(self, noted: LoadRecord) -> bool:
         """Whether a table without rows is to have other columns, or is declared otherwise."""
         return noted.plan.anew and (noted.schema != self.table.schema or self.table.rules != self.rules)
 
-    def _commit(self, plan: LoadPlan, noted: Noted, mark: Mark, folder: Path) -> int:
+    def _commit(self, plan: LoadPlan, noted: LoadRecord, mark: CommitMetadata, folder: Path) -> int:
         parts = [*noted.spared, *noted.parts]
         if plan.anew or self.table.delta is None or noted.schema == self.table.schema:
             return commit(self.table, plan, noted.schema, parts, mark)
@@ -356,9 +374,9 @@ def kept_forms(note: Mapping[str, Any]) -> dict[str, Forms]:
     return {name: frozenset(map(Form, forms)) for name, forms in note.get("forms", {}).items()}
 
 
-def first_columns(loading: Loading, plan: LoadPlan) -> pa.Schema:
+def first_columns(loading: LoadContext, plan: LoadPlan) -> pa.Schema:
     """Those of a table that is loaded from these files for the first time, or again. Raises DataError."""
-    return (loading.first_schema(plan.load) if loading.hasty else None) or loading.schema(plan.load)
+    return (loading.first_schema(plan.load) if loading.expect_types else None) or loading.schema(plan.load)
 
 
 def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
@@ -384,7 +402,7 @@ def _nothing_at_all(place: str) -> DataError:
     )
 
 
-def _nothing_left(plan: LoadPlan, noted: Noted) -> DataError:
+def _nothing_left(plan: LoadPlan, noted: LoadRecord) -> DataError:
     sieve, place = noted.sieve, ", ".join(file.name for file in plan.load[:3])
     if noted.untold and not sieve.rejected:
         types = ", ".join(f"{name}: float" for name in noted.untold[:5])
@@ -403,15 +421,15 @@ def clear(folder: Path, context: JobContext) -> None:
         context.output.rmdir()
 
 
-def open_bench(context: JobContext, spec: SinkSpec, table: SinkTable) -> Bench:
+def open_bench(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadState:
     """The surroundings of a load onto that table. Raises StorageError."""
     spec = spec.with_times()
     rules = declared_rules(spec)
-    return Bench(
+    return LoadState(
         context=context,
         spec=spec,
         table=table,
         rejects=at_version(rejects_path(context), table.rejects),
         rules=rules,
-        offer=open_offer(context, spec, rules),
+        part_files=open_part_files(context, spec, rules),
     )

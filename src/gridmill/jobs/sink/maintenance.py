@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import Retain, SinkSpec
 from gridmill.errors import InputError
-from gridmill.jobs.parquet import FILE_ROWS, Part, write_parquet
+from gridmill.jobs.parquet import FILE_ROWS, ParquetPart, write_parquet
 from gridmill.jobs.sink.lossless import inexact_rows
-from gridmill.jobs.sink.plan import Loaded, LoadPlan
+from gridmill.jobs.sink.plan import LoadedFile, LoadPlan
 from gridmill.jobs.sink.table import (
-    LostRaceError,
+    ConcurrentCommitError,
     SinkTable,
     compact_stem,
     marked_with,
@@ -44,10 +44,10 @@ YOUNG_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CompactionGroup:
     """Pieces of data files that become one file."""
 
-    pieces: tuple[Loaded, ...]
+    pieces: tuple[LoadedFile, ...]
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -55,15 +55,15 @@ class Group:
         return tuple(dict.fromkeys(piece.path for piece in self.pieces))
 
 
-def by_path(loaded: Sequence[Loaded]) -> dict[str, list[Loaded]]:
+def by_path(loaded: Sequence[LoadedFile]) -> dict[str, list[LoadedFile]]:
     """The pieces of each data file, in the order of its rows."""
-    found: dict[str, list[Loaded]] = {}
+    loaded_files: dict[str, list[LoadedFile]] = {}
     for entry in loaded:
-        found.setdefault(entry.path, []).append(entry)
-    return found
+        loaded_files.setdefault(entry.path, []).append(entry)
+    return loaded_files
 
 
-def small_groups(loaded: Sequence[Loaded]) -> list[Group]:
+def small_groups(loaded: Sequence[LoadedFile]) -> list[CompactionGroup]:
     """Which small files to put together; none while there are few. A pure decision."""
     files = by_path([entry for entry in loaded if not entry.foreign])
     small = {
@@ -73,13 +73,13 @@ def small_groups(loaded: Sequence[Loaded]) -> list[Group]:
     }
     if len(small) < MOST_SMALL:
         return []
-    groups: list[list[Loaded]] = [[]]
+    groups: list[list[LoadedFile]] = [[]]
     for pieces in small.values():
         rows = sum(piece.rows for piece in (*groups[-1], *pieces))
         if groups[-1] and rows > FILE_ROWS:
             groups.append([])
         groups[-1] += pieces
-    return [Group(pieces=tuple(group)) for group in groups if len(by_path(group)) > 1]
+    return [CompactionGroup(pieces=tuple(group)) for group in groups if len(by_path(group)) > 1]
 
 
 def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> int | None:
@@ -94,25 +94,25 @@ def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> i
     if retain is not None and cutoff is not None:
         for path, pieces in by_path([entry for entry in loaded if not entry.foreign]).items():
             if path not in done and _has_older(table.path / path, retain.time, cutoff):
-                groups.append(Group(pieces=tuple(pieces)))
+                groups.append(CompactionGroup(pieces=tuple(pieces)))
     if not groups:
         return None
-    trim = Trim(column=retain.time, cutoff=cutoff) if retain and cutoff else None
+    trim = RetentionCutoff(column=retain.time, cutoff=cutoff) if retain and cutoff else None
     parts = [write_group(table, group, table.schema, folder, trim) for group in groups]
     try:
         return replace_files(table, [path for group in groups for path in group.paths], parts)
-    except LostRaceError:
+    except ConcurrentCommitError:
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trim:
+class RetentionCutoff:
     """Rows whose `column` is before `cutoff` go; those without a time stay."""
 
     column: str
     cutoff: datetime
 
-    def stays(self, table: pa.Table) -> pa.ChunkedArray:
+    def keep_mask(self, table: pa.Table) -> pa.ChunkedArray:
         """For each row whether it stays."""
         times = table[self.column].cast(pa.timestamp("us", "UTC"))
         young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
@@ -120,14 +120,14 @@ class Trim:
 
     def rows(self, table: pa.Table) -> pa.Table:
         """Those that stay."""
-        return table.filter(self.stays(table))
+        return table.filter(self.keep_mask(table))
 
 
 def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
     with pq.ParquetFile(path) as file:
         if column not in file.schema_arrow.names:  # it came with later rows
             return False
-        trim = Trim(column=column, cutoff=cutoff)
+        trim = RetentionCutoff(column=column, cutoff=cutoff)
         return any(
             trim.rows(pa.Table.from_batches([batch])).num_rows < batch.num_rows
             for batch in file.iter_batches(columns=[column])
@@ -135,8 +135,12 @@ def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
 
 
 def write_group(
-    table: SinkTable, group: Group, schema: pa.Schema, folder: Path, trim: Trim | None = None
-) -> Part:
+    table: SinkTable,
+    group: CompactionGroup,
+    schema: pa.Schema,
+    folder: Path,
+    trim: RetentionCutoff | None = None,
+) -> ParquetPart:
     """One data file with the rows of the pieces."""
     files = by_path(group.pieces)
     counts = [count for path, pieces in files.items() for count in _counts(table.path / path, pieces, trim)]
@@ -156,7 +160,7 @@ def write_group(
     return part
 
 
-def _counts(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> list[int]:
+def _counts(path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None) -> list[int]:
     """How many rows stay of each piece of one data file."""
     as_before = [piece.rows for piece in pieces]
     if trim is None:
@@ -166,14 +170,14 @@ def _counts(path: Path, pieces: Sequence[Loaded], trim: Trim | None) -> list[int
             return as_before
         batches = file.iter_batches(columns=[trim.column])
         kept = [
-            trim.stays(pa.Table.from_batches([batch])).to_numpy(zero_copy_only=False) for batch in batches
+            trim.keep_mask(pa.Table.from_batches([batch])).to_numpy(zero_copy_only=False) for batch in batches
         ]
     before = np.concatenate([[0], *kept], dtype=np.int64).cumsum()
     return [int(before[piece.start + piece.rows] - before[piece.start]) for piece in pieces]
 
 
 def _rows(
-    path: Path, pieces: Sequence[Loaded], trim: Trim | None, column: str | None = None
+    path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None, column: str | None = None
 ) -> Iterator[pa.Table]:
     """The rows of the pieces of one data file, which is read once, as many pieces as it may have; of one
     column alone, if the file has it."""
@@ -194,33 +198,33 @@ def _rows(
                 yield trim.rows(rows) if trim and trim.column in rows.column_names else rows
 
 
-def _stretches(pieces: Sequence[Loaded]) -> deque[tuple[int, int]]:
+def _stretches(pieces: Sequence[LoadedFile]) -> deque[tuple[int, int]]:
     """The rows of pieces of one data file, from one on up to another: as few stretches as there can be."""
-    found: deque[tuple[int, int]] = deque()
+    result: deque[tuple[int, int]] = deque()
     for piece in sorted((one for one in pieces if one.rows), key=lambda one: one.start):
         begins, ends = piece.start, piece.start + piece.rows
-        if found and found[-1][1] == begins:
-            begins = found.pop()[0]
-        found.append((begins, ends))
-    return found
+        if result and result[-1][1] == begins:
+            begins = result.pop()[0]
+        result.append((begins, ends))
+    return result
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """In the types of the schema; whole numbers that no float holds exactly were looked for before."""
-    there = {name for name in rows.column_names if rows[name].null_count < rows.num_rows}
+    filled = {name for name in rows.column_names if rows[name].null_count < rows.num_rows}
     columns = [
         rows[item.name].cast(item.type, safe=False)
-        if item.name in there
+        if item.name in filled
         else pa.nulls(rows.num_rows, item.type)
         for item in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _empty(path: Path, schema: pa.Schema) -> Part:
+def _empty(path: Path, schema: pa.Schema) -> ParquetPart:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(schema.empty_table(), path)
-    return Part(path=path, rows=0, size_bytes=path.stat().st_size)
+    return ParquetPart(path=path, rows=0, size_bytes=path.stat().st_size)
 
 
 def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
@@ -237,17 +241,17 @@ def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
     return len(unused)
 
 
-def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[Part]:
+def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
     """What stays of data files that the plan takes only a part of."""
     if plan.anew or not plan.remove:
         return []
     gone = set(plan.remove)
     paths = {entry.path for entry in plan.remove}
-    parts: list[Part] = []
+    parts: list[ParquetPart] = []
     for path, pieces in by_path(table.loaded).items():
         stays = tuple(piece for piece in pieces if piece not in gone)
         if path in paths and stays:
-            parts.append(write_group(table, Group(pieces=stays), table.schema, folder))
+            parts.append(write_group(table, CompactionGroup(pieces=stays), table.schema, folder))
     return parts
 
 
@@ -263,18 +267,22 @@ def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
         for rows in _rows(table.path / path, pieces, None, name)
         if name in rows.column_names
     )
-    found = (column[row].as_py() for column in batches for row in inexact_rows(column))
-    return next(found, None)
+    values = (column[row].as_py() for column in batches for row in inexact_rows(column))
+    return next(values, None)
 
 
-def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[Part]:
+def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[ParquetPart]:
     """What stays of the table, in files of wider types; each still says which source files it holds."""
     gone = set(plan.remove)
     kept = {
         path: tuple(piece for piece in pieces if piece not in gone)
         for path, pieces in by_path(table.loaded).items()
     }
-    return [write_group(table, Group(pieces=pieces), schema, folder) for pieces in kept.values() if pieces]
+    return [
+        write_group(table, CompactionGroup(pieces=pieces), schema, folder)
+        for pieces in kept.values()
+        if pieces
+    ]
 
 
 def check_times(spec: SinkSpec, schema: pa.Schema) -> None:

@@ -31,7 +31,7 @@ from gridmill.jobs.column_stats import json_value
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.duckdb_engine import fetch_rows, open_engine, quoted
 from gridmill.jobs.expressions import check_syntax
-from gridmill.jobs.sink.column_stats import Facts, Tally, extremes
+from gridmill.jobs.sink.column_stats import ColumnTally, Facts, extremes
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
@@ -40,7 +40,7 @@ _PATIENCE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
-class Sample:
+class RowSample:
     """Every so-many-th row, at most twice SAMPLE_ROWS: which ones follows from their order alone."""
 
     step: int = 1
@@ -83,8 +83,10 @@ def _texts(rows: pa.RecordBatch, *, once: bool = False) -> pa.RecordBatch:
 
 
 def _once(column: pa.DictionaryArray) -> pa.Array:
-    found = column.dictionary.take(pc.unique(column.indices))
-    return pa.concat_arrays([found, pa.nulls(len(column) - len(found), found.type)])
+    distinct_values = column.dictionary.take(pc.unique(column.indices))
+    return pa.concat_arrays(
+        [distinct_values, pa.nulls(len(column) - len(distinct_values), distinct_values.type)]
+    )
 
 
 def _set() -> Event:
@@ -94,15 +96,15 @@ def _set() -> Event:
 
 
 @dataclass(slots=True)
-class Meter:
+class LoadMetrics:
     """Measures the rows of one load as they pass while it is running. `own` are the sink's own metrics, SQL
     over all rows; their `values` are there when all have passed."""
 
     context: JobContext
     schema: pa.Schema
     own: Mapping[str, str]
-    sample: Sample = field(default_factory=Sample)
-    tally: Tally = field(default_factory=Tally)
+    sample: RowSample = field(default_factory=RowSample)
+    tally: ColumnTally = field(default_factory=ColumnTally)
     distinct: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     _queue: "Queue[pa.Table | None]" = field(default_factory=lambda: Queue(_WAITING))
@@ -172,7 +174,7 @@ class Meter:
 
     def again(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Measure other rows in place of those that passed."""
-        self.sample, self.tally = Sample(), Tally()
+        self.sample, self.tally = RowSample(), ColumnTally()
         self._measure(batches)
 
     def columns(self, paths: Iterable[Path]) -> Facts:
@@ -183,9 +185,9 @@ class Meter:
 
     def _facts(self, name: str, ends: tuple[Any, Any]) -> Mapping[str, Any]:
         binary = pa.types.is_binary(self.schema.field(name).type)
-        told: dict[str, Any] = {"nulls": 0, "distinct": self.distinct[name]}
-        told |= {} if binary else {"min": ends[0], "max": ends[1]}
-        return {fact: json_value(value) for fact, value in {**told, **self.tally.of(name)}.items()}
+        facts: dict[str, Any] = {"nulls": 0, "distinct": self.distinct[name]}
+        facts |= {} if binary else {"min": ends[0], "max": ends[1]}
+        return {fact: json_value(value) for fact, value in {**facts, **self.tally.of(name)}.items()}
 
 
 def measure(
@@ -196,13 +198,13 @@ def measure(
     Raises InputError for an own metric that is no SQL aggregate.
     """
     plain = [item.name for item in rows.schema if not pa.types.is_nested(item.type)]
-    asked = [f"approx_count_distinct({quoted(name)})" for name in plain]
-    asked += [f"({sql}\n)" for sql in own.values()]
-    if not asked:
+    selections = [f"approx_count_distinct({quoted(name)})" for name in plain]
+    selections += [f"({sql}\n)" for sql in own.values()]
+    if not selections:
         for _ in rows:
             pass
         return {}, {}
-    listed = ", ".join(f"{sql} AS c{number}" for number, sql in enumerate(asked))
+    listed = ", ".join(f"{sql} AS c{number}" for number, sql in enumerate(selections))
     with open_engine(context, {"loaded": rows}) as engine:
         try:
             found = list(fetch_rows(engine, f"SELECT {listed} FROM loaded")[0].values())
@@ -249,8 +251,8 @@ Histogram = Mapping[str, Any]
 
 def histograms(sample: pa.Table) -> dict[str, Histogram]:
     """Of every column that can drift: no times, no keys, nothing nested."""
-    found = {name: _histogram(sample[name]) for name in sample.column_names}
-    return {name: histogram for name, histogram in found.items() if histogram is not None}
+    by_column = {name: _histogram(sample[name]) for name in sample.column_names}
+    return {name: histogram for name, histogram in by_column.items() if histogram is not None}
 
 
 def _histogram(column: pa.ChunkedArray) -> Histogram | None:
@@ -275,10 +277,10 @@ def _counted(column: pa.ChunkedArray) -> dict[Any, int]:
 
 
 def _of_texts(counted: Mapping[Any, int]) -> Histogram | None:
-    there = {value: count for value, count in counted.items() if value is not None}
-    if not there or len(there) > _KEY_SHARE * sum(there.values()):
+    present = {value: count for value, count in counted.items() if value is not None}
+    if not present or len(present) > _KEY_SHARE * sum(present.values()):
         return None
-    top = sorted(there, key=lambda value: -there[value])[:VALUES]
+    top = sorted(present, key=lambda value: -present[value])[:VALUES]
     return {"values": top, "counts": _by_value(counted, top)}
 
 
@@ -302,8 +304,8 @@ def _of_numbers(column: pa.ChunkedArray) -> Histogram | None:
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     """NaN and infinities count as missing: JSON, which keeps the edges of bins, has none of them."""
     values: npt.NDArray[Any] = column.drop_null().to_numpy()
-    there: npt.NDArray[Any] = values[np.isfinite(values)]
-    return there
+    result: npt.NDArray[Any] = values[np.isfinite(values)]
+    return result
 
 
 def _by_edge(column: pa.ChunkedArray, edges: Sequence[Any]) -> list[int]:
@@ -316,14 +318,14 @@ def _by_edge(column: pa.ChunkedArray, edges: Sequence[Any]) -> list[int]:
 def drifts(before: Mapping[str, Histogram], sample: pa.Table) -> dict[str, float]:
     """The PSI of every column of the load before against a sample of this one; columns that only chance
     makes differ are 0."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, histogram in before.items():
         if name not in sample.column_names or not sample.num_rows:
             continue
         now = _in_same_bins(histogram, sample[name])
         if now is not None:
-            found[name] = _psi(histogram["counts"], now)
-    return found
+            result[name] = _psi(histogram["counts"], now)
+    return result
 
 
 def _in_same_bins(histogram: Histogram, column: pa.ChunkedArray) -> list[int] | None:

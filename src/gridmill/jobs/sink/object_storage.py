@@ -19,8 +19,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import OBJECTS, Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.files import SourceFile, described, key_of
-from gridmill.jobs.sink.http import Body, BrokenOffError, download
-from gridmill.jobs.sink.source import Arrivals, Asked
+from gridmill.jobs.sink.http import HttpBody, TransferInterruptedError, download
+from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 
 _WILD = re.compile(r"[*?\[]")
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
@@ -29,29 +29,29 @@ _SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
 _CHUNK_BYTES = 2**20
 
 
-def arrive(asked: Asked) -> Arrivals:
+def arrive(request: SourceRequest) -> SourceFiles:
     """The objects that the paths name now, each once.
 
     Raises DataError where there is none, InputError where access is refused, UnavailableError.
     """
-    found: dict[str, SourceFile] = {}
+    source_files: dict[str, SourceFile] = {}
     now = time.time()
-    for written in asked.source.paths:
+    for written in request.source.paths:
         if written.startswith(OBJECTS):
             try:
-                objects = list(_matching(asked.source, written))
-            except BrokenOffError as error:
+                objects = list(_matching(request.source, written))
+            except TransferInterruptedError as error:
                 raise UnavailableError(f"cannot be listed: {error}", place=written) from error
-            found |= {one.name: replace(one.described(asked), written=written) for one in objects}
-    files = [found[name] for name in sorted(found)]
-    return Arrivals(
-        files=tuple(file for file in files if not asked.source.waits(file.changed_ns, now)),
-        waiting=tuple(file for file in files if asked.source.waits(file.changed_ns, now)),
+            source_files |= {one.name: replace(one.described(request), written=written) for one in objects}
+    files = [source_files[name] for name in sorted(source_files)]
+    return SourceFiles(
+        files=tuple(file for file in files if not request.source.waits(file.changed_ns, now)),
+        waiting=tuple(file for file in files if request.source.waits(file.changed_ns, now)),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Object:
+class StoredObject:
     """One object as it was listed."""
 
     store: S3Store | GCSStore
@@ -66,24 +66,24 @@ class Object:
         """As it is written in a pipeline."""
         return f"{self.beginning}{self.path}"
 
-    def described(self, asked: Asked) -> SourceFile:
+    def described(self, request: SourceRequest) -> SourceFile:
         """As a sink loads it."""
         key = key_of(self.name)
-        found = described(
-            asked.source,
-            path=asked.work / f"{key}-{self.path.rpartition('/')[2]}",
+        file = described(
+            request.source,
+            path=request.work / f"{key}-{self.path.rpartition('/')[2]}",
             name=self.name,
             content=hashlib.sha256(f"{self.tag} {self.size_bytes}".encode()).hexdigest()[:16],
             size_bytes=self.size_bytes,
-            fetch=partial(self.fetch, most_bytes=asked.most_bytes),
+            fetch=partial(self.fetch, most_bytes=request.most_bytes),
         )
-        return replace(found, changed_ns=self.changed_ns)
+        return replace(file, changed_ns=self.changed_ns)
 
     def fetch(self, path: Path, most_bytes: int | None = None) -> None:
         """Download it as it was listed. Raises UnavailableError when it has changed since."""
         download(self._open_at, path, self.name, most_bytes)
 
-    def _open_at(self, start: int) -> Body:
+    def _open_at(self, start: int) -> HttpBody:
         with _explained(self.name):
             options: Any = {"range": {"offset": start}} if start else {}
             got = obstore.get(self.store, self.path, options=options)
@@ -91,7 +91,7 @@ class Object:
             raise UnavailableError(
                 "changed while it was loaded", hint="Run the pipeline again.", place=self.name
             )
-        return Body(chunks=_chunks(got, self.name), start=start, size_bytes=self.size_bytes)
+        return HttpBody(chunks=_chunks(got, self.name), start=start, size_bytes=self.size_bytes)
 
 
 def _chunks(got: "obstore.GetResult", name: str) -> Iterator[bytes]:
@@ -100,7 +100,7 @@ def _chunks(got: "obstore.GetResult", name: str) -> Iterator[bytes]:
             yield bytes(chunk)
 
 
-def _matching(source: Source, written: str) -> Iterator[Object]:
+def _matching(source: Source, written: str) -> Iterator[StoredObject]:
     scheme, _, rest = written.partition("://")
     bucket, _, pattern = rest.partition("/")
     if not bucket or not pattern:
@@ -108,13 +108,13 @@ def _matching(source: Source, written: str) -> Iterator[Object]:
     store = _STORES[scheme](source, bucket)
     wanted = re.compile(_expression(pattern))
     prefix = _WILD.split(pattern)[0].rpartition("/")[0]
-    found = False
+    any_found = False
     with _explained(written):
         for page in obstore.list(store, prefix=prefix or None):
             for meta in page:
                 if wanted.fullmatch(meta["path"]):
-                    found = True
-                    yield Object(
+                    any_found = True
+                    yield StoredObject(
                         store=store,
                         beginning=f"{scheme}://{bucket}/",
                         path=meta["path"],
@@ -122,7 +122,7 @@ def _matching(source: Source, written: str) -> Iterator[Object]:
                         size_bytes=meta["size"],
                         changed_ns=int(meta["last_modified"].timestamp() * 1e9),
                     )
-    if not found:
+    if not any_found:
         raise DataError(
             "there is no such object", hint="Is the path right, and may you list it?", place=written
         )
@@ -171,9 +171,9 @@ _KEYS = {
 def _expression(pattern: str) -> str:
     """A glob as a regular expression: `*` and `?` stay within a folder, `**/` is any folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
-    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(
-        known.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part))
+        wildcards.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part))
         for part in parts
     )
 
@@ -183,13 +183,13 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        said = " ".join(str(error).split())
-        if isinstance(error, NotFoundError | FileNotFoundError) or "NoSuchBucket" in said:
+        text = " ".join(str(error).split())
+        if isinstance(error, NotFoundError | FileNotFoundError) or "NoSuchBucket" in text:
             raise DataError("there is no such bucket or object", place=name) from error
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in said:
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in text:
             raise InputError(
                 "the store refuses access",
                 hint=f"Set {_KEYS[name.partition('://')[0]]} where the job runs.",
                 place=name,
             ) from error
-        raise BrokenOffError(said[:300]) from error
+        raise TransferInterruptedError(text[:300]) from error

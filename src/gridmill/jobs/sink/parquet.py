@@ -12,7 +12,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.parquet import rows_at_once
 from gridmill.jobs.sink.column_stats import leaves
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.formats import Haste, Seen, Types, check_names
+from gridmill.jobs.sink.formats import ExpectedTypes, Seen, Types, check_names
 
 BATCH_ROWS = 65_536
 _CODED_BYTES = 4
@@ -20,7 +20,7 @@ _CODED_BYTES = 4
 
 
 @dataclass(slots=True)
-class Columnar:
+class ParquetReader:
     """A Parquet file."""
 
     file: SourceFile
@@ -37,7 +37,7 @@ class Columnar:
             return parquet.schema_arrow
 
     def batches(
-        self, columns: tuple[str, ...] | None, seen: Seen, haste: Haste | None = None
+        self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
         """All rows. Texts, also by `haste`, stay numbers of a dictionary where the file has them so."""
         done = 0
@@ -63,19 +63,21 @@ class Columnar:
             )
         try:
             with pa.OSFile(str(self.file.local())) as file:
-                told = pq.ParquetFile(file)
-                check_names(self.file, tuple(told.schema_arrow.names))
-                coded = _repeating(told, types or {})
+                parquet_file = pq.ParquetFile(file)
+                check_names(self.file, tuple(parquet_file.schema_arrow.names))
+                coded = _repeating(parquet_file, types or {})
                 # With a buffer ahead Arrow would hold all that was read of the file until its end.
-                yield pq.ParquetFile(file, read_dictionary=coded, metadata=told.metadata, pre_buffer=False)
+                yield pq.ParquetFile(
+                    file, read_dictionary=coded, metadata=parquet_file.metadata, pre_buffer=False
+                )
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"not a readable Parquet file: {error}", place=self.file.name) from error
 
 
 def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
     """The leaves that are texts, also by `types`, and that the file holds by dictionaries all through."""
-    told = parquet.metadata
-    groups = [told.row_group(number) for number in range(told.num_row_groups)]
+    metadata = parquet.metadata
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return [
         leaf
         for name, leaf in leaves(parquet.schema_arrow)

@@ -17,18 +17,18 @@ from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import SinkSpec
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.parquet import Part, link_file, storage_errors
+from gridmill.jobs.parquet import ParquetPart, link_file, storage_errors
 from gridmill.jobs.sink.files import SourceFile, hashed, key_of
 from gridmill.jobs.sink.table import stem_of
 from gridmill.jobs.sink.value_forms import Form, Forms
-from gridmill.jobs.sink.write import Written
+from gridmill.jobs.sink.write import WrittenFile
 from gridmill.ports.storage import FileStat
 
 TOLD_FILE = ".told.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class PartFile:
     """A source file (`key`, `content`; so large and so old, last changed then) as a part wrote it: the data
     files of its good `rows` and of those rejected, below the part's folder. `rows` were read; `reasons` count
     why some were `rejected`, `lost` the values that were not kept whole."""
@@ -48,7 +48,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class PartResult:
     """All that a part did: by which `rules`, into which columns, held against which versions of the sinks
     that foreign keys refer to. `inferred`: the columns are those that its files alone would give a table."""
 
@@ -56,17 +56,17 @@ class Told:
     references: tuple[str, ...]
     columns: str
     inferred: bool
-    done: tuple[Done, ...]
+    files: tuple[PartFile, ...]
 
 
-def write_told(folder: Path, told: Told) -> None:
+def write_part_result(folder: Path, part_result: PartResult) -> None:
     """Note it beside the files. Raises StorageError."""
     with storage_errors(folder):
-        (folder / TOLD_FILE).write_bytes(encode(told))
+        (folder / TOLD_FILE).write_bytes(encode(part_result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class TableColumns:
     """A table's columns, and the forms in which the texts of some of them are read."""
 
     schema: pa.Schema
@@ -78,7 +78,7 @@ class Columns:
         return json.dumps([self.schema.serialize().to_pybytes().hex(), forms])
 
     @classmethod
-    def of(cls, text: str) -> "Columns":
+    def of(cls, text: str) -> "TableColumns":
         """What `text` gives."""
         schema, forms = json.loads(text)
         return cls(
@@ -93,47 +93,47 @@ def referred(context: JobContext, spec: SinkSpec) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class FoundPartFile:
     """A source file as the part in `folder` wrote it."""
 
     folder: Path
-    told: Told
-    done: Done
+    result: PartResult
+    file: PartFile
 
-    def take(self, file: SourceFile, folder: Path) -> Written:
+    def take(self, file: SourceFile, folder: Path) -> WrittenFile:
         """Its data files in `folder` too, under names of this attempt's own. Raises StorageError."""
         with storage_errors(folder):
-            parts = list(self._linked(self.done.files, file, folder))
-            rejects = list(self._linked(self.done.rejects, file, folder / "rejects"))
+            parts = list(self._linked(self.file.files, file, folder))
+            rejects = list(self._linked(self.file.rejects, file, folder / "rejects"))
         rejected = [
             row - 1
             for part in rejects
             for row in pq.read_table(part.path, columns=["row"])["row"].to_pylist()
         ]
-        return Written(file=file, parts=parts, rejects=rejects, rejected=rejected)
+        return WrittenFile(file=file, parts=parts, rejects=rejects, rejected=rejected)
 
-    def _linked(self, names: Sequence[str], file: SourceFile, folder: Path) -> Iterator[Part]:
+    def _linked(self, names: Sequence[str], file: SourceFile, folder: Path) -> Iterator[ParquetPart]:
         stem = stem_of(file)
         folder.mkdir(parents=True, exist_ok=True)
         for number, name in enumerate(names):
             path = link_file(self.folder / name, folder, f"{stem}-{number:05d}.parquet")
             rows = pq.read_metadata(path).num_rows
-            yield Part(path=path, rows=rows, size_bytes=path.stat().st_size)
+            yield ParquetPart(path=path, rows=rows, size_bytes=path.stat().st_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class PartFileIndex:
     """What all parts wrote, by key and content of the source files."""
 
-    of: Mapping[tuple[str, str], Offered] = field(default_factory=dict)
+    of: Mapping[tuple[str, str], FoundPartFile] = field(default_factory=dict)
     _contents: Mapping[tuple[str, int, int, int], str] = field(default_factory=dict)
 
     def content(self, stat: FileStat, name: str) -> str:
         """The hash of a file's content: as a part found it, where the file is as old and large as it was."""
-        known = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
-        return known or hashed(stat, name)
+        content = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
+        return content or hashed(stat, name)
 
-    def columns(self, files: Sequence[SourceFile]) -> Columns | None:
+    def columns(self, files: Sequence[SourceFile]) -> TableColumns | None:
         """What these files give a new table; None where that is for this attempt to find out: a part has not
         read all of its own, or not as the others did.
 
@@ -141,40 +141,44 @@ class Offer:
         all files would give.
         """
         offered = [self.of.get((file.key, file.content)) for file in files]
-        told = {one.told.columns if one is not None and one.told.inferred else "" for one in offered}
-        if len(told) != 1 or "" in told:
+        column_texts = {
+            one.result.columns if one is not None and one.result.inferred else "" for one in offered
+        }
+        if len(column_texts) != 1 or "" in column_texts:
             return None
-        return Columns.of(told.pop())
+        return TableColumns.of(column_texts.pop())
 
-    def take(self, file: SourceFile, columns: Columns, folder: Path) -> tuple[Done, Written] | None:
+    def take(
+        self, file: SourceFile, columns: TableColumns, folder: Path
+    ) -> tuple[PartFile, WrittenFile] | None:
         """The file's rows in these columns, their data files in `folder`; None where no part wrote them.
 
         Raises StorageError.
         """
-        found = self.of.get((file.key, file.content))
-        if found is None or found.told.columns != columns.text():
+        part_file = self.of.get((file.key, file.content))
+        if part_file is None or part_file.result.columns != columns.text():
             return None
-        return found.done, found.take(file, folder)
+        return part_file.file, part_file.take(file, folder)
 
 
-def open_offer(context: JobContext, spec: SinkSpec, rules: int) -> Offer:
+def open_part_files(context: JobContext, spec: SinkSpec, rules: int) -> PartFileIndex:
     """What the parts offer that loaded by the same rules, against the same tables; nothing where there are
     none."""
     folders = [context.below_root(uri) for uri in context.order.parts]
-    there = [folder for folder in folders if (folder / TOLD_FILE).exists()]
-    known = [(folder, decode((folder / TOLD_FILE).read_bytes(), Told)) for folder in there]
-    wanted = (rules, referred(context, spec)) if known else None
+    finished_folders = [folder for folder in folders if (folder / TOLD_FILE).exists()]
+    results = [(folder, decode((folder / TOLD_FILE).read_bytes(), PartResult)) for folder in finished_folders]
+    wanted = (rules, referred(context, spec)) if results else None
     alike = [
-        Offered(folder=folder, told=told, done=done)
-        for folder, told in known
-        if (told.rules, told.references) == wanted
-        for done in told.done
+        FoundPartFile(folder=folder, result=result, file=done)
+        for folder, result in results
+        if (result.rules, result.references) == wanted
+        for done in result.files
     ]
-    return Offer(
-        of={(one.done.key, one.done.content): one for one in alike},
+    return PartFileIndex(
+        of={(one.file.key, one.file.content): one for one in alike},
         _contents={
-            (one.done.key, one.done.size_bytes, one.done.mtime_ns, one.done.changed_ns): one.done.content
+            (one.file.key, one.file.size_bytes, one.file.mtime_ns, one.file.changed_ns): one.file.content
             for one in alike
-            if one.done.mtime_ns
+            if one.file.mtime_ns
         },
     )

@@ -15,7 +15,7 @@ understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedFile:
     """A data file of the table and the source file (`key`, `content`) whose rows it holds."""
 
     path: str
@@ -43,7 +43,7 @@ class LoadPlan:
     would lose some."""
 
     load: tuple[SourceFile, ...] = ()
-    remove: tuple[Loaded, ...] = ()
+    remove: tuple[LoadedFile, ...] = ()
     anew: bool = False
     vanished: int = 0
     seen: int = 0
@@ -62,7 +62,7 @@ class LoadPlan:
 
 
 def decide(
-    files: Sequence[SourceFile], loaded: Sequence[Loaded], positions: Positions | None = None
+    files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
     """What to load.
 
@@ -70,11 +70,11 @@ def decide(
     file that is there no more stay. When nothing that is loaded would stay, all is loaded anew.
     Raises ConflictError when it must be loaded anew and that would lose rows.
     """
-    there = {file.key: file.content for file in files}
+    content_by_key = {file.key: file.content for file in files}
     same = {(entry.key, entry.content) for entry in loaded}
     fresh = tuple(file for file in files if (file.key, file.content) not in same)
     renamed = find_renamed(files, loaded)
-    outdated = tuple(entry for entry in loaded if _is_outdated(entry, there, renamed))
+    outdated = tuple(entry for entry in loaded if _is_outdated(entry, content_by_key, renamed))
     if len(outdated) == len(loaded):
         return load_anew(files, loaded, positions)
     vanished = _vanished(files, loaded)
@@ -90,7 +90,7 @@ def decide(
 
 
 def decide_next(
-    new: Sequence[SourceFile], loaded: Sequence[Loaded], positions: Positions, *, anew: bool
+    new: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions, *, anew: bool
 ) -> LoadPlan:
     """What to load from a source that gives only what is new: all, beside what is loaded or in its place."""
     remove = tuple(loaded) if anew else ()
@@ -105,7 +105,7 @@ def decide_next(
 
 
 def load_anew(
-    files: Sequence[SourceFile], loaded: Sequence[Loaded], positions: Positions | None = None
+    files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
     """Everything again, in place of everything. Raises ConflictError when that would lose rows."""
     lost = _vanished(files, loaded)
@@ -119,13 +119,13 @@ def load_anew(
     )
 
 
-def _counted(lost: Sequence[Loaded]) -> str:
+def _counted(lost: Sequence[LoadedFile]) -> str:
     rows, rejects = (sum(entry.rows for entry in lost if entry.rejects is kind) for kind in (False, True))
-    said = (f"{rows:,} of its rows" if rows else "", f"{rejects:,} rejected rows" if rejects else "")
-    return " and ".join(filter(None, said))
+    texts = (f"{rows:,} of its rows" if rows else "", f"{rejects:,} rejected rows" if rejects else "")
+    return " and ".join(filter(None, texts))
 
 
-def find_renamed(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> frozenset[str]:
+def find_renamed(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> frozenset[str]:
     """The keys of loaded files that are no more, since each is there under another name.
 
     That is a file that is new or changed, with the content and the time of modification of one that was
@@ -139,27 +139,27 @@ def find_renamed(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> froze
         for file in files
         if file.modified_ms and (file.key, file.content) not in held
     )
-    there = {file.key: file.content for file in files}
+    content_by_key = {file.key: file.content for file in files}
     for (key, content), modified_ms in held.items():
-        if there.get(key, content) != content:
+        if content_by_key.get(key, content) != content:
             fresh[content, modified_ms] -= 1
     renamed: set[str] = set()
     for (key, content), modified_ms in held.items():
-        if key not in there and fresh[content, modified_ms] > 0:
+        if key not in content_by_key and fresh[content, modified_ms] > 0:
             fresh[content, modified_ms] -= 1
             renamed.add(key)
     return frozenset(renamed)
 
 
-def _is_outdated(entry: Loaded, there: Mapping[str, str], renamed: Container[str]) -> bool:
+def _is_outdated(entry: LoadedFile, content_by_key: Mapping[str, str], renamed: Container[str]) -> bool:
     if entry.foreign:
         return False
-    if entry.key in there:
-        return there[entry.key] != entry.content
+    if entry.key in content_by_key:
+        return content_by_key[entry.key] != entry.content
     return entry.key in renamed
 
 
-def _vanished(files: Sequence[SourceFile], loaded: Sequence[Loaded]) -> tuple[Loaded, ...]:
+def _vanished(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> tuple[LoadedFile, ...]:
     """Data files with rows that no file of the source gives any more."""
     keys = {file.key for file in files} | find_renamed(files, loaded)
     lost = (entry for entry in loaded if entry.key not in keys)

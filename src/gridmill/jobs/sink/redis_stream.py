@@ -19,7 +19,7 @@ from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.files import SourceFile, described, key_of
-from gridmill.jobs.sink.source import Arrivals, Asked
+from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 from gridmill.settings import fill_in_environment
 
 BATCH_ROWS = 5_000
@@ -30,23 +30,23 @@ _EVERY = pa.schema([("entry_id", pa.string()), (ENTRY_TIME, TIMESTAMP)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class StreamEntry:
     """One entry: its id (milliseconds-number), and its fields with their values."""
 
     id: str
     fields: Sequence[tuple[bytes, bytes]]
 
 
-def arrive(asked: Asked) -> Arrivals:
+def arrive(request: SourceRequest) -> SourceFiles:
     """The entries after the position, at most `max_rows` of them, brought here.
 
     Raises InputError for a URL or stream that is not right, DataError for entries that cannot be read,
     UnavailableError when the server does not answer.
     """
-    source = asked.source.stream
+    source = request.source.stream
     assert source is not None
-    key, path = key_of(source.key), asked.work / f"{uuid4().hex}.jsonl"
-    low: str = asked.positions.get(key, {}).get("id", BEGINNING)
+    key, path = key_of(source.key), request.work / f"{uuid4().hex}.jsonl"
+    low: str = request.positions.get(key, {}).get("id", BEGINNING)
     high = low
     with storage_errors(path), path.open("w", encoding="utf-8") as file, _connected(source) as server:
         _check_goes_on(server, source, low)
@@ -54,47 +54,47 @@ def arrive(asked: Asked) -> Arrivals:
             file.write(_line(entry, source) + "\n")
             high = entry.id
     if high == BEGINNING:
-        return Arrivals(files=(_nothing_yet(asked, source, key),), append=True)
+        return SourceFiles(files=(_nothing_yet(request, source, key),), append=True)
     if high == low:
-        return Arrivals(files=(), append=True)
+        return SourceFiles(files=(), append=True)
     loaded = described(
-        asked.source,
+        request.source,
         path=path,
         name=f"{source.key} after {low}",
         content=key_of(f"{low} {high}"),
         size_bytes=path.stat().st_size,
     )
     loaded = replace(loaded, key=key, mtime_ns=path.stat().st_mtime_ns)
-    return Arrivals(files=(loaded,), positions={key: {"id": high}}, append=True)
+    return SourceFiles(files=(loaded,), positions={key: {"id": high}}, append=True)
 
 
-def _nothing_yet(asked: Asked, source: StreamSource, key: str) -> SourceFile:
+def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> SourceFile:
     """What every entry has and what the declaration names, so that there is a table for those to come."""
-    named = [pa.field(name, pa.null()) for name in asked.names if name not in _EVERY.names]
+    named = [pa.field(name, pa.null()) for name in request.names if name not in _EVERY.names]
     schema = pa.schema([*_EVERY, *named])
-    path = asked.work / f"{uuid4().hex}.parquet"
+    path = request.work / f"{uuid4().hex}.parquet"
     with storage_errors(path):
         pq.write_table(schema.empty_table(), path)
-    told = replace(asked.source, format=Format.PARQUET)
-    found = described(told, path=path, name=source.key, content=key, size_bytes=path.stat().st_size)
-    return replace(found, key=key, mtime_ns=path.stat().st_mtime_ns)
+    told = replace(request.source, format=Format.PARQUET)
+    file = described(told, path=path, name=source.key, content=key, size_bytes=path.stat().st_size)
+    return replace(file, key=key, mtime_ns=path.stat().st_mtime_ns)
 
 
-def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[Entry]:
+def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[StreamEntry]:
     """What is there and, with `wait`, what comes until then; never more than `max_rows`."""
     until, left = monotonic() + source.wait_seconds, source.max_rows
     server.set_response_callback("XRANGE", lambda found, **_: found)  # redis-py's makes a dict of the fields
     while left > 0:
         count = min(left, BATCH_ROWS)
-        found: Any = server.xrange(source.key, min=f"({low}", max="+", count=count)
-        for identity, fields in found:
+        value: Any = server.xrange(source.key, min=f"({low}", max="+", count=count)
+        for identity, fields in value:
             low = identity.decode()
-            yield Entry(id=low, fields=tuple(zip(fields[::2], fields[1::2], strict=True)))
-        left -= len(found)
+            yield StreamEntry(id=low, fields=tuple(zip(fields[::2], fields[1::2], strict=True)))
+        left -= len(value)
         rest = until - monotonic()
-        if not found and rest <= 0:
+        if not value and rest <= 0:
             return
-        if not found:
+        if not value:
             block = max(1, int(min(rest, TIMEOUT_SECONDS / 2) * 1000))
             server.xread({source.key: low}, count=1, block=block)
 
@@ -120,7 +120,7 @@ def _number(identity: str) -> tuple[int, int]:
     return int(moment), int(number)
 
 
-def _line(entry: Entry, source: StreamSource) -> str:
+def _line(entry: StreamEntry, source: StreamSource) -> str:
     """The entry as a JSON object: its fields as text, or what the one that holds JSON says."""
     place = f"{source.key} entry {entry.id}"
     values: dict[str, Any] = {"entry_id": entry.id, ENTRY_TIME: _time(entry.id, place).isoformat()}
@@ -136,7 +136,7 @@ def _line(entry: Entry, source: StreamSource) -> str:
     return json.dumps(values | fields)
 
 
-def _texts_of(entry: Entry, place: str) -> dict[str, Any]:
+def _texts_of(entry: StreamEntry, place: str) -> dict[str, Any]:
     """The entry's fields. Redis takes one several times: only one value would be loaded."""
     try:
         texts = [(name.decode(), value.decode()) for name, value in entry.fields]

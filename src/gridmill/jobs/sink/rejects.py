@@ -16,13 +16,13 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from gridmill.errors import DataError
-from gridmill.jobs.parquet import Part, storage_errors
-from gridmill.jobs.sink.convert import TYPES, Loss, MisfitError, TextRules
+from gridmill.jobs.parquet import ParquetPart, storage_errors
+from gridmill.jobs.sink.convert import TYPES, ConversionLoss, MisfitError, TextRules
 from gridmill.jobs.sink.files import SourceFile
 from gridmill.jobs.sink.formats import Reader
-from gridmill.jobs.sink.plan import Loaded
+from gridmill.jobs.sink.plan import LoadedFile
 from gridmill.jobs.sink.table import (
-    LostRaceError,
+    ConcurrentCommitError,
     SinkTable,
     Times,
     create,
@@ -30,7 +30,7 @@ from gridmill.jobs.sink.table import (
     open_sink_table,
     record_file,
 )
-from gridmill.jobs.sink.validate import Spool
+from gridmill.jobs.sink.validate import RejectSpool
 
 REJECTS = pa.schema(
     [
@@ -45,7 +45,7 @@ REJECTS = pa.schema(
 JSON."""
 
 
-def placed(file: SourceFile, reader: Reader, spools: Iterable[Spool]) -> Iterator[pa.Table]:
+def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> Iterator[pa.Table]:
     """Spooled rows with their place in the file."""
     for spool in spools:
         lines = reader.lines(iter(spool.rows))
@@ -78,11 +78,15 @@ def count_reasons(table: SinkTable) -> Counter[str]:
 
 
 def commit_rejects(
-    path: Path, before: Sequence[Loaded], outdated: Iterable[Loaded], parts: Sequence[Part], times: Times
+    path: Path,
+    before: Sequence[LoadedFile],
+    outdated: Iterable[LoadedFile],
+    parts: Sequence[ParquetPart],
+    times: Times,
 ) -> int | None:
     """A version with the files of `before`, less the outdated, and the parts; None for a table never needed.
 
-    Raises LostRaceError when another attempt was quicker, StorageError.
+    Raises ConcurrentCommitError when another attempt was quicker, StorageError.
     """
     gone = {entry.path for entry in outdated}
     kept = {entry.path: entry for entry in before if entry.path not in gone}
@@ -95,20 +99,20 @@ def commit_rejects(
         try:
             return _commit(delta, path, head.loaded, kept, parts, times)
         except CommitFailedError as error:
-            raise LostRaceError(str(error)) from error
+            raise ConcurrentCommitError(str(error)) from error
 
 
 def _commit(
     delta: DeltaTable,
     path: Path,
-    there: Sequence[Loaded],
-    kept: dict[str, Loaded],
-    parts: Sequence[Part],
+    loaded_files: Sequence[LoadedFile],
+    kept: dict[str, LoadedFile],
+    parts: Sequence[ParquetPart],
     times: Times,
 ) -> int:
     now = int(time.time() * 1000)
-    removed = [RemoveAction(entry.path, True, now) for entry in there if entry.path not in kept]
-    lacking = [kept[name] for name in kept.keys() - {entry.path for entry in there}]
+    removed = [RemoveAction(entry.path, True, now) for entry in loaded_files if entry.path not in kept]
+    lacking = [kept[name] for name in kept.keys() - {entry.path for entry in loaded_files}]
     restored = [_again(entry) for entry in lacking]
     if not (parts or removed or restored):
         return delta.version()
@@ -125,7 +129,7 @@ def _commit(
     return before + 1
 
 
-def _again(entry: Loaded) -> AddAction:
+def _again(entry: LoadedFile) -> AddAction:
     return record_file(entry.path, entry.rows, entry.size_bytes, entry.modified_ms)
 
 
@@ -151,13 +155,13 @@ _DECIMAL = " Where the comma is the sign before the decimals: `decimal: ','` und
 def misfit(item: pa.Field, error: MisfitError, place: str, rules: TextRules) -> DataError:
     """The error for a value that is not of the type of the column `item`."""
     name, value, type_ = item.name, shown(error.value), TYPES.get(item.type, item.type)
-    if error.loss == Loss.DIGITS:
-        said = f"column {name!r} has fractions, and {value} is a whole number that no float holds exactly"
-        return DataError(said, hint=_DIGITS.format(name=name), place=place)
-    if error.loss == Loss.ZEROS:
+    if error.loss == ConversionLoss.DIGITS:
+        message = f"column {name!r} has fractions, and {value} is a whole number that no float holds exactly"
+        return DataError(message, hint=_DIGITS.format(name=name), place=place)
+    if error.loss == ConversionLoss.ZEROS:
         sign = "a plus" if str(error.value).strip().startswith("+") else "a zero"
-        said = f"column {name!r} has numbers, and {value} begins with {sign}, which no number keeps"
-        return DataError(said, hint=_ZEROS.format(name=name, type=type_), place=place)
+        message = f"column {name!r} has numbers, and {value} begins with {sign}, which no number keeps"
+        return DataError(message, hint=_ZEROS.format(name=name, type=type_), place=place)
     hint = _DECLARED if rules.declared else _INFERRED.format(name=name)
     return DataError(
         f"column {name!r}: {value} is not of type {type_}",
@@ -178,8 +182,8 @@ def _cure(item: pa.Field, value: object, rules: TextRules) -> str:
 
 def no_wider(name: str, number: int, place: str) -> DataError:
     """The error for a value with a fraction in a column whose rows have a number that no float holds."""
-    said = f"column {name!r} has a fraction here, and the table has {number}, which no float holds exactly"
-    return DataError(said, hint=_DIGITS.format(name=name), place=place)
+    message = f"column {name!r} has a fraction here, and the table has {number}, which no float holds exactly"
+    return DataError(message, hint=_DIGITS.format(name=name), place=place)
 
 
 def shown(value: object) -> str:

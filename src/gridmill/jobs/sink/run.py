@@ -26,31 +26,31 @@ from gridmill.domain.sink_status import WAITING
 from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
-from gridmill.jobs.sink.ambiguous import UnclearError
+from gridmill.jobs.sink.ambiguous import AmbiguousTextError
 from gridmill.jobs.sink.commit_info import by_source
 from gridmill.jobs.sink.files import SourceFile, content_of
-from gridmill.jobs.sink.formats import HastyError
-from gridmill.jobs.sink.load_job import Bench, Load, clear, first_columns, open_bench, rejects_path
+from gridmill.jobs.sink.formats import UnexpectedTypeError
+from gridmill.jobs.sink.load_job import LoadResult, LoadState, clear, first_columns, open_bench, rejects_path
 from gridmill.jobs.sink.maintenance import check_times, remove_unused, tidy
-from gridmill.jobs.sink.metrics import Meter, check_metrics
-from gridmill.jobs.sink.part_files import Columns, Done, Told, referred, write_told
+from gridmill.jobs.sink.metrics import LoadMetrics, check_metrics
+from gridmill.jobs.sink.part_files import PartFile, PartResult, TableColumns, referred, write_part_result
 from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import at_version
-from gridmill.jobs.sink.table import LostRaceError, SinkTable, open_sink_table
-from gridmill.jobs.sink.validate import Sieve, open_sieve, top
-from gridmill.jobs.sink.write import Writing, Written
+from gridmill.jobs.sink.table import ConcurrentCommitError, SinkTable, open_sink_table
+from gridmill.jobs.sink.validate import ConstraintFilter, open_filter, top
+from gridmill.jobs.sink.write import WriteContext, WrittenFile
 from gridmill.jobs.tables import columns_of
 from gridmill.ports.storage import FileStat
 
 
-def load_part(bench: Bench) -> JobResult:
+def load_part(bench: LoadState) -> JobResult:
     """Write the part's share of what seems to be new. Raises DataError, InputError, StorageError,
     UnavailableError."""
     plan = _plan(bench)
-    told = _told(bench, plan)
-    write_told(bench.context.output, told)
-    rows = sum(done.rows for done in told.done)
-    print(f"{rows:,} rows of {len(told.done):,} files read for the table")
+    part_result = _part_result(bench, plan)
+    write_part_result(bench.context.output, part_result)
+    rows = sum(done.rows for done in part_result.files)
+    print(f"{rows:,} rows of {len(part_result.files):,} files read for the table")
     return JobResult()
 
 
@@ -66,7 +66,7 @@ def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]
     return [[files[number] for number in sorted(share)] for share in numbers]
 
 
-def _plan(bench: Bench) -> LoadPlan:
+def _plan(bench: LoadState) -> LoadPlan:
     """The part's share of the files that may be new. Their content decides, which nobody else reads."""
     part = bench.context.order.part
     assert part is not None
@@ -100,56 +100,56 @@ def _committed_ns(table: SinkTable) -> int:
     return int(table.delta.history(1)[0]["timestamp"]) * 10**6 if table.delta else 0
 
 
-def _told(bench: Bench, plan: LoadPlan) -> Told:
+def _part_result(bench: LoadState, plan: LoadPlan) -> PartResult:
     if not plan.load:
-        return Told(rules=bench.rules, references=(), columns="", inferred=False, done=())
-    if bench.may_be_hasty:
-        with suppress(HastyError):
+        return PartResult(rules=bench.rules, references=(), columns="", inferred=False, files=())
+    if bench.may_expect_types:
+        with suppress(UnexpectedTypeError):
             return _write(bench, plan, hasty=True)
     try:
         return _write(bench, plan, hasty=False)
-    except UnclearError as error:
+    except AmbiguousTextError as error:
         unclear: DataError = error
     except DataError as error:
         if not (plan.anew and _may_be_clear(bench, plan)):
             raise
         unclear = error
     print(f"{unclear}: left to the attempt that loads what the parts wrote")
-    return Told(rules=bench.rules, references=(), columns="", inferred=False, done=())
+    return PartResult(rules=bench.rules, references=(), columns="", inferred=False, files=())
 
 
-def _may_be_clear(bench: Bench, plan: LoadPlan) -> bool:
+def _may_be_clear(bench: LoadState, plan: LoadPlan) -> bool:
     """Whether the values of all files may show that a value has the declared type."""
     try:
         return bool(bench.found_forms(plan))
-    except UnclearError:
+    except AmbiguousTextError:
         return True
 
 
-def _write(bench: Bench, plan: LoadPlan, *, hasty: bool) -> Told:
+def _write(bench: LoadState, plan: LoadPlan, *, hasty: bool) -> PartResult:
     context, spec = bench.context, bench.spec
     loading = bench.loading(plan, hasty=hasty)
     schema = first_columns(loading, plan) if plan.anew else bench.table.schema
     folder = context.output / ("hasty" if hasty else "whole")
     try:
-        with open_sieve(context, spec, schema) as sieve:
+        with open_filter(context, spec, schema) as sieve:
             check_metrics(context, schema, spec.metrics)
-            meter = Meter(context=context, schema=schema, own=spec.metrics)
-            writing = Writing(loading=loading, sieve=sieve, meter=meter, schema=schema, folder=folder)
+            meter = LoadMetrics(context=context, schema=schema, own=spec.metrics)
+            writing = WriteContext(loading=loading, sieve=sieve, meter=meter, schema=schema, folder=folder)
             done = tuple(_each(bench, plan, writing))
     except BaseException:
         rmtree(folder, ignore_errors=True)
         raise
-    return Told(
+    return PartResult(
         rules=bench.rules,
         references=referred(context, spec),
-        columns=Columns(schema=schema, forms=loading.forms).text(),
-        inferred=plan.anew and not loading.untold and not loading.later,
-        done=done,
+        columns=TableColumns(schema=schema, forms=loading.forms).text(),
+        inferred=plan.anew and not loading.without_type and not loading.later,
+        files=done,
     )
 
 
-def _each(bench: Bench, plan: LoadPlan, writing: Writing) -> Iterator[Done]:
+def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[PartFile]:
     """Each file. One that does not fit a table that is there may be a reason to change the table's columns,
     which is for all files together to say."""
     for file in plan.load:
@@ -163,17 +163,19 @@ def _each(bench: Bench, plan: LoadPlan, writing: Writing) -> Iterator[Done]:
             print(f"{misfit}: left to the attempt that loads what the parts wrote")
             continue
         yield replace(
-            _done(bench, writing, written, before),
+            _part_file(bench, writing, written, before),
             lost=dict(writing.loading.lost - lost),
             read_as=dict(writing.loading.read_as),
         )
 
 
-def _done(bench: Bench, writing: Writing, written: Written, before: Sieve) -> Done:
+def _part_file(
+    bench: LoadState, writing: WriteContext, written: WrittenFile, before: ConstraintFilter
+) -> PartFile:
     """`before`: what the sieve had counted."""
     file, sieve, below = written.file, writing.sieve, bench.context.output
     rejects = writing.write_rejects([written])
-    return Done(
+    return PartFile(
         key=file.key,
         content=file.content,
         size_bytes=file.size_bytes,
@@ -202,7 +204,7 @@ def is_plain(context: JobContext, spec: SinkSpec, table: SinkTable) -> bool:
     if table.delta is None or spec.outages or _is_written_by_others(table):
         return False
     files = {entry.path for entry in table.loaded}
-    new = files - _known(context, table)
+    new = files - _previous_files(context, table)
     return bool(files) and len(new) <= _MOST_FILES and _have(table.path, new, table.schema)
 
 
@@ -213,12 +215,12 @@ def _is_written_by_others(table: SinkTable) -> bool:
     return partitioned or "deletionVectors" in features or "columnMapping" in features
 
 
-def _known(context: JobContext, table: SinkTable) -> set[str]:
+def _previous_files(context: JobContext, table: SinkTable) -> set[str]:
     """Files of the version before, where they have the same columns."""
     for entry in context.order.earlier:
         output = entry.artifact.output
-        known = output.kind == ArtifactKind.SINK and output.details.get(PLAIN)
-        if known and output.columns == columns_of(table.schema):
+        is_plain_sink = output.kind == ArtifactKind.SINK and output.details.get(PLAIN)
+        if is_plain_sink and output.columns == columns_of(table.schema):
             before = open_sink_table(table.path, output.table_version)
             return {entry.path for entry in before.loaded}
     return set()
@@ -240,15 +242,15 @@ def run(context: JobContext) -> JobResult:
     if context.order.part is not None:
         return load_part(open_bench(context, spec, _table(context)))
     load = _tidied(context, spec, _load_against_others(context, spec))
-    _say(load, spec.source)
+    _print_summary(load, spec.source)
     return _result(context, spec, load)
 
 
-def _load_against_others(context: JobContext, spec: SinkSpec) -> Load:
+def _load_against_others(context: JobContext, spec: SinkSpec) -> LoadResult:
     for _ in range(RACES):
         try:
             return load_onto(context, spec, _table(context))
-        except LostRaceError:
+        except ConcurrentCommitError:
             continue
     raise UnavailableError("others keep changing the table", place=context.order.table_uri)
 
@@ -257,7 +259,7 @@ def _table(context: JobContext, version: int | None = None) -> SinkTable:
     return open_sink_table(context.below_root(context.order.table_uri), version)
 
 
-def _tidied(context: JobContext, spec: SinkSpec, load: Load) -> Load:
+def _tidied(context: JobContext, spec: SinkSpec, load: LoadResult) -> LoadResult:
     table = _table(context, load.version)
     folder = context.output / uuid4().hex
     check_times(spec, table.schema)
@@ -279,27 +281,27 @@ def _remove_unused(context: JobContext, table: SinkTable) -> None:
     remove_unused(rejects_path(context), versions, now)
 
 
-def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> Load:
-    """Bring the table up to its source. Raises LostRaceError when it changed since it was opened."""
+def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadResult:
+    """Bring the table up to its source. Raises ConcurrentCommitError when it changed since it was opened."""
     bench = open_bench(context, spec, table)
     plan = bench.plan()
     try:
-        return bench.carry_out(plan)
+        return bench.execute(plan)
     except DataError as misfit:
         if plan.anew:
             forms = bench.found_forms(plan)
             if not forms:
                 raise
             print(f"{misfit}: read again in the forms that all values have")
-            return bench.carry_out(plan, forms=forms)
+            return bench.execute(plan, forms=forms)
         evolved = bench.evolved(plan)
         if evolved is None:
             raise
         print(f"{misfit}: the table's columns change")
-        return bench.carry_out(plan, evolved)
+        return bench.execute(plan, evolved)
 
 
-def _say(load: Load, source: Source) -> None:
+def _print_summary(load: LoadResult, source: Source) -> None:
     files = len(load.plan.load)
     if not files:
         print("nothing new in the source")
@@ -324,7 +326,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _result(context: JobContext, spec: SinkSpec, load: Load) -> JobResult:
+def _result(context: JobContext, spec: SinkSpec, load: LoadResult) -> JobResult:
     uri = context.order.table_uri
     table = _table(context, load.version)
     rows = sum(entry.rows for entry in table.loaded)
@@ -353,13 +355,13 @@ def _result(context: JobContext, spec: SinkSpec, load: Load) -> JobResult:
     return JobResult(outputs=(output,), metrics=_metrics(rows, load, output.details), size=size)
 
 
-def _waiting(load: Load, source: Source) -> Mapping[str, float]:
+def _waiting(load: LoadResult, source: Source) -> Mapping[str, float]:
     if not load.plan.waiting:
         return {}
     return {"files": load.plan.waiting, "settled_seconds": source.settled_seconds or 0.0}
 
 
-def _metrics(rows: int, load: Load, details: Mapping[str, Any]) -> Mapping[str, float]:
+def _metrics(rows: int, load: LoadResult, details: Mapping[str, Any]) -> Mapping[str, float]:
     """What is told of the run itself; the sink's own metrics are those of the last load that brought rows."""
     metrics: dict[str, float] = {"rows": rows, "rows_added": load.rows}
     if details.get("rejects"):

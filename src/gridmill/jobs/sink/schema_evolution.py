@@ -20,7 +20,7 @@ WIDER: Mapping[pa.DataType, pa.DataType] = {pa.int64(): pa.float64(), pa.date32(
 
 def evolve(
     table: pa.Schema,
-    found: Mapping[str, pa.DataType | None],
+    new_types: Mapping[str, pa.DataType | None],
     fixed: Mapping[str, object],
     untold: Container[str] = (),
 ) -> pa.Schema:
@@ -30,18 +30,18 @@ def evolve(
     where nothing can change.
     """
     kept = [
-        (item.name, found.get(item.name) or item.type)
+        (item.name, new_types.get(item.name) or item.type)
         if item.name in untold
-        else (item.name, _widened(item, found.get(item.name), item.name in fixed))
+        else (item.name, _widened(item, new_types.get(item.name), item.name in fixed))
         for item in table
     ]
-    there = {name for name, _ in kept}
-    added = [(name, kind or pa.string()) for name, kind in found.items() if name not in there]
+    existing = {name for name, _ in kept}
+    added = [(name, kind or pa.string()) for name, kind in new_types.items() if name not in existing]
     return pa.schema([*kept, *added])
 
 
-def _widened(item: pa.Field, found: pa.DataType | None, fixed: bool) -> pa.DataType:
-    return found if found is not None and not fixed and WIDER.get(item.type) == found else item.type
+def _widened(item: pa.Field, new_type: pa.DataType | None, fixed: bool) -> pa.DataType:
+    return new_type if new_type is not None and not fixed and WIDER.get(item.type) == new_type else item.type
 
 
 def widened(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ _SAME = "Tables do not tell upper from lower case. `rename` one of them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ColumnMapping:
     """`source[i]` becomes `table[i]`; `source` None: whatever the file has."""
 
     spec: SinkSpec
@@ -72,7 +72,7 @@ class Layout:
     def check_names(self, names: Iterable[str], place: str) -> None:
         """Raise DataError where two columns of the table would have the same name, or one none; `names` are
         those read."""
-        there: dict[str, str] = {}
+        columns_by_name: dict[str, str] = {}
         for name in names:
             if not name.strip():
                 raise DataError(
@@ -80,18 +80,18 @@ class Layout:
                     hint=f"`rename: {{{name!r}: NAME}}` gives it one.",
                     place=place,
                 )
-            if name.lower() in there:
+            if name.lower() in columns_by_name:
                 raise DataError(f"two columns would be called {name!r}", hint=_SAME, place=place)
-            there[name.lower()] = name
+            columns_by_name[name.lower()] = name
         for name in self.spec.add:
-            if name.lower() in there:
+            if name.lower() in columns_by_name:
                 raise DataError(
-                    f"it has a column {there[name.lower()]!r} of its own, and `add` adds {name!r}",
+                    f"it has a column {columns_by_name[name.lower()]!r} of its own, and `add` adds {name!r}",
                     hint="Give the added column another name, or `rename` the file's.",
                     place=place,
                 )
 
-    def asked(self) -> tuple[str, ...] | None:
+    def selected(self) -> tuple[str, ...] | None:
         """The source columns that `select` names; None without it."""
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in self.spec.select) or None
@@ -125,9 +125,9 @@ class Layout:
 
     def check_declared(self, names: Iterable[str], place: str) -> None:
         """Raise DataError for a column that `columns` gives a type and the table does not have."""
-        there = (*names, *self.spec.add)
+        available = (*names, *self.spec.add)
         for name in self.spec.columns:
-            _check(name, there, place, "columns")
+            _check(name, available, place, "columns")
 
     def constant(self, name: str, rules: TextRules) -> pa.Scalar:
         """The value of an added column, in its type. Raises DataError."""
@@ -142,13 +142,13 @@ class Layout:
 
 
 def _check(name: str, names: Iterable[str], place: str, field: str) -> None:
-    there = tuple(names)
-    if name in there:
+    available = tuple(names)
+    if name in available:
         return
-    near = get_close_matches(name, there, n=1)
+    near = get_close_matches(name, available, n=1)
     more = f" Did you mean {near[0]!r}?" if near else ""
     raise DataError(
         f"there is no column {name!r}, which `{field}` names",
-        hint=f"It has {', '.join(there)}.{more}",
+        hint=f"It has {', '.join(available)}.{more}",
         place=place,
     )

@@ -23,7 +23,7 @@ from gridmill.jobs.sink.convert import (
     plain,
     trimmed,
 )
-from gridmill.jobs.sink.form_detection import Narrowing
+from gridmill.jobs.sink.form_detection import FormCandidates
 from gridmill.jobs.sink.formats import NUMBERS
 from gridmill.jobs.sink.lossless import has_keys
 from gridmill.jobs.sink.value_forms import MARKS, Form, as_plain
@@ -44,11 +44,11 @@ _NUMBERS = (ColumnType.INTEGER, ColumnType.FLOAT)
 
 
 @dataclass(slots=True)
-class Guess:
+class TypeGuess:
     """What a column can still be; None until a value was seen. `keys`: it would be numbers, but one of them
     begins with a zero. `narrowing`: the forms of its texts."""
 
-    narrowing: Narrowing = field(default_factory=Narrowing)
+    narrowing: FormCandidates = field(default_factory=FormCandidates)
     possible: tuple[ColumnType, ...] | None = None
     nested: pa.DataType | None = None
     keys: bool = False
@@ -70,7 +70,7 @@ class Guess:
 
 
 @dataclass(slots=True)
-class Guesses:
+class TypeGuesses:
     """Guesses by column, narrowed batch by batch. `any_text`: text may hold numbers, not only times (CSV).
 
     `rules_of` says how a column's text is read. Of columns in `declared` only the forms are narrowed.
@@ -80,8 +80,8 @@ class Guesses:
     rules_of: Callable[[str], TextRules] | None = None
     declared: Mapping[str, ColumnType] = field(default_factory=dict)
     any_text: bool = False
-    of: dict[str, Guess] = field(default_factory=dict)
-    declared_of: dict[str, Narrowing] = field(default_factory=dict)
+    of: dict[str, TypeGuess] = field(default_factory=dict)
+    declared_of: dict[str, FormCandidates] = field(default_factory=dict)
 
     def begin(self, *, any_text: bool) -> None:
         """What follows is from another file."""
@@ -105,9 +105,9 @@ class Guesses:
         for name in names:
             self._guess(name)
 
-    def _guess(self, name: str) -> Guess:
+    def _guess(self, name: str) -> TypeGuess:
         if name not in self.of:
-            self.of[name] = Guess(narrowing=Narrowing(forms=self._rules(name).known))
+            self.of[name] = TypeGuess(narrowing=FormCandidates(forms=self._rules(name).known))
         return self.of[name]
 
     def _rules(self, name: str) -> TextRules:
@@ -137,7 +137,7 @@ class Guesses:
         rules = self._rules(name)
         if self.any_text and is_missing(column, rules.nulls):
             return
-        texts = Texts(column, rules, possible, self.any_text or numbers, guess.narrowing)
+        texts = TextBatch(column, rules, possible, self.any_text or numbers, guess.narrowing)
         guess.possible = tuple(type_ for type_ in possible if texts.can_be(type_))
         guess.keys = guess.keys or texts.keys
 
@@ -145,7 +145,7 @@ class Guesses:
         """Narrow the forms of a column whose type is known; texts that are not of it do not count."""
         type_, rules = self.declared[name], self._rules(name)
         if name not in self.declared_of:
-            self.declared_of[name] = Narrowing(forms=rules.known, declared=True)
+            self.declared_of[name] = FormCandidates(forms=rules.known, declared=True)
         narrowing = self.declared_of[name]
         texts = as_texts(column, ARROW[type_])
         if texts is None or rules.time_format is not None:
@@ -164,16 +164,16 @@ class Guesses:
 
 
 @dataclass(slots=True)
-class Texts:
+class TextBatch:
     """A batch of texts. `numbers`: they may be numbers, not only times. `keys` as in a Guess."""
 
     column: pa.ChunkedArray
     rules: TextRules
     possible: tuple[ColumnType, ...]
     numbers: bool
-    narrowing: Narrowing
+    narrowing: FormCandidates
     keys: bool = False
-    _numbers: "_Numbers | None" = None
+    _numbers: "_NumberBatch | None" = None
     _times: tuple[bool, bool] | None = None
 
     def can_be(self, type_: ColumnType) -> bool:
@@ -216,36 +216,36 @@ class Texts:
             return numbers.whole
         return numbers.floats and not _has_long(numbers.texts)
 
-    def _as_numbers(self) -> "_Numbers":
+    def _as_numbers(self) -> "_NumberBatch":
         if self._numbers is None:
             self._numbers = self._seen_numbers()
             if self._numbers.texts is not None:
                 self._numbers.keys = has_keys(self._numbers.texts)
         return self._numbers
 
-    def _seen_numbers(self) -> "_Numbers":
+    def _seen_numbers(self) -> "_NumberBatch":
         texts = trimmed(self.column, self.rules.nulls)
         if ColumnType.INTEGER in self.possible and are_plain(texts, pa.int64()):
-            return _Numbers(texts, whole=True)
+            return _NumberBatch(texts, whole=True)
         is_plain = are_plain(texts, pa.float64())
         if is_plain:
             self.narrowing.whole.discard(Form.POINT)
             self.narrowing.see_plain_numbers(texts)
         elif not self.narrowing.see_numbers(texts):
-            return _Numbers(None)
+            return _NumberBatch(None)
         left = self.narrowing.left(MARKS)
         if not left:
-            return _Numbers(None)
+            return _NumberBatch(None)
         whole = [mark for mark in left if mark in self.narrowing.whole]
         integers = bool(whole) and are_plain(as_plain(texts, whole[0], declared=False), pa.int64())
         if is_plain and Form.POINT in left:
-            return _Numbers(texts, whole=integers)
+            return _NumberBatch(texts, whole=integers)
         numbers = as_plain(texts, left[0], declared=False)
-        return _Numbers(numbers, whole=integers, floats=are_plain(numbers, pa.float64()))
+        return _NumberBatch(numbers, whole=integers, floats=are_plain(numbers, pa.float64()))
 
 
 @dataclass(slots=True)
-class _Numbers:
+class _NumberBatch:
     """Texts as plain numbers, None where one is none: whether all are `whole`, or `floats`, and one a key."""
 
     texts: pa.ChunkedArray | None
@@ -265,7 +265,7 @@ def _has_long(column: pa.ChunkedArray) -> bool:
     return any((len(one), one) > (len(_LARGEST), _LARGEST) for one in pc.unique(long).to_pylist())
 
 
-def _unified(name: str, guess: Guess, kind: pa.DataType) -> pa.DataType:
+def _unified(name: str, guess: TypeGuess, kind: pa.DataType) -> pa.DataType:
     if guess.possible is not None:
         raise _mixed(name)
     if guess.nested is None:
@@ -298,7 +298,7 @@ def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
     return (ColumnType.STRING,)
 
 
-def see_types(guesses: Guesses, schema: pa.Schema) -> None:
+def see_types(guesses: TypeGuesses, schema: pa.Schema) -> None:
     """Narrow by declared types alone (Parquet). Raises DataError for a column of several natures."""
     for item in schema:
         kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
@@ -311,10 +311,10 @@ def see_types(guesses: Guesses, schema: pa.Schema) -> None:
         elif guess.nested is not None:
             raise _mixed(item.name)
         else:
-            known = natures(kind)
-            guess.possible = tuple(type_ for type_ in guess.possible or PREFERENCE if type_ in known)
+            possible = natures(kind)
+            guess.possible = tuple(type_ for type_ in guess.possible or PREFERENCE if type_ in possible)
 
 
-def found_types(guesses: Mapping[str, Guess]) -> dict[str, pa.DataType | None]:
+def chosen_types(guesses: Mapping[str, TypeGuess]) -> dict[str, pa.DataType | None]:
     """The type chosen for each column; one without any value is text, which whatever comes later fits."""
     return {name: guess.nested or ARROW[guess.best] for name, guess in guesses.items()}

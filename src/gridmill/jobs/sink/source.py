@@ -2,7 +2,7 @@
 
 This is the interface between reading and writing. Every source delivers `SourceFile`s: what is not a file of
 this machine is brought into one, at once or when it is first opened. A file's `Reader` gives its rows in
-batches and the line of each (`lines`); `Arrivals.positions` are stored in the commit that holds them.
+batches and the line of each (`lines`); `SourceFiles.positions` are stored in the commit that holds them.
 """
 
 import time
@@ -23,7 +23,7 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SourceRequest:
     """What is asked of a source: `positions` are those of the table, none when all is to be read again;
     `names` the source's columns that the declaration names, `texts` those that it makes texts; `content`
     tells what files of a folder hold. With `most_bytes`, no more of each file elsewhere is fetched.
@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
+class SourceFiles:
     """`files` are what the source holds now or, with `append`, only what is new in it; `positions`
     replace those of the table in the commit of their rows. `partial`: they are the rows of a stretch of time,
     which their key tells. `unseen` rows have no place in the source's order, and no load takes them.
@@ -56,32 +56,32 @@ class Arrivals:
     waiting: tuple[SourceFile, ...] = ()
 
 
-def look(asked: Asked) -> Arrivals:
+def look(request: SourceRequest) -> SourceFiles:
     """What is there. Raises InputError, DataError, UnavailableError."""
-    source = asked.source
+    source = request.source
     if source.sql is not None:
-        return _read("sql", asked)
+        return _read("sql", request)
     if source.stream is not None:
-        return _read("stream", asked)
+        return _read("stream", request)
     now = time.time()
 
     def content(stat: FileStat, name: str) -> str:
-        return "" if source.waits(stat.ctime_ns, now) else asked.content(stat, name)
+        return "" if source.waits(stat.ctime_ns, now) else request.content(stat, name)
 
-    found = find_files(source, asked.folder, content)
+    found = find_files(source, request.folder, content)
     files = [file for file in found if not source.waits(file.changed_ns, now)]
     waiting = [file for file in found if source.waits(file.changed_ns, now)]
     positions: dict[str, Any] = {}
     for kind in _kinds(source):
-        arrived = _read(kind, asked)
+        arrived = _read(kind, request)
         files += arrived.files
         waiting += arrived.waiting
         positions |= arrived.positions
     if source.format == Format.FILES:
-        new, position = blobs.stage(source, files, asked.positions, asked.work)
+        new, position = blobs.stage(source, files, request.positions, request.work)
         positions |= position
-        return Arrivals(files=new, positions=positions, append=True, waiting=tuple(waiting))
-    return Arrivals(files=tuple(files), positions=positions, waiting=tuple(waiting))
+        return SourceFiles(files=new, positions=positions, append=True, waiting=tuple(waiting))
+    return SourceFiles(files=tuple(files), positions=positions, waiting=tuple(waiting))
 
 
 def load_readers(source: Source) -> None:
@@ -96,6 +96,6 @@ def _kinds(source: Source) -> Iterator[str]:
             yield kind
 
 
-def _read(kind: str, asked: Asked) -> Arrivals:
-    read: Callable[[Asked], Arrivals] = find("readers", kind)
-    return read(asked)
+def _read(kind: str, request: SourceRequest) -> SourceFiles:
+    read: Callable[[SourceRequest], SourceFiles] = find("readers", kind)
+    return read(request)

@@ -23,16 +23,23 @@ from gridmill.domain.source import SqlSource
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.convert import TIMESTAMP
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.source import Arrivals, Asked
+from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 from gridmill.jobs.sink.sql_columns import (
-    Unreadable,
+    UnrepresentableTime,
     begin,
     connect_arguments,
     read_all_times,
     read_as_written,
 )
 from gridmill.jobs.sink.sql_parameters import bind_values
-from gridmill.jobs.sink.sql_staging import Position, Staged, edge_of, is_endless, read_position, stage
+from gridmill.jobs.sink.sql_staging import (
+    CursorPosition,
+    StagedRows,
+    edge_of,
+    is_endless,
+    read_position,
+    stage,
+)
 from gridmill.jobs.sink.time_ranges import key_of
 from gridmill.settings import fill_in_environment
 
@@ -46,7 +53,7 @@ _OF_OTHERS = {"INTERVAL": pa.float64(), "OID": pa.int64()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class QueryColumns:
     """`columns` of `origin`; `types` are the declared ones that say more than the values do."""
 
     origin: sa.FromClause
@@ -66,8 +73,8 @@ class Shape:
         value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=sa.types.NullType())
         if as_double:
             value = _as_double(value)
-        found = sa.select(value).select_from(self.origin)
-        return found if where is None else found.where(where)
+        statement = sa.select(value).select_from(self.origin)
+        return statement if where is None else statement.where(where)
 
     def count(self, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
         """How many rows there are of these."""
@@ -86,7 +93,7 @@ class Shape:
             conditions.append(self.cursor.is_(None))
         return sa.or_(*conditions) if conditions else None
 
-    def between(self, low: Position | None, high: Position) -> sa.ColumnElement[bool]:
+    def between(self, low: CursorPosition | None, high: CursorPosition) -> sa.ColumnElement[bool]:
         """Rows beyond `low`, up to `high`."""
         assert self.cursor is not None
         upper = _bound(high.value)
@@ -113,7 +120,7 @@ def _as_double(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.type_coerce(value, sa.types.NullType()).op("+")(sa.literal_column("0e0"))
 
 
-def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
+def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> QueryColumns:
     """Raises DataError for a table or a cursor column that is not there, InputError for a query in which a
     value cannot be bound."""
     if source.query is None:
@@ -121,15 +128,15 @@ def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
     return _of_query(connection, source)
 
 
-def _of_query(connection: sa.Connection, source: SqlSource) -> Shape:
+def _of_query(connection: sa.Connection, source: SqlSource) -> QueryColumns:
     dialect = connection.dialect.name
     bound = bind_values((source.query or "").strip().rstrip(";"), source.parameters, dialect)
     origin = sa.text(f"({bound.text}\n) AS source_query").bindparams(*bound.values)
     cursor: sa.ColumnElement[Any] | None = sa.column(source.cursor) if source.cursor else None
     types = _singles(connection, origin) if dialect in _MYSQL else {}
     if not any(types.values()):
-        return Shape(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
-    return Shape(
+        return QueryColumns(origin=origin, columns=(sa.literal_column("*"),), cursor=cursor)  # type: ignore[arg-type]
+    return QueryColumns(
         origin=origin,  # type: ignore[arg-type]
         columns=tuple(_as_it_is(sa.column(name), type_) for name, type_ in types.items()),
         cursor=cursor,
@@ -140,13 +147,13 @@ def _of_query(connection: sa.Connection, source: SqlSource) -> Shape:
 def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, pa.DataType | None]:
     """The columns of a query; those of single precision have a type."""
     columns: tuple[sa.ColumnElement[Any], ...] = (sa.literal_column("*"),)
-    none = Shape(origin=origin, columns=columns).statement().limit(0)  # type: ignore[arg-type]
+    none = QueryColumns(origin=origin, columns=columns).statement().limit(0)  # type: ignore[arg-type]
     with connection.execute(none) as result:
         description = result.cursor.description if result.cursor is not None else ()
         return {name: pa.float32() if code == _FLOAT else None for name, code, *_ in description}
 
 
-def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape:
+def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> QueryColumns:
     schema, _, name = (source.table or "").rpartition(".")
     try:
         with catch_warnings():  # of types that SQLAlchemy does not know: they are read as they come
@@ -156,8 +163,8 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
             )
     except NoSuchTableError as error:
         inspector = sa.inspect(connection)
-        there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
-        raise _missing(f"there is no table {source.table!r}", name, there, place) from error
+        table_names = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
+        raise _missing(f"there is no table {source.table!r}", name, table_names, place) from error
     if source.cursor is not None and source.cursor not in table.c:
         raise _missing(
             f"there is no column {source.cursor!r}, which `cursor` names",
@@ -168,14 +175,14 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Shape
     is_mysql = connection.dialect.name in _MYSQL
     if source.cursor is not None:
         _check_cursor(table.c[source.cursor], is_mysql=is_mysql)
-    found = {column.name: _declared(column.type, is_mysql=is_mysql) for column in table.c}
-    columns = tuple(_as_it_is(column, found[column.name]) for column in table.c)
+    types = {column.name: _declared(column.type, is_mysql=is_mysql) for column in table.c}
+    columns = tuple(_as_it_is(column, types[column.name]) for column in table.c)
     cursor = _as_it_is(table.c[source.cursor], None) if source.cursor else None
-    return Shape(
+    return QueryColumns(
         origin=table,
         columns=columns,
         cursor=cursor,
-        types={name: type_ for name, type_ in found.items() if type_ is not None},
+        types={name: type_ for name, type_ in types.items() if type_ is not None},
         rest=pa.string(),
         may_lack=source.cursor is None or table.c[source.cursor].nullable is not False,
     )
@@ -231,22 +238,22 @@ def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType
     return (_OF_MYSQL if is_mysql else _OF_OTHERS).get(type_.__visit_name__)
 
 
-def _missing(message: str, name: str, there: list[str], place: str) -> DataError:
-    near = get_close_matches(name, there, n=1)
+def _missing(message: str, name: str, available: list[str], place: str) -> DataError:
+    near = get_close_matches(name, available, n=1)
     more = f" Did you mean {near[0]!r}?" if near else ""
-    shown = ", ".join(sorted(there)[:10]) or "nothing"
+    shown = ", ".join(sorted(available)[:10]) or "nothing"
     return DataError(message, hint=f"There is {shown}.{more}", place=place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class DatabaseAddress:
     """`url` is for SQLAlchemy alone; `shown` is for messages: host and database, no user, no password."""
 
     url: sa.URL
     shown: str
 
 
-def address_of(written: str, folder: str) -> Address:
+def address_of(written: str, folder: str) -> DatabaseAddress:
     """The address of a URL as declared; SQLite files that are relative start at `folder`.
 
     Raises InputError for a variable that is not set, a URL that cannot be read, an SQLite file not there.
@@ -258,11 +265,13 @@ def address_of(written: str, folder: str) -> Address:
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
-        return Address(url=url, shown=f"{url.get_backend_name()}://{url.host or ''}/{url.database or ''}")
+        return DatabaseAddress(
+            url=url, shown=f"{url.get_backend_name()}://{url.host or ''}/{url.database or ''}"
+        )
     path = os.path.normpath(os.path.join(os.path.abspath(folder), url.database or ""))
     if not os.path.isfile(path):
         raise InputError(f"the SQLite file {path} does not exist", place="source.sql.url")
-    return Address(url=url.set(database=path), shown=f"sqlite:///{url.database}")
+    return DatabaseAddress(url=url.set(database=path), shown=f"sqlite:///{url.database}")
 
 
 T = TypeVar("T")
@@ -274,74 +283,76 @@ BATCH_ROWS = 10_000
 _DRIVERS = {"psycopg": "gridmill[postgresql]"}
 
 
-def arrive(asked: Asked) -> Arrivals:
+def arrive(request: SourceRequest) -> SourceFiles:
     """The rows that are new since the position (all, without a cursor), brought here.
 
     Raises InputError for a URL, table or column that is not right, DataError for what the database refuses,
     UnavailableError when it does not answer.
     """
-    source = asked.source.sql
+    source = request.source.sql
     assert source is not None
-    address = address_of(source.url, asked.folder)
-    name = f"{address.shown} {asked.source.name}"
+    address = address_of(source.url, request.folder)
+    name = f"{address.shown} {request.source.name}"
     key = hashlib.sha256((source.table or source.lasting_query).encode()).hexdigest()[:16]
     with _connected(address, name) as connection:
         shape = shape_of(connection, source, name)
         read_as_written(connection)
         if source.stretch is not None:
-            return _of_stretch(connection, shape, asked, name, key_of(source.stretch))
+            return _of_stretch(connection, shape, request, name, key_of(source.stretch))
         if source.cursor is None:
-            staged = _staged(connection, shape, shape.statement(), asked, name, key)
-            return Arrivals(files=staged.files(staged.content))
-        low = read_position(asked.positions.get(key))
+            staged = _staged(connection, shape, shape.statement(), request, name, key)
+            return SourceFiles(files=staged.files(staged.content))
+        low = read_position(request.positions.get(key))
         newest, edge = _newest(connection, shape, name)
         high = (
             None if newest is None else _reached(connection, shape, edge_of(newest, source, low, name), low)
         )
         unseen = _count_unseen(connection, shape, edge)
         if high is None and low is None:  # the columns, so that there is a table
-            none = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, key)
-            return Arrivals(files=none.files(none.content), append=True, unseen=unseen)
+            none = _staged(connection, shape, shape.statement().where(sa.false()), request, name, key)
+            return SourceFiles(files=none.files(none.content), append=True, unseen=unseen)
         if high is None:
-            return Arrivals(files=(), append=True, unseen=unseen)
+            return SourceFiles(files=(), append=True, unseen=unseen)
         statement = shape.statement(shape.between(low, high))
-        staged = _staged(connection, shape, statement, asked, name, key)
+        staged = _staged(connection, shape, statement, request, name, key)
         written = high.written()
         content = hashlib.sha256(repr((low and low.written(), written)).encode()).hexdigest()[:16]
-        return Arrivals(files=staged.files(content), positions={key: written}, append=True, unseen=unseen)
+        return SourceFiles(files=staged.files(content), positions={key: written}, append=True, unseen=unseen)
 
 
-def arrive_empty(asked: Asked) -> tuple[SourceFile, ...]:
+def arrive_empty(request: SourceRequest) -> tuple[SourceFile, ...]:
     """The columns of the source, without rows. Raises what `arrive` raises."""
-    source = asked.source.sql
+    source = request.source.sql
     assert source is not None
-    address = address_of(source.url, asked.folder)
-    name = f"{address.shown} {asked.source.name}"
+    address = address_of(source.url, request.folder)
+    name = f"{address.shown} {request.source.name}"
     with _connected(address, name) as connection:
         shape = shape_of(connection, source, name)
         read_as_written(connection)
-        staged = _staged(connection, shape, shape.statement().where(sa.false()), asked, name, "")
+        staged = _staged(connection, shape, shape.statement().where(sa.false()), request, name, "")
         return tuple(staged.files(staged.content))
 
 
-def _of_stretch(connection: sa.Connection, shape: Shape, asked: Asked, name: str, key: str) -> Arrivals:
+def _of_stretch(
+    connection: sa.Connection, shape: QueryColumns, request: SourceRequest, name: str, key: str
+) -> SourceFiles:
     """The rows of a stretch of time; those of another one never count as the same, though they are alike."""
-    staged = _staged(connection, shape, shape.statement(), asked, name, key)
+    staged = _staged(connection, shape, shape.statement(), request, name, key)
     content = hashlib.sha256(f"{key} {staged.content}".encode()).hexdigest()[:16]
-    return Arrivals(files=staged.files(content), partial=True)
+    return SourceFiles(files=staged.files(content), partial=True)
 
 
-def _newest(connection: sa.Connection, shape: Shape, name: str) -> tuple[Any, Any]:
+def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[Any, Any]:
     """The largest value that others can exceed: after NaN or infinity no row would ever be beyond. And where
     those begin, if there are any."""
     newest, edge = _greatest(connection, shape), None
     while is_endless(newest):
         edge = newest
         newest = _greatest(connection, shape, shape.below(newest))
-    if isinstance(newest, Unreadable):
+    if isinstance(newest, UnrepresentableTime):
         edge = FIRST_UNREADABLE
         newest = _greatest(connection, shape, shape.below(edge))
-    if isinstance(newest, Unreadable):
+    if isinstance(newest, UnrepresentableTime):
         raise DataError(
             f"the newest value of the cursor is {str(newest)!r}, no date or time of the years 1 to 9999",
             hint="Name another column as `cursor`, or leave such rows out in a `query`.",
@@ -351,23 +362,25 @@ def _newest(connection: sa.Connection, shape: Shape, name: str) -> tuple[Any, An
 
 
 def _reached(
-    connection: sa.Connection, shape: Shape, edge: Position, low: Position | None
-) -> Position | None:
+    connection: sa.Connection, shape: QueryColumns, edge: CursorPosition, low: CursorPosition | None
+) -> CursorPosition | None:
     """The largest value that this load takes, up to `edge`; None where there is none beyond the last load's.
 
     A later load begins right after it: a row that comes late is lost only at or below a loaded value.
     """
     value = _greatest(connection, shape, shape.between(low, edge))
-    return None if value is None else Position(value=value, included=True)
+    return None if value is None else CursorPosition(value=value, included=True)
 
 
-def _count_unseen(connection: sa.Connection, shape: Shape, edge: Any) -> int:  # noqa: ANN401
+def _count_unseen(connection: sa.Connection, shape: QueryColumns, edge: Any) -> int:  # noqa: ANN401
     """Rows that no load takes: without a cursor value, or with one that nothing can exceed."""
     unseen = shape.unseen(edge)
     return 0 if unseen is None else int(connection.execute(shape.count(unseen)).scalar() or 0)
 
 
-def _greatest(connection: sa.Connection, shape: Shape, where: sa.ColumnElement[bool] | None = None) -> Any:  # noqa: ANN401
+def _greatest(
+    connection: sa.Connection, shape: QueryColumns, where: sa.ColumnElement[bool] | None = None
+) -> Any:  # noqa: ANN401
     value = _read(connection, lambda: connection.execute(shape.newest(where)).scalar())
     if isinstance(value, float):
         return connection.execute(shape.newest(where, as_double=True)).scalar()
@@ -375,15 +388,20 @@ def _greatest(connection: sa.Connection, shape: Shape, where: sa.ColumnElement[b
 
 
 def _staged(
-    connection: sa.Connection, shape: Shape, statement: sa.Select[Any], asked: Asked, name: str, key: str
-) -> Staged:
+    connection: sa.Connection,
+    shape: QueryColumns,
+    statement: sa.Select[Any],
+    request: SourceRequest,
+    name: str,
+    key: str,
+) -> StagedRows:
     streaming = connection.execution_options(stream_results=True, max_row_buffer=BATCH_ROWS)
 
-    def staged() -> Staged:
+    def staged() -> StagedRows:
         with streaming.execute(statement) as result:
             batches = ([tuple(row) for row in rows] for rows in result.partitions(BATCH_ROWS))
             names = tuple(result.keys())
-            return stage(batches, names, shape.types, asked.work, name, key, shape.rest, asked.texts)
+            return stage(batches, names, shape.types, request.work, name, key, shape.rest, request.texts)
 
     return _read(connection, staged)
 
@@ -400,7 +418,7 @@ def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _connected(address: Address, name: str) -> Iterator[sa.Connection]:
+def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
     """A transaction that sees one state of the database and changes nothing."""
     try:
         engine = sa.create_engine(
@@ -431,7 +449,7 @@ def _connected(address: Address, name: str) -> Iterator[sa.Connection]:
                 transaction.rollback()
     except DBAPIError as error:
         raise (UnavailableError if _is_lost(error, address) else DataError)(
-            f"the database says: {_said(error)}", place=name
+            f"the database says: {_driver_message(error)}", place=name
         ) from error
     except SQLAlchemyError as error:
         raise DataError(f"cannot be read: {error}", place=name) from error
@@ -439,13 +457,13 @@ def _connected(address: Address, name: str) -> Iterator[sa.Connection]:
         engine.dispose()
 
 
-def _is_lost(error: DBAPIError, address: Address) -> bool:
+def _is_lost(error: DBAPIError, address: DatabaseAddress) -> bool:
     """Whether trying again can help. SQLite calls every mistake operational."""
     if address.url.get_backend_name() == "sqlite":
         return "locked" in str(error.orig)
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
 
 
-def _said(error: DBAPIError) -> str:
+def _driver_message(error: DBAPIError) -> str:
     """The driver's own words, which name hosts and columns, never passwords."""
     return " ".join(str(error.orig).split())[:500]

@@ -21,7 +21,7 @@ from gridmill.jobs.sink.convert import TIMESTAMP, MisfitError, TextRules, conver
 Rows = Sequence[tuple[Any, ...]]
 
 
-class Unreadable(str):
+class UnrepresentableTime(str):
     """A date or time that Python has no value for, as the database writes it: infinity, year 12000."""
 
     __slots__ = ()
@@ -73,15 +73,15 @@ def _column(
         return column
 
 
-_WRITTEN = (Decimal, Interval, Unreadable)
+_WRITTEN = (Decimal, Interval, UnrepresentableTime)
 """Values with digits or words that other types cannot hold."""
 
 
 def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
-    if kinds.isdisjoint((Interval, Unreadable)):
+    if kinds.isdisjoint((Interval, UnrepresentableTime)):
         return
     for value in values:
-        if isinstance(value, Unreadable):
+        if isinstance(value, UnrepresentableTime):
             raise DataError(
                 f"column {name!r} holds {str(value)!r}, which is no date or time of the years 1 to 9999",
                 hint=f"Declare it `columns: {{{name}: string}}`, or `query` nullif({name}, ...).",
@@ -120,8 +120,8 @@ def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
 
 def _by_kind(values: list[Any], kinds: set[type]) -> pa.Array:
     """In the values' own type; as texts where they have several."""
-    for known, make in _KINDS:
-        if all(issubclass(kind, known) for kind in kinds):
+    for kind_of_type, make in _KINDS:
+        if all(issubclass(kind, kind_of_type) for kind in kinds):
             try:
                 return make(values)
             except (OverflowError, ValueError, pa.ArrowException):
@@ -142,10 +142,10 @@ def _times(values: list[Any]) -> pa.Array:
 def _decimals(values: list[Any]) -> pa.Array:
     """Exact: whole numbers as integers, or texts where one is too long for that, others with 76 digits at
     most. Beside longer ones, NaN and infinity all are floats."""
-    there = [value for value in values if value is not None]
-    if not all(isfinite(value) for value in there):
+    present_values = [value for value in values if value is not None]
+    if not all(isfinite(value) for value in present_values):
         return _floats(values)
-    scale = max(-int(Decimal(value).as_tuple().exponent) for value in there)
+    scale = max(-int(Decimal(value).as_tuple().exponent) for value in present_values)
     if scale <= 0:
         return pa.array([None if value is None else int(value) for value in values], pa.int64())
     for digits, type_ in ((38, pa.decimal128), (76, pa.decimal256)):
@@ -260,7 +260,7 @@ def _or_unreadable(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
     def read(text: str) -> Any:  # noqa: ANN401
         value = convert(text)
-        return Unreadable(value) if isinstance(value, str) else value
+        return UnrepresentableTime(value) if isinstance(value, str) else value
 
     return read
 
@@ -295,17 +295,17 @@ def read_as_written(connection: sa.Connection) -> None:
 
 def _seconds_of(interval: str) -> float | None:
     """Its length, which can be longer than any `timedelta`; None with months or years."""
-    found = _INTERVAL.fullmatch(interval)
-    if found is None:
+    match = _INTERVAL.fullmatch(interval)
+    if match is None:
         return None
-    days, sign, hours, minutes, seconds, parts = found.groups(default="0")
+    days, sign, hours, minutes, seconds, parts = match.groups(default="0")
     microseconds = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int(f"{parts:0<6}")
     return (int(days) * 86_400_000_000 + (-microseconds if sign == "-" else microseconds)) / 1_000_000
 
 
 def read_all_times(connection: sa.Connection) -> bool:
-    """Read those too that Python has no value for, as `Unreadable`, which takes longer. False where the
-    driver does so in any case."""
+    """Read those too that Python has no value for, as `UnrepresentableTime`, which takes longer. False where
+    the driver does so in any case."""
     if connection.dialect.driver != "psycopg":
         return False
     from psycopg import DataError
@@ -317,7 +317,7 @@ def read_all_times(connection: sa.Connection) -> bool:
                 try:
                     return super().load(data)
                 except DataError:
-                    return Unreadable(bytes(data).decode())
+                    return UnrepresentableTime(bytes(data).decode())
 
         return Lenient
 

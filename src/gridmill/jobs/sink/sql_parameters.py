@@ -9,7 +9,17 @@ import sqlalchemy as sa
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import read_moment
-from gridmill.domain.sql_statement import TIMES, Given, Hole, Scalar, Where, filled, holes_of, named, some
+from gridmill.domain.sql_statement import (
+    TIMES,
+    Given,
+    Placeholder,
+    ReferenceContext,
+    Scalar,
+    filled,
+    holes_of,
+    named,
+    some,
+)
 from gridmill.errors import InputError
 
 _NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
@@ -19,28 +29,28 @@ _MARK = re.compile("\0([0-9]+)\0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class BoundStatement:
     """A statement for SQLAlchemy's `text`, and what is bound in it."""
 
     text: str
     values: Sequence[sa.BindParameter[Any]] = ()
 
 
-def bind_values(query: str, values: Mapping[str, Given], dialect: str) -> Bound:
+def bind_values(query: str, values: Mapping[str, Given], dialect: str) -> BoundStatement:
     """The query for a database of that dialect. Raises InputError where a value cannot be bound."""
     if not values:
-        return Bound(text=_escaped(query))
-    binding = _Binding(values, dialect)
+        return BoundStatement(text=_escaped(query))
+    binding = _ParameterBinder(values, dialect)
     parts = holes_of(query, backslashes=dialect in ("mysql", "mariadb"))
     marked = "".join(part if isinstance(part, str) else binding.mark(part) for part in parts)
-    return Bound(text=binding.put(_escaped(marked)), values=binding.bound)
+    return BoundStatement(text=binding.put(_escaped(marked)), values=binding.bound)
 
 
 def _escaped(text: str) -> str:
     return _NAMED.sub(r"\:", text)
 
 
-class _Binding:
+class _ParameterBinder:
     """Writes what stands in a statement for each hole; marks keep its place until all else is escaped."""
 
     def __init__(self, values: Mapping[str, Given], dialect: str) -> None:
@@ -48,7 +58,7 @@ class _Binding:
         self._values, self._dialect = values, dialect
         self._texts: list[str] = []
 
-    def mark(self, hole: Hole) -> str:
+    def mark(self, hole: Placeholder) -> str:
         """The place of a hole. Raises InputError."""
         self._texts.append(self._written(hole))
         return f"\0{len(self._texts) - 1}\0"
@@ -57,16 +67,16 @@ class _Binding:
         """The statement with what stands for its holes."""
         return _MARK.sub(lambda found: self._texts[int(found[1])], marked)
 
-    def _written(self, hole: Hole) -> str:
-        if hole.where is Where.VALUE:
+    def _written(self, hole: Placeholder) -> str:
+        if hole.where is ReferenceContext.VALUE:
             return self._value(hole)
         values = {name: _as_text(name, value) for name, value in self._values.items()}
         text = filled(hole, values)
-        if hole.where is Where.TEXT:
+        if hole.where is ReferenceContext.TEXT:
             return self._bind(text)
         return _escaped(named(text, hole.quote))
 
-    def _value(self, hole: Hole) -> str:
+    def _value(self, hole: Placeholder) -> str:
         name = hole.references[0]
         value = self._values[name]
         if not isinstance(value, tuple):

@@ -25,7 +25,7 @@ from gridmill.jobs.sink.sql_columns import Rows, batch_of
 
 
 @dataclass(slots=True)
-class Staged:
+class StagedRows:
     """Files of rows, a new one whenever the rows' types change. `content` is of all of them."""
 
     folder: Path
@@ -89,11 +89,11 @@ def stage(
     key: str,
     rest: pa.DataType | None = None,
     texts: Collection[str] = (),
-) -> Staged:
+) -> StagedRows:
     """Write the rows below `folder`; `types` are those that are declared, `texts` become texts. Without any
     row a file that has none: all other columns are of type `rest` in it, if that is known. Raises DataError
     for a value that no type holds, StorageError."""
-    staged = Staged(folder=folder, name=name, key=key)
+    staged = StagedRows(folder=folder, name=name, key=key)
     with storage_errors(folder):
         try:
             for rows in batches:
@@ -126,7 +126,7 @@ _LONGEST = 366.0 * 86_400 * 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class CursorPosition:
     """All rows below `value` are loaded and, when `included`, those at it."""
 
     value: Any
@@ -139,14 +139,14 @@ class Position:
         return {"kind": kind, "value": text, "included": self.included}
 
 
-def read_position(written: Mapping[str, Any] | None) -> Position | None:
+def read_position(written: Mapping[str, Any] | None) -> CursorPosition | None:
     """The other way."""
     if written is None:
         return None
-    return Position(value=_READ[written["kind"]](written["value"]), included=written["included"])
+    return CursorPosition(value=_READ[written["kind"]](written["value"]), included=written["included"])
 
 
-def edge_of(newest: Any, source: SqlSource, low: Position | None, place: str) -> Position:  # noqa: ANN401
+def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: str) -> CursorPosition:  # noqa: ANN401
     """How far this load may go. Raises InputError, DataError.
 
     Without a `lag` that is the newest value; with one, what is further from it than the lag (0: below it),
@@ -161,8 +161,8 @@ def edge_of(newest: Any, source: SqlSource, low: Position | None, place: str) ->
             place=place,
         )
     if source.lag is None:
-        return Position(value=newest, included=True)
-    return Position(value=_before(newest, source.lag), included=False)
+        return CursorPosition(value=newest, included=True)
+    return CursorPosition(value=_before(newest, source.lag), included=False)
 
 
 def is_endless(value: Any) -> bool:  # noqa: ANN401

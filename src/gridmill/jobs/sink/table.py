@@ -21,9 +21,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
-from gridmill.jobs.parquet import Part, storage_errors
+from gridmill.jobs.parquet import ParquetPart, storage_errors
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.plan import Loaded, LoadPlan, Positions
+from gridmill.jobs.sink.plan import LoadedFile, LoadPlan, Positions
 from gridmill.transfer.contents import sync_folder
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
@@ -40,8 +40,8 @@ _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
 """Every version stays readable, because artifacts refer to them."""
 
 
-class LostRaceError(Exception):
-    """Another attempt changed the table since it was opened; look again."""
+class ConcurrentCommitError(Exception):
+    """Another attempt committed to the table since it was opened: open it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class SinkTable:
     delta: DeltaTable | None
 
     @cached_property
-    def loaded(self) -> tuple[Loaded, ...]:
+    def loaded(self) -> tuple[LoadedFile, ...]:
         """Its data files; listing those of 10,000 source files takes some hundredths of a second."""
         if self.delta is None:
             return ()
@@ -110,13 +110,13 @@ def open_sink_table(path: Path, version: int | None = None) -> SinkTable:
         raise StorageError(f"the table cannot be read: {error}", place=str(path)) from error
 
 
-def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
+def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
     match = _NAME.fullmatch(row["path"])
     if match is None and _COMPACT.fullmatch(row["path"]):
         yield from _several(folder, row)
         return
     key, content = match.groups() if match else ("", "")
-    yield Loaded(
+    yield LoadedFile(
         path=row["path"],
         size_bytes=row["size_bytes"],
         rows=row["num_records"] or 0,
@@ -126,12 +126,12 @@ def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
     )
 
 
-def _several(folder: Path, row: dict[str, Any]) -> Iterator[Loaded]:
+def _several(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
     """The pieces of a compacted file; its size is told once."""
     start, size_bytes = 0, row["size_bytes"]
     sources = json.loads((pq.read_schema(folder / row["path"]).metadata or {})[SOURCES])
     for key, content, rows, *modified in sources:
-        yield Loaded(
+        yield LoadedFile(
             path=row["path"],
             size_bytes=size_bytes,
             rows=rows,
@@ -148,9 +148,9 @@ def compact_stem() -> str:
     return f"compact-{uuid4().hex}"
 
 
-def marked_with(schema: pa.Schema, pieces: Iterable[Loaded]) -> pa.Schema:
+def marked_with(schema: pa.Schema, pieces: Iterable[LoadedFile]) -> pa.Schema:
     """The schema of a data file that holds the rows of these pieces, in their order, and says so."""
-    sources = [[one.key, one.content, one.rows, one.modified_ms] for one in pieces]
+    sources = [[piece.key, piece.content, piece.rows, piece.modified_ms] for piece in pieces]
     return schema.with_metadata({SOURCES: json.dumps(sources)})
 
 
@@ -165,7 +165,7 @@ def stem_of(file: SourceFile) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class CommitMetadata:
     """What a commit carries beside rows: the declaration's number, the version of the rejects that belongs to
     it, and a note for readers of the table's history (JSON)."""
 
@@ -178,15 +178,15 @@ def commit(
     table: SinkTable,
     plan: LoadPlan,
     schema: pa.Schema,
-    parts: Sequence[Part],
-    mark: Mark,
+    parts: Sequence[ParquetPart],
+    mark: CommitMetadata,
     *,
     overwrite: bool = False,
 ) -> int:
     """Make the parts visible, what the plan removes invisible, and its positions those of the table, in one
     commit; the new version. With `overwrite`, and when the plan loads anew, the parts replace all there is.
 
-    Raises LostRaceError when another attempt was quicker: nothing was changed. Raises StorageError.
+    Raises ConcurrentCommitError when another attempt was quicker: nothing was changed. Raises StorageError.
     """
     delta = table.delta
     with storage_errors(table.path):
@@ -198,8 +198,8 @@ def commit(
             return _commit(delta, plan, schema, added, mark, overwrite)
         except CommitFailedError as error:
             _remove(parts, table.path)
-            raise LostRaceError(str(error)) from error
-        except LostRaceError:
+            raise ConcurrentCommitError(str(error)) from error
+        except ConcurrentCommitError:
             _remove(parts, table.path)
             raise
         except BaseException:
@@ -209,15 +209,20 @@ def commit(
 
 
 def create(path: Path, schema: pa.Schema) -> DeltaTable:
-    """An empty table. Raises LostRaceError when another attempt made it."""
+    """An empty table. Raises ConcurrentCommitError when another attempt made it."""
     delta = DeltaTable.create(path, schema, mode="ignore", configuration=_CONFIGURATION)
     if delta.version() != 0:
-        raise LostRaceError("another attempt made the table")
+        raise ConcurrentCommitError("another attempt made the table")
     return delta
 
 
 def _commit(
-    delta: DeltaTable, plan: LoadPlan, schema: pa.Schema, added: list[AddAction], mark: Mark, overwrite: bool
+    delta: DeltaTable,
+    plan: LoadPlan,
+    schema: pa.Schema,
+    added: list[AddAction],
+    mark: CommitMetadata,
+    overwrite: bool,
 ) -> int:
     overwrite = overwrite or plan.anew
     before = delta.version()
@@ -246,10 +251,10 @@ def _commit(
     return before + 1
 
 
-def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Part]) -> int:
+def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[ParquetPart]) -> int:
     """The same rows in other files, or fewer rows: one commit, with the note of the one before; its version.
 
-    Raises LostRaceError when another attempt was quicker, StorageError.
+    Raises ConcurrentCommitError when another attempt was quicker, StorageError.
     """
     assert table.delta is not None
     before, now = table.delta.version(), int(time.time() * 1000)
@@ -272,7 +277,7 @@ def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Part])
             )
         except CommitFailedError as error:
             _remove(parts, table.path)
-            raise LostRaceError(str(error)) from error
+            raise ConcurrentCommitError(str(error)) from error
     return before + 1
 
 
@@ -280,7 +285,7 @@ def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
     """The table with the columns of `schema` that it lacks, missing in all rows.
 
     A commit of its own, with the note of the one before, which says that other files may lack them: it stands
-    when its load dies before its rows are there. Raises LostRaceError, StorageError.
+    when its load dies before its rows are there. Raises ConcurrentCommitError, StorageError.
     """
     assert table.delta is not None
     lacking = [item for item in schema if item.name not in table.schema.names]
@@ -296,7 +301,7 @@ def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
                 ),
             )
         except CommitFailedError as error:
-            raise LostRaceError(str(error)) from error
+            raise ConcurrentCommitError(str(error)) from error
     return open_sink_table(table.path, table.delta.version())
 
 
@@ -304,13 +309,13 @@ Times: TypeAlias = Mapping[tuple[str, str], int]
 """By key and content of a source file: its time of modification in milliseconds since 1970."""
 
 
-def times_of(files: Iterable[SourceFile], loaded: Iterable[Loaded]) -> Times:
+def times_of(files: Iterable[SourceFile], loaded: Iterable[LoadedFile]) -> Times:
     """When these source files, and those that are loaded, were last modified."""
-    known = {(entry.key, entry.content): entry.modified_ms for entry in loaded}
-    return known | {(file.key, file.content): file.modified_ms for file in files}
+    modified_by_key = {(entry.key, entry.content): entry.modified_ms for entry in loaded}
+    return modified_by_key | {(file.key, file.content): file.modified_ms for file in files}
 
 
-def move(parts: Sequence[Part], folder: Path, times: Times) -> list[AddAction]:
+def move(parts: Sequence[ParquetPart], folder: Path, times: Times) -> list[AddAction]:
     """Put the parts beside the table; what adds them to it."""
     actions: list[AddAction] = []
     for part in parts:
@@ -334,13 +339,13 @@ def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> 
     )
 
 
-def _is_committed(folder: Path, parts: Sequence[Part]) -> bool:
+def _is_committed(folder: Path, parts: Sequence[ParquetPart]) -> bool:
     """Whether the commit went through although it raised (a checkpoint after it failed, a signal came)."""
     names = {part.path.name for part in parts}
     return any(entry.path in names for entry in open_sink_table(folder).loaded)
 
 
-def _remove(parts: Sequence[Part], folder: Path) -> None:
+def _remove(parts: Sequence[ParquetPart], folder: Path) -> None:
     for part in parts:
         part.path.unlink(missing_ok=True)
         (folder / part.path.name).unlink(missing_ok=True)

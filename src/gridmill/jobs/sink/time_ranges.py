@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gridmill.errors import ConflictError, InputError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.plan import Loaded, LoadPlan, load_anew
+from gridmill.jobs.sink.plan import LoadedFile, LoadPlan, load_anew
 
 _UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 _BEGINS_BITS, _LENGTH_BITS = 37, 25
@@ -43,7 +43,7 @@ def stretch_of(key: str) -> Stretch:
     return begins, begins + (number & (1 << _LENGTH_BITS) - 1) * unit
 
 
-def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[Loaded], *, anew: bool) -> LoadPlan:
+def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[LoadedFile], *, anew: bool) -> LoadPlan:
     """What to load: rows of a stretch replace those that were loaded for it, or for parts of it.
 
     Raises ConflictError where it overlaps with another one in part, for nothing tells which rows both share;
@@ -61,7 +61,7 @@ def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[Loaded], *, anew:
     return LoadPlan(load=tuple(new), remove=tuple(inside), anew=empty, seen=len(new), partial=True)
 
 
-def _is_replaced(entry: Loaded, own: Stretch) -> bool:
+def _is_replaced(entry: LoadedFile, own: Stretch) -> bool:
     begins, ends = stretch_of(entry.key)
     if ends <= own[0] or own[1] <= begins:
         return False

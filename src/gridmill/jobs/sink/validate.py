@@ -32,7 +32,7 @@ ROW = "__row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ConstraintRule:
     """`test` is SQL: false for a row that breaks it, with that `reason`."""
 
     test: str
@@ -40,10 +40,10 @@ class Rule:
     place: str
 
 
-def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[Rule, ...]:
+def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[ConstraintRule, ...]:
     """What a row alone (and a foreign key's table) decides. Raises InputError for what does not fit the
     columns."""
-    rules: list[Rule] = []
+    rules: list[ConstraintRule] = []
     for number, constraint in enumerate(constraints):
         place = f"sink.constraints[{number}]"
         for name in constraint.columns:
@@ -51,11 +51,11 @@ def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[Rul
         for kind, reason in constraint.rules():
             test = _test(kind, constraint, number, schema, place)
             if test:
-                rules.append(Rule(test=test, reason=reason, place=place))
+                rules.append(ConstraintRule(test=test, reason=reason, place=place))
     return tuple(rules)
 
 
-def violations_sql(rules: Sequence[Rule], constraints: Sequence[Constraint]) -> str:
+def violations_sql(rules: Sequence[ConstraintRule], constraints: Sequence[Constraint]) -> str:
     """Row numbers and reasons of the rows of the view `batch` that break a rule, in order."""
     reasons = ", ".join(f"CASE WHEN ({rule.test}) IS FALSE THEN {literal(rule.reason)} END" for rule in rules)
     broken = " OR ".join(f"({rule.test}) IS FALSE" for rule in rules)
@@ -83,26 +83,30 @@ def _column(name: str) -> str:
     return f"{BATCH}.{quoted(name)}"
 
 
-def _test(kind: str, one: Constraint, number: int, schema: pa.Schema, place: str) -> str:
-    column = _column(one.column or "")
+def _test(kind: str, constraint: Constraint, number: int, schema: pa.Schema, place: str) -> str:
+    column = _column(constraint.column or "")
     match kind:
         case "required":
             return f"{column} IS NOT NULL"
         case "min":
-            return f"{column} >= {_bound(one.min, one.column, schema, place)}{_no_nan(one.column, schema)}"
+            return (
+                f"{column} >="
+                f" {_bound(constraint.min, constraint.column, schema, place)}"
+                f"{_no_nan(constraint.column, schema)}"
+            )
         case "max":
-            return f"{column} <= {_bound(one.max, one.column, schema, place)}"
+            return f"{column} <= {_bound(constraint.max, constraint.column, schema, place)}"
         case "allowed":
-            values = ", ".join(_as_column(value, one.column, schema) for value in one.allowed)
+            values = ", ".join(_as_column(value, constraint.column, schema) for value in constraint.allowed)
             return f"{column} IN ({values})"
         case "pattern":
-            _check_text(one.column, schema, place)
-            return f"regexp_full_match({column}, {literal(one.pattern or '')})"
+            _check_text(constraint.column, schema, place)
+            return f"regexp_full_match({column}, {literal(constraint.pattern or '')})"
         case "foreign_key":
-            missing = " OR ".join(f"{_column(name)} IS NULL" for name in one.foreign_key)
+            missing = " OR ".join(f"{_column(name)} IS NULL" for name in constraint.foreign_key)
             return f"{missing} OR {keys_name(number)}.k0 IS NOT NULL"
         case "expression":
-            return f"{one.expression}\n"
+            return f"{constraint.expression}\n"
     return ""  # unique: not for one row to tell
 
 
@@ -158,7 +162,7 @@ def _sql_type(kind: pa.DataType) -> str:
 
 
 def check_rules(
-    engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule], constraints: Sequence[Constraint]
+    engine: duckdb.DuckDBPyConnection, rules: Sequence[ConstraintRule], constraints: Sequence[Constraint]
 ) -> None:
     """Try each rule on the empty view `batch`. Raises InputError that names the constraint."""
     for number, one in enumerate(constraints):
@@ -193,7 +197,7 @@ JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class RowBatch:
     """Rows as read (`raw`) and in the table's types (`rows`); the first is row `first` (from 0) of the file.
 
     `misfits` are the rows (from 0 within the batch) with values not of their column's type, and why.
@@ -206,7 +210,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Spool:
+class RejectSpool:
     """Rejected rows of one source file, on disk until they are placed; `rows` are their numbers."""
 
     path: Path
@@ -235,7 +239,7 @@ class Spool:
 
 
 @dataclass(slots=True)
-class Sieve:
+class ConstraintFilter:
     """The constraints of one sink over one load; counts what it saw."""
 
     spec: SinkSpec
@@ -245,7 +249,7 @@ class Sieve:
     rejected: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def good(self, batches: Iterable[Batch], spool: Spool) -> Iterator[pa.Table]:
+    def good(self, batches: Iterable[RowBatch], spool: RejectSpool) -> Iterator[pa.Table]:
         """The rows that keep to all constraints; the others are spooled.
 
         Raises InputError as soon as there are more than the sink allows.
@@ -258,7 +262,7 @@ class Sieve:
             yield _without(batch.rows, bad) if bad else batch.rows
         spool.close()
 
-    def reject(self, spool: Spool, rejects: pa.Table) -> None:
+    def reject(self, spool: RejectSpool, rejects: pa.Table) -> None:
         """Set rows aside, and count them and why."""
         spool.put(rejects)
         self.rejected += rejects.num_rows
@@ -286,7 +290,7 @@ class Sieve:
             place="sink.max_rejects",
         )
 
-    def _broken(self, batch: Batch) -> dict[int, list[str]]:
+    def _broken(self, batch: RowBatch) -> dict[int, list[str]]:
         bad = {row: list(reasons) for row, reasons in batch.misfits.items()}
         if self.engine is not None and self.sql:
             numbered = batch.rows.append_column(ROW, pa.array(range(batch.rows.num_rows), pa.int64()))
@@ -310,11 +314,11 @@ class Sieve:
 
 
 @contextmanager
-def open_sieve(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Iterator[Sieve]:
+def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Iterator[ConstraintFilter]:
     """A sieve for tables of that schema. Raises InputError for constraints that do not fit it."""
     with ExitStack() as stack:
         if not spec.constraints:
-            yield Sieve(spec=spec)
+            yield ConstraintFilter(spec=spec)
             return
         rules = row_rules(spec.constraints, schema)
         engine = stack.enter_context(open_engine(context))
@@ -323,7 +327,9 @@ def open_sieve(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Iterat
                 _collect_keys(context, engine, constraint, number, schema)
         engine.register(BATCH, _one_missing(schema))
         check_rules(engine, rules, spec.constraints)
-        yield Sieve(spec=spec, engine=engine, sql=violations_sql(rules, spec.constraints) if rules else "")
+        yield ConstraintFilter(
+            spec=spec, engine=engine, sql=violations_sql(rules, spec.constraints) if rules else ""
+        )
 
 
 def _one_missing(schema: pa.Schema) -> pa.Table:
@@ -333,16 +339,21 @@ def _one_missing(schema: pa.Schema) -> pa.Table:
 
 
 def _collect_keys(
-    context: JobContext, engine: duckdb.DuckDBPyConnection, one: Constraint, number: int, schema: pa.Schema
+    context: JobContext,
+    engine: duckdb.DuckDBPyConnection,
+    constraint: Constraint,
+    number: int,
+    schema: pa.Schema,
 ) -> None:
-    table = open_table(context, context.input(one.references or "").output)
-    for mine, theirs in zip(one.foreign_key, one.keys, strict=True):
-        _check_same_type(one, number, mine, theirs, schema, table.schema)
+    table = open_table(context, context.input(constraint.references or "").output)
+    for mine, theirs in zip(constraint.foreign_key, constraint.keys, strict=True):
+        _check_same_type(constraint, number, mine, theirs, schema, table.schema)
     engine.register("__referenced", table)
-    columns = ", ".join(f"{quoted(name)} AS k{index}" for index, name in enumerate(one.keys))
-    there = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in one.keys)
+    columns = ", ".join(f"{quoted(name)} AS k{index}" for index, name in enumerate(constraint.keys))
+    not_null = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in constraint.keys)
     engine.execute(
-        f"CREATE TEMP TABLE {keys_name(number)} AS SELECT DISTINCT {columns} FROM __referenced WHERE {there}"
+        f"CREATE TEMP TABLE {keys_name(number)} AS SELECT DISTINCT {columns} FROM __referenced WHERE"
+        f" {not_null}"
     )
     engine.unregister("__referenced")
 
@@ -441,13 +452,13 @@ def _ordered(written: Sequence[Path], columns: Sequence[str]) -> pa.RecordBatchR
     return pa.RecordBatchReader.from_batches(wanted, batches())
 
 
-def _repeated_sql(one: Constraint, has_table: bool) -> str:
-    keys = ", ".join(quoted(name) for name in one.unique)
-    there = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in one.unique)
-    same = " AND ".join(f"i.{quoted(name)} = f.{quoted(name)}" for name in one.unique)
+def _repeated_sql(constraint: Constraint, has_table: bool) -> str:
+    keys = ", ".join(quoted(name) for name in constraint.unique)
+    not_null = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in constraint.unique)
+    same = " AND ".join(f"i.{quoted(name)} = f.{quoted(name)}" for name in constraint.unique)
     within = (
         f"SELECT i.{ORDINAL} FROM __incoming i JOIN (SELECT {keys}, min({ORDINAL}) AS first FROM __incoming "
-        f"WHERE {there} GROUP BY {keys} HAVING count(*) > 1) f ON {same} WHERE i.{ORDINAL} > f.first"
+        f"WHERE {not_null} GROUP BY {keys} HAVING count(*) > 1) f ON {same} WHERE i.{ORDINAL} > f.first"
     )
     if not has_table:
         return within

@@ -74,5 +74,5 @@ def is_ambiguous(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 def readings(text: str) -> dict[Form, str]:
     """A text as plain numbers, by each sign that its decimals may have."""
     column = pa.chunked_array([[text]], pa.string())
-    found = {mark: as_plain(column, mark, declared=True)[0].as_py() for mark in MARKS}
-    return {mark: number for mark, number in found.items() if number != NOT_A_NUMBER}
+    by_mark = {mark: as_plain(column, mark, declared=True)[0].as_py() for mark in MARKS}
+    return {mark: number for mark, number in by_mark.items() if number != NOT_A_NUMBER}

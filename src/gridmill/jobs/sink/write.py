@@ -14,63 +14,63 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from gridmill.domain.frozen import dataclass
-from gridmill.jobs.parquet import Part, write_parquet
+from gridmill.jobs.parquet import ParquetPart, write_parquet
 from gridmill.jobs.parquet_reader import ahead, thrifty
-from gridmill.jobs.sink.csv_batches import Bundle, bundled, is_small, text_bytes
+from gridmill.jobs.sink.csv_batches import FileGroupReader, bundled, is_small, text_bytes
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
-from gridmill.jobs.sink.load import Loading, open_reader
-from gridmill.jobs.sink.metrics import Meter
-from gridmill.jobs.sink.plan import Loaded, LoadPlan
+from gridmill.jobs.sink.load import LoadContext, open_reader
+from gridmill.jobs.sink.metrics import LoadMetrics
+from gridmill.jobs.sink.plan import LoadedFile, LoadPlan
 from gridmill.jobs.sink.rejects import REJECTS, placed
 from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_of
-from gridmill.jobs.sink.validate import Sieve, Spool, find_repeated, rejects_of
+from gridmill.jobs.sink.validate import ConstraintFilter, RejectSpool, find_repeated, rejects_of
 
 TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
 """Small source files share data files of up to this many bytes each, if there are at least this many
 files."""
 HELD_BYTES = 64 * 2**20
 """Bytes of rows of small files that are held at once, however much compressed files hold."""
-_Held: TypeAlias = tuple[SourceFile, Spool, int]
+_Held: TypeAlias = tuple[SourceFile, RejectSpool, int]
 """A file, its rejected rows and its number of good rows."""
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenFile:
     """A source file's rows: `parts` hold the good ones, the spools and `rejects` (data files) the others.
     The part of small files that share one is with the first of them.
     `rejected` are the numbers of those that were rejected as they were read."""
 
     file: SourceFile
-    parts: list[Part]
-    spools: list[Spool] = field(default_factory=list)
-    rejects: list[Part] = field(default_factory=list)
+    parts: list[ParquetPart]
+    spools: list[RejectSpool] = field(default_factory=list)
+    rejects: list[ParquetPart] = field(default_factory=list)
     rejected: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
+class WriteContext:
     """Where and how one load is written."""
 
-    loading: Loading
-    sieve: Sieve
-    meter: Meter
+    loading: LoadContext
+    sieve: ConstraintFilter
+    meter: LoadMetrics
     schema: pa.Schema
     folder: Path
 
-    def write(self, file: SourceFile) -> Written:
+    def write(self, file: SourceFile) -> WrittenFile:
         """One source file. Raises DataError, InputError, StorageError, UnavailableError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = stem_of(file)
-        spool = Spool(self.folder / f"{stem}.spool")
+        spool = RejectSpool(self.folder / f"{stem}.spool")
         with closing(ahead(self.loading.batches(file, self.schema))) as batches:
             good = self.sieve.good(batches, spool)
             parts = write_parquet(self.meter.passing(good), self.schema, self.folder, stem)
         check_unchanged(file)
-        return Written(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
+        return WrittenFile(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
 
-    def write_all(self, files: Sequence[SourceFile]) -> list[Written]:
+    def write_all(self, files: Sequence[SourceFile]) -> list[WrittenFile]:
         """Source files; small ones share data files. Raises as `write` does."""
-        written: list[Written] = []
+        written: list[WrittenFile] = []
         for group in self._groups(files):
             written += self._write_together(group) if len(group) > 1 else [self.write(group[0])]
         return written
@@ -93,11 +93,11 @@ class Writing:
         else:
             yield group
 
-    def _write_together(self, files: Sequence[SourceFile]) -> list[Written]:
+    def _write_together(self, files: Sequence[SourceFile]) -> list[WrittenFile]:
         """Small source files, in one data file that says which rows are whose; in several where the rows turn
         out to be many."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        written: list[Written] = []
+        written: list[WrittenFile] = []
         held: list[_Held] = []
         tables: list[pa.Table] = []
         size_bytes = 0
@@ -110,12 +110,12 @@ class Writing:
                 held, tables, size_bytes = [], [], 0
         return [*written, *self._write_shared(held, tables)] if held else written
 
-    def _write_shared(self, held: Sequence["_Held"], tables: Sequence[pa.Table]) -> list[Written]:
+    def _write_shared(self, held: Sequence["_Held"], tables: Sequence[pa.Table]) -> list[WrittenFile]:
         written, pieces = [], []
         for file, spool, count in held:
-            written.append(Written(file=file, parts=[], spools=[spool], rejected=spool.rows))
+            written.append(WrittenFile(file=file, parts=[], spools=[spool], rejected=spool.rows))
             pieces.append(
-                Loaded(
+                LoadedFile(
                     path="",
                     size_bytes=0,
                     rows=count,
@@ -132,9 +132,9 @@ class Writing:
 
     def _each_together(self, files: Sequence[SourceFile]) -> Iterator[tuple[list["_Held"], list[pa.Table]]]:
         """Files that are read together, and their good rows."""
-        for piece in bundled(files, self.loading.spec.source) if self.loading.hasty else files:
-            spool = Spool(self.folder / f"{uuid4().hex}.spool")
-            if isinstance(piece, Bundle):
+        for piece in bundled(files, self.loading.spec.source) if self.loading.expect_types else files:
+            spool = RejectSpool(self.folder / f"{uuid4().hex}.spool")
+            if isinstance(piece, FileGroupReader):
                 good = list(self.sieve.good(self.loading.together(piece, self.schema), spool))
                 pairs = zip(piece.files, piece.counts, strict=True)
                 yield [(file, spool, count) for file, count in pairs], good
@@ -143,7 +143,7 @@ class Writing:
             check_unchanged(piece)
             yield [(piece, spool, sum(batch.num_rows for batch in good))], good
 
-    def drop_repeated(self, written: Sequence[Written], kept: ds.Dataset | None) -> bool:
+    def drop_repeated(self, written: Sequence[WrittenFile], kept: ds.Dataset | None) -> bool:
         """Take rows whose key was there before out of the parts; whether there were any. Raises InputError
         for too many."""
         if self.sieve.engine is None:
@@ -161,24 +161,26 @@ class Writing:
                 self._drop(one, by_part)
         return bool(repeated)
 
-    def _drop(self, one: Written, by_part: Mapping[Path, Mapping[int, str]]) -> None:
-        spool = Spool(self.folder / f"{stem_of(one.file)}.spool")
-        parts: list[Part] = []
+    def _drop(self, written_file: WrittenFile, by_part: Mapping[Path, Mapping[int, str]]) -> None:
+        spool = RejectSpool(self.folder / f"{stem_of(written_file.file)}.spool")
+        parts: list[ParquetPart] = []
         start = 0
-        for part in one.parts:
+        for part in written_file.parts:
             repeated = by_part.get(part.path, {})
             if repeated:
-                kept = self._kept(part, repeated, spool, Numbers(rejected=one.rejected, start=start))
-                parts += write_parquet(kept, self.schema, self.folder, stem_of(one.file))
+                kept = self._kept(
+                    part, repeated, spool, RowNumbers(rejected=written_file.rejected, start=start)
+                )
+                parts += write_parquet(kept, self.schema, self.folder, stem_of(written_file.file))
                 part.path.unlink()
             else:
                 parts.append(part)
             start += part.rows
         spool.close()
-        one.parts, one.spools = parts, [*one.spools, spool]
+        written_file.parts, written_file.spools = parts, [*written_file.spools, spool]
 
     def _kept(
-        self, part: Part, repeated: Mapping[int, str], spool: Spool, numbers: "Numbers"
+        self, part: ParquetPart, repeated: Mapping[int, str], spool: RejectSpool, numbers: "RowNumbers"
     ) -> Iterator[pa.Table]:
         row = 0
         with pq.ParquetFile(part.path) as file:
@@ -194,9 +196,9 @@ class Writing:
                 row += batch.num_rows
                 yield rows
 
-    def write_rejects(self, written: Sequence[Written]) -> list[Part]:
+    def write_rejects(self, written: Sequence[WrittenFile]) -> list[ParquetPart]:
         """The data files of all that was rejected."""
-        parts: list[Part] = []
+        parts: list[ParquetPart] = []
         for one in written:
             parts += one.rejects
             if any(spool.rows for spool in one.spools):
@@ -205,7 +207,7 @@ class Writing:
         return parts
 
 
-def rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+def rows_of(parts: Sequence[ParquetPart]) -> Iterator[pa.RecordBatch]:
     """The rows of data files, in order."""
     for part in parts:
         with pq.ParquetFile(part.path) as file:
@@ -213,7 +215,7 @@ def rows_of(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class RowNumbers:
     """Rows of a part to rows of the source file: `rejected` (in order) are between them; the part's first row
     is the file's good row number `start`."""
 
@@ -227,7 +229,7 @@ class Numbers:
         return good + before
 
 
-def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[Part]) -> ds.Dataset | None:
+def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[ParquetPart]) -> ds.Dataset | None:
     """What stays of the table; `spared` is what stays of files of which a part goes. None for nothing."""
     gone = {entry.path for entry in plan.remove}
     paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)

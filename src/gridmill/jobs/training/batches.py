@@ -7,7 +7,7 @@ from gridmill.domain.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class BatchFeed:
     """Scaled inputs [rows, width] and targets [rows, labels] (of classes: [rows]), contiguous, on one device.
 
     `length` rows up to each row are its window, of its own entity only; None: the row alone. A batch is an

@@ -11,8 +11,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 from gridmill.jobs.model_files import Predictor
-from gridmill.jobs.training.data import Frame
-from gridmill.jobs.training.result import Trained
+from gridmill.jobs.training.data import SortedFrame
+from gridmill.jobs.training.result import TrainedModel
 
 ROWS = 1000
 """How many training rows are compared: all if there are fewer."""
@@ -41,10 +41,10 @@ MOST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class CheckRows:
     """Training rows of a frame to ask a model for."""
 
-    frame: Frame
+    frame: SortedFrame
     rows: Integers
     length: int | None
 
@@ -62,14 +62,14 @@ class Sample:
             yield rows, self.inputs(rows)
 
 
-def sample_rows(frame: Frame, length: int | None, split: str = "train") -> Sample:
+def sample_rows(frame: SortedFrame, length: int | None, split: str = "train") -> CheckRows:
     """Rows from the whole of a split."""
     rows = frame.rows[split]
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).round().astype(np.int64))
-    return Sample(frame=frame, rows=rows[places], length=length)
+    return CheckRows(frame=frame, rows=rows[places], length=length)
 
 
-def check_stored(predictors: Sequence[Predictor], trained: Trained, sample: Sample) -> dict[str, Any]:
+def check_stored(predictors: Sequence[Predictor], trained: TrainedModel, sample: CheckRows) -> dict[str, Any]:
     """Compare the loaded files with what was trained, on training rows and on rows with extreme values.
 
     Returns what to tell about it; `difference` is the largest one as a share of what is allowed. Raises
@@ -78,11 +78,11 @@ def check_stored(predictors: Sequence[Predictor], trained: Trained, sample: Samp
     begin, worst = time.perf_counter(), 0.0
     for rows, inputs in sample.pieces():
         names = [f"row {row} of the training" for row in rows]
-        worst = max(worst, *(_compare(one, trained, inputs, names) for one in predictors))
+        worst = max(worst, *(_compare(predictor, trained, inputs, names) for predictor in predictors))
     edges = [(name, inputs.copy()) for name, inputs in edge_rows(sample)]
     names = [f"a row {name}" for name, inputs in edges for _ in range(len(inputs))]
     together = np.concatenate([inputs for _, inputs in edges])  # asked at once: each call has its own costs
-    worst = max(worst, *(_compare(one, trained, together, names) for one in predictors))
+    worst = max(worst, *(_compare(predictor, trained, together, names) for predictor in predictors))
     return {
         "rows": len(sample.rows),
         "edge_rows": len(names),
@@ -91,18 +91,18 @@ def check_stored(predictors: Sequence[Predictor], trained: Trained, sample: Samp
     }
 
 
-def _compare(predictor: Predictor, trained: Trained, inputs: Floats, names: Sequence[str]) -> float:
-    known = np.where(np.isinf(inputs), np.nan, inputs)
-    expected, found = _matrix(trained.predict(known)), _matrix(predictor.predict(inputs))
+def _compare(predictor: Predictor, trained: TrainedModel, inputs: Floats, names: Sequence[str]) -> float:
+    finite_inputs = np.where(np.isinf(inputs), np.nan, inputs)
+    expected, actual = _matrix(trained.predict(finite_inputs)), _matrix(predictor.predict(inputs))
     with np.errstate(invalid="ignore", over="ignore"):
-        allowed = trained.tolerance(known) + STEPS * np.spacing(np.abs(expected))
-        apart = np.abs(found - expected)
-        share = np.where(_same(found, expected), 0.0, apart / allowed)
+        allowed = trained.tolerance(finite_inputs) + STEPS * np.spacing(np.abs(expected))
+        apart = np.abs(actual - expected)
+        share = np.where(_same(actual, expected), 0.0, apart / allowed)
     share = np.where(np.isnan(share), np.inf, share).max(axis=1)
     row = int(share.argmax())
     if share[row] > 1:
         raise InternalError(
-            f"the stored model does not answer what was trained: {names[row]} gets {_shown(found[row])} from"
+            f"the stored model does not answer what was trained: {names[row]} gets {_shown(actual[row])} from"
             f" the files and {_shown(expected[row])} from the model in memory",
             hint="This is a defect of Gridmill: no version of the model was made. Please report it.",
         )
@@ -121,7 +121,7 @@ def _shown(row: Floats) -> str:
     return ", ".join(f"{value:.9g}" for value in row[:6]) + (", ..." if len(row) > 6 else "")
 
 
-def edge_rows(sample: Sample) -> Iterator[tuple[str, Floats]]:
+def edge_rows(sample: CheckRows) -> Iterator[tuple[str, Floats]]:
     """Training rows with an input, or all of them, missing, infinite or extreme, or of an unseen category."""
     width = sample.frame.inputs.shape[1]
     most = max(4, POKED_CELLS // (len(EXTREMES) * width * (sample.length or 1)))
@@ -152,7 +152,7 @@ def _unseen(newest: Floats, base: Floats, encodings: Sequence[Encoding]) -> Iter
         first += len(encoding.inputs)
 
 
-def check_alike(predictor: Predictor, sample: Sample) -> dict[str, Any]:
+def check_alike(predictor: Predictor, sample: CheckRows) -> dict[str, Any]:
     """Ask a user's own code or file again, for the same rows beside other ones.
 
     Raises InputError where a row's answer is another then: it would depend on how many shards there are.
@@ -172,7 +172,7 @@ def check_alike(predictor: Predictor, sample: Sample) -> dict[str, Any]:
     return {"rows": len(rows), "difference": worst, "seconds": round(time.perf_counter() - begin, 3)}
 
 
-def _affordable(predictor: Predictor, sample: Sample) -> int:
+def _affordable(predictor: Predictor, sample: CheckRows) -> int:
     """How many of the rows can be asked for in the time, once the code is loaded."""
     predictor.predict(sample.inputs(sample.rows[:1]))
     cells = sample.frame.inputs.shape[1] * (sample.length or 1)
@@ -187,7 +187,7 @@ def _affordable(predictor: Predictor, sample: Sample) -> int:
     return count
 
 
-def _apart(first: Floats, again: Floats, frame: Frame, rows: Integers) -> float:
+def _apart(first: Floats, again: Floats, frame: SortedFrame, rows: Integers) -> float:
     target = _matrix(frame.target[frame.rows["train"]])
     deviation = np.ones(1) if frame.classes else np.std(target, axis=0)
     with np.errstate(invalid="ignore"):

@@ -19,7 +19,7 @@ _HINT = "Declare numbers made from it in the dataset (of a time: hour(...)), or 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenColumns:
     """The encodings; the columns without one, with the reason; and text columns with more values than inputs:
     how many values, and the share of the rows whose value has an input of its own."""
 
@@ -28,7 +28,7 @@ class Chosen:
     grouped: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
-def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -> Chosen:
+def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -> ChosenColumns:
     """The encodings of these columns of the training rows.
 
     A number is itself. Of a text column with up to 32 values each value has an input; with more, the 31 most
@@ -62,14 +62,14 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
             if encodings[-1].others:
                 own = len(encodings[-1].categories or ())
                 grouped[name] = (len(values), sum(counts[:own]) / rows)
-    return Chosen(encodings=tuple(encodings), left_out=left_out, grouped=grouped)
+    return ChosenColumns(encodings=tuple(encodings), left_out=left_out, grouped=grouped)
 
 
 def _by_frequency(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
     """The values and how often each occurs: the most frequent first, equally frequent ones in their order."""
-    found = pc.value_counts(column.cast(pa.string()).drop_null())
+    counts = pc.value_counts(column.cast(pa.string()).drop_null())
     pairs = sorted(
-        zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True),
+        zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True),
         key=lambda pair: (-pair[1], pair[0]),
     )
     return [value for value, _ in pairs], [count for _, count in pairs]

@@ -11,24 +11,24 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.model_files import Predictor, predict_rows
-from gridmill.jobs.out_of_fold import HeldOut
-from gridmill.jobs.training.data import Frame
+from gridmill.jobs.out_of_fold import OutOfFoldModel
+from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.early_stopping import drawn_rows, has_weight, is_learnable, last_rows, stops_early
 from gridmill.jobs.training.evaluate import measure_rows
-from gridmill.jobs.training.label_times import Moments, read_moments
+from gridmill.jobs.training.label_times import LabelTimes, read_moments
 
-Learn = Callable[[Frame, JobContext], Predictor]
+Learn = Callable[[SortedFrame, JobContext], Predictor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folds:
     """The fold of each training row, and what rows are told apart by."""
 
-    moments: Moments
+    moments: LabelTimes
     numbers: Integers
 
 
-def plan_folds(frame: Frame, spec: TrainingSpec, context: JobContext) -> Folds:
+def plan_folds(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> Folds:
     """Which row is in which fold. Raises InputError for folds that cannot be: before anything is learned."""
     moments = read_moments(frame, spec, context, by_time=spec.folds_by == FoldsBy.TIME)
     return Folds(moments=moments, numbers=_fold_numbers(frame, spec, moments))
@@ -36,12 +36,12 @@ def plan_folds(frame: Frame, spec: TrainingSpec, context: JobContext) -> Folds:
 
 def predict_folds(
     planned: Folds,
-    frame: Frame,
+    frame: SortedFrame,
     spec: TrainingSpec,
     context: JobContext,
     learn: Learn,
     threshold: float | None = None,
-) -> tuple[HeldOut, Mapping[str, float]]:
+) -> tuple[OutOfFoldModel, Mapping[str, float]]:
     """What models of other folds say about each training row, and `folds_NAME` metrics of it, with the
     model's `threshold`."""
     moments, folds = planned.moments, planned.numbers
@@ -59,40 +59,44 @@ def predict_folds(
         context.progress(fold + 1, count, "folds")
     order = np.argsort(moments.number[rows])
     number = moments.number[rows]
-    held_out = HeldOut(rows=number[order], folds=folds[order], predicted=predicted[order])
+    held_out = OutOfFoldModel(rows=number[order], folds=folds[order], predicted=predicted[order])
     return held_out, _measure(frame, rows, predicted, threshold)
 
 
-def _measure(frame: Frame, rows: Integers, predicted: Floats, threshold: float | None) -> Mapping[str, float]:
+def _measure(
+    frame: SortedFrame, rows: Integers, predicted: Floats, threshold: float | None
+) -> Mapping[str, float]:
     """`folds_NAME` metrics over the rows that have such a prediction."""
-    known = np.isfinite(predicted.reshape(len(rows), -1)).all(axis=1)
-    rows, predicted = rows[known], predicted[known]
+    is_predicted = np.isfinite(predicted.reshape(len(rows), -1)).all(axis=1)
+    rows, predicted = rows[is_predicted], predicted[is_predicted]
     if len(rows) == 0:
         return {}
-    found = measure_rows(frame, rows, predicted, threshold)
-    return {f"folds_{name}": value for name, value in found.items()}
+    scores = measure_rows(frame, rows, predicted, threshold)
+    return {f"folds_{name}": value for name, value in scores.items()}
 
 
-def _fold_numbers(frame: Frame, spec: TrainingSpec, moments: Moments) -> Integers:
+def _fold_numbers(frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes) -> Integers:
     """For each training row its fold. Raises InputError where there are too few rows, times or entities."""
     rows, count = frame.rows["train"], spec.folds or 0
     match spec.folds_by:
         case FoldsBy.RANDOM:
-            found = np.random.default_rng(spec.seed).permutation(len(rows)) % count
+            fold_of_row = np.random.default_rng(spec.seed).permutation(len(rows)) % count
         case FoldsBy.ENTITY:
             entities, which = np.unique(frame.starts[rows], return_inverse=True)
-            found = (np.random.default_rng(spec.seed).permutation(len(entities)) % count)[which]
+            fold_of_row = (np.random.default_rng(spec.seed).permutation(len(entities)) % count)[which]
         case _:
             time = moments.time[rows]
             edges = np.quantile(time, np.arange(1, count) / count, method="higher")
-            found = np.searchsorted(edges, time, side="right")
-    if len(np.unique(found)) < count:
+            fold_of_row = np.searchsorted(edges, time, side="right")
+    if len(np.unique(fold_of_row)) < count:
         what = {FoldsBy.RANDOM: "rows", FoldsBy.ENTITY: "entities", FoldsBy.TIME: "times"}[spec.folds_by]
         raise InputError(f"there are too few {what} in training for {count} folds", place="training.folds")
-    return found.astype(np.int64)
+    return fold_of_row.astype(np.int64)
 
 
-def _without(frame: Frame, spec: TrainingSpec, moments: Moments, folds: Integers, fold: int) -> Frame | None:
+def _without(
+    frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes, folds: Integers, fold: int
+) -> SortedFrame | None:
     """The frame whose training rows are those that may be learned from for that fold; None for too few."""
     rows, held = frame.rows["train"], frame.rows["validation"]
     if spec.folds_by != FoldsBy.TIME:

@@ -22,8 +22,8 @@ from gridmill.jobs.features import is_text
 from gridmill.jobs.model_files import CARD, GRAPH, load_graph, takes_single_floats
 from gridmill.jobs.out_of_fold import FILE as HELD_OUT
 from gridmill.jobs.subprocess_model import RUNNER
-from gridmill.jobs.training.data import Frame
-from gridmill.jobs.training.result import Fitted
+from gridmill.jobs.training.data import SortedFrame
+from gridmill.jobs.training.result import FittedModel
 from gridmill.jobs.training_rows import FILE as LEARNED
 from gridmill.transfer.checkout import hand_tree
 from gridmill.transfer.verify import check_inputs
@@ -40,7 +40,7 @@ POLL_SECONDS = 0.2
 BLUR_ROWS = 10_000
 
 
-def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
     """Run the script, or take the file. Raises InputError for what leaves no model, JobError."""
     code = context.work / CODE
     curve: list[tuple[float, float, float]] = []
@@ -54,14 +54,14 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     else:
         _take_file(spec, context, code)
     if context.rank:
-        return Fitted()
+        return FittedModel()
     _check_names(context.output)
     graph = _graph(context.output)
     predict = "" if graph else _predict(spec, context, code)
     blurred = _blurred(frame) if graph and takes_single_floats(graph) else ""
     if blurred:
         print(f"model.onnx takes single floats, which cannot hold all values of: {blurred}", flush=True)
-    return Fitted(
+    return FittedModel(
         graph=graph,
         predict=predict,
         environment=_environment(spec, code) if predict else "",
@@ -87,7 +87,7 @@ def _check_names(output: Path) -> None:
         )
 
 
-def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None:
+def _write_inputs(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> None:
     folder = context.work / "arrays"
     folder.mkdir(exist_ok=True)
     split = np.full(len(frame.target), OUTSIDE, np.uint8)
@@ -107,7 +107,7 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
         "labels": list(frame.subject.labels),
         "classes": _classes(frame),
         "objective": frame.objective.value,
-        "features": [one.column for one in frame.encodings],
+        "features": [encoding.column for encoding in frame.encodings],
         "input_names": list(frame.names),
         "entity": list(frame.subject.entity),
         "time": frame.subject.time,
@@ -119,22 +119,22 @@ def _write_inputs(frame: Frame, spec: TrainingSpec, context: JobContext) -> None
     (context.work / "metrics.jsonl").write_bytes(b"")
 
 
-def _classes(frame: Frame) -> list[Any]:
+def _classes(frame: SortedFrame) -> list[Any]:
     """Integers and booleans as themselves; other numbers as floats, all else as text."""
     values = Classes(names=frame.classes, type=frame.class_type).values()
     plain = is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
-    found: list[Any] = (values if plain else values.cast(pa.float64())).to_pylist()
-    return found
+    result: list[Any] = (values if plain else values.cast(pa.float64())).to_pylist()
+    return result
 
 
-def _without_test(frame: Frame) -> np.ndarray[Any, Any]:
+def _without_test(frame: SortedFrame) -> np.ndarray[Any, Any]:
     """The targets; those of test rows are missing, so that nothing is learned or chosen by them."""
     target = np.array(frame.target)
     target[frame.rows["test"]] = np.nan
     return target
 
 
-def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "Teller") -> None:
+def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "LogForwarder") -> None:
     script = str(spec.script)
     path, _, name = script.partition(":")
     if not _inside(code, path).is_file():
@@ -181,7 +181,7 @@ def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
     return {**os.environ, **own}
 
 
-class Teller(Protocol):
+class LogForwarder(Protocol):
     """Passes on the lines that have come since; at the `last` also one that does not end."""
 
     def __call__(self, *, last: bool = False) -> None:
@@ -190,7 +190,7 @@ class Teller(Protocol):
 
 def _teller(
     context: JobContext, curve: list[tuple[float, float, float]], not_finite: dict[str, str]
-) -> Teller:
+) -> LogForwarder:
     """It makes the curve of the two usual losses, and notes which metrics were not finite."""
     file, read = context.work / "metrics.jsonl", 0
     losses: dict[float, dict[str, float]] = {}
@@ -202,7 +202,7 @@ def _teller(
             content = lines.read()
         whole = len(content) if last else content.rfind(b"\n") + 1
         for line in content[:whole].splitlines():
-            _tell(context, line, losses, not_finite)
+            _log_metric(context, line, losses, not_finite)
         read += whole
         if last:
             both = [(step, one) for step, one in sorted(losses.items()) if len(one) == 2]
@@ -211,16 +211,16 @@ def _teller(
     return tell
 
 
-def _tell(
+def _log_metric(
     context: JobContext,
     line: bytes,
     losses: dict[float, dict[str, float]],
     not_finite: dict[str, str],
 ) -> None:
     try:
-        said = json.loads(line)
-        name, value = str(said["name"]), float(said["value"])
-        step = None if said.get("step") is None else float(said["step"])
+        report = json.loads(line)
+        name, value = str(report["name"]), float(report["value"])
+        step = None if report.get("step") is None else float(report["step"])
     except (ValueError, KeyError, TypeError, AttributeError):
         print(f"not a metric, in GRIDMILL_METRICS: {line.decode(errors='replace')}", flush=True)
         return
@@ -254,7 +254,7 @@ def _graph(output: Path) -> bytes | None:
     return load_graph(path) if path.exists() else None
 
 
-def _blurred(frame: Frame) -> str:
+def _blurred(frame: SortedFrame) -> str:
     """The inputs of which a tenth of the values in training rows are equal to others as single floats."""
     rows = frame.inputs[frame.rows["train"][:BLUR_ROWS]]
     names = []
@@ -278,23 +278,23 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
             )
         shutil.copytree(code, context.output / CODE, symlinks=True)
         return f"{CODE}/{spec.predict}"
-    found = next((name for name in PICKLED if (context.output / name).exists()), None)
-    if found is None:
-        there = ", ".join(sorted(path.name for path in context.output.iterdir())) or "nothing"
+    result = next((name for name in PICKLED if (context.output / name).exists()), None)
+    if result is None:
+        names = ", ".join(sorted(path.name for path in context.output.iterdir())) or "nothing"
         raise InputError(
-            f"the script left no model that can predict in $GRIDMILL_OUTPUT ({there})",
+            f"the script left no model that can predict in $GRIDMILL_OUTPUT ({names})",
             hint="Write model.onnx there, or name a function: `predict: train.py:predict`.",
             place="training.script",
         )
     if not spec.trust:
         raise InputError(
-            f"{spec.file or found} is a pickled model: loading it can do anything on this machine",
+            f"{spec.file or result} is a pickled model: loading it can do anything on this machine",
             hint="If you trust where it comes from, write `trust: true`. Models as ONNX need no trust.",
             place="training.trust",
         )
     if spec.environment:  # it may refer to other files of the project
         shutil.copytree(code, context.output / CODE, symlinks=True)
-    return found
+    return result
 
 
 def _environment(spec: TrainingSpec, code: Path) -> str:
@@ -313,14 +313,14 @@ def _metrics(output: Path, not_finite: dict[str, str]) -> Mapping[str, float]:
     if not path.exists():
         return {}
     try:
-        said: dict[str, Any] = json.loads(path.read_bytes())
-        told = {own_name(str(name)): float(value) for name, value in said.items()}
+        reported: dict[str, Any] = json.loads(path.read_bytes())
+        metrics_by_name = {own_name(str(name)): float(value) for name, value in reported.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(
             f"metrics.json is not a mapping of names to numbers: {error}", place="training.script"
         ) from error
-    not_finite |= {name: str(value) for name, value in told.items() if not isfinite(value)}
-    return {name: value for name, value in told.items() if isfinite(value)}
+    not_finite |= {name: str(value) for name, value in metrics_by_name.items() if not isfinite(value)}
+    return {name: value for name, value in metrics_by_name.items() if isfinite(value)}
 
 
 def _inside(code: Path, name: str) -> Path:

@@ -20,9 +20,9 @@ from typing import Any
 def fit(target: str) -> None:
     """The function is called with the training's data; what it returns as a mapping become metrics."""
     data = training_data()
-    found = function(target)(data)
-    if found is not None:
-        (data.output / "metrics.json").write_text(json.dumps(as_metrics(found, target)))
+    model = function(target)(data)
+    if model is not None:
+        (data.output / "metrics.json").write_text(json.dumps(as_metrics(model, target)))
 
 
 def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  whatever a user returns
@@ -82,11 +82,13 @@ def function(target: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    found: Callable[..., Any] | None = getattr(module, name, None)
-    if not callable(found):
-        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise SystemExit(f"{path} has no function {name!r}; it has: {', '.join(there) or 'none'}")
-    return found
+    result: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(result):
+        available = [
+            key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+        ]
+        raise SystemExit(f"{path} has no function {name!r}; it has: {', '.join(available) or 'none'}")
+    return result
 
 
 def predict(descriptor: str, folder: str, target: str) -> None:
@@ -98,8 +100,8 @@ def predict(descriptor: str, folder: str, target: str) -> None:
         replies.flush()
         for line in sys.stdin:
             source, result = json.loads(line)
-            found = np.asarray(answer(Path(folder), np.load(source)))
-            np.save(result, found.astype(float), allow_pickle=False)
+            answers = np.asarray(answer(Path(folder), np.load(source)))
+            np.save(result, answers.astype(float), allow_pickle=False)
             replies.write("done\n")
             replies.flush()
 

@@ -27,14 +27,14 @@ from gridmill.jobs.features import (
     present_values,
     runs,
 )
-from gridmill.jobs.training.columns import Chosen, choose_encodings
+from gridmill.jobs.training.columns import ChosenColumns, choose_encodings
 from gridmill.jobs.training.weights import check_column, row_weights
 
 MOST_CLASSES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class DatasetColumns:
     """Which columns of the dataset play which part. `label_columns` are, per label, the column whose later
     value it is, where the dataset has that. `has_one_unit` is whether all labels are in the same unit: later
     values of one column, or of columns that the dataset has scaled."""
@@ -54,7 +54,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class SortedFrame:
     """Rows sorted by entity and time.
 
     `target` is the label [rows] (of several: [rows, labels]), or the number of its class; NaN where it is
@@ -62,11 +62,12 @@ class Frame:
     row of its entity. `unlabelled` counts, per split, the rows without a label, and `unseen_classes` those of
     a class that no training row has. `classes` and `class_type` are as in `Classes`. `infinite` counts, per
     feature, infinite values, which are taken as missing. `left_out` and `grouped` are as in
-    `Chosen`. `present` is like `target`: the label column's value at the basis time, NaN where there is none.
-    `weights` say how much each row counts in learning (None: all alike); metrics count all rows alike.
+    `ChosenColumns`. `present` is like `target`: the label column's value at the basis time, NaN where there
+    is none. `weights` say how much each row counts in learning (None: all alike); metrics count all rows
+    alike.
     """
 
-    subject: Subject
+    subject: DatasetColumns
     objective: Objective
     encodings: tuple[Encoding, ...]
     inputs: Floats
@@ -102,12 +103,12 @@ class Frame:
 
 def read_frame(
     context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
-) -> Frame:
+) -> SortedFrame:
     """The dataset of a training; `encodings` are those to use, where they are known before. Raises
     InputError and DataError for what cannot be learned."""
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
-    chosen = dict.fromkeys(one.column for one in encodings) if encodings else spec.features
+    chosen = dict.fromkeys(encoding.column for encoding in encodings) if encodings else spec.features
     place = "training.models" if encodings else "training.features"  # of an ensemble its members say which
     subject = find_subject(artifact.output.details, parts, tuple(chosen), place)
     if spec.weight is not None:
@@ -122,7 +123,7 @@ def read_frame(
     return replace(frame, weights=weights)
 
 
-def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
+def _sorted(table: pa.Table, subject: DatasetColumns) -> pa.Table:
     """The rows in order; without a copy where they are already."""
     order = row_order(table, subject)
     return table if np.array_equal(order, np.arange(len(order))) else table.take(order)
@@ -130,7 +131,7 @@ def _sorted(table: pa.Table, subject: Subject) -> pa.Table:
 
 def find_subject(
     details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = (), place: str = ""
-) -> Subject:
+) -> DatasetColumns:
     """Who is who, from what the dataset says about itself; `place` is what chose the features. Raises
     InputError."""
     labels, columns = _labels(details)
@@ -150,7 +151,7 @@ def find_subject(
             near = get_close_matches(name, features, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(features)}."
             raise InputError(f"the dataset has no feature {name!r}", hint=hint, place=place)
-    return Subject(
+    return DatasetColumns(
         features=tuple(chosen) or features,
         labels=labels,
         label_columns=tuple(column if column in names else None for column in columns),
@@ -173,7 +174,7 @@ def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | No
     return ((label,), (details.get("label_column"),)) if label else ((), ())
 
 
-def row_order(table: pa.Table, subject: Subject) -> Integers:
+def row_order(table: pa.Table, subject: DatasetColumns) -> Integers:
     """Numbers of the table's rows, sorted by entity and time; equal ones keep their order."""
     keys = [*subject.entity, *([subject.time] if subject.time else [])]
     if not keys:
@@ -184,12 +185,12 @@ def row_order(table: pa.Table, subject: Subject) -> Integers:
 
 def make_frame(
     table: pa.Table,
-    subject: Subject,
+    subject: DatasetColumns,
     objective: Objective | None,
     encodings: tuple[Encoding, ...] | None = None,
     *,
     declared: bool = False,
-) -> Frame:
+) -> SortedFrame:
     """The arrays of a sorted table; `declared`: the training names its features.
 
     Raises InputError and DataError for what cannot be learned."""
@@ -205,7 +206,7 @@ def make_frame(
     for number, name in enumerate(subject.labels):
         _check_rows(rows, target.reshape(len(target), -1)[:, number], split, name)
     if encodings:
-        chosen = Chosen(encodings=encodings)
+        chosen = ChosenColumns(encodings=encodings)
     else:
         chosen = choose_encodings(
             table.select(subject.features).filter(train), subject.features, declared=declared
@@ -215,7 +216,7 @@ def make_frame(
         left_out = ", ".join(f"{name} ({why})" for name, why in chosen.left_out.items())
         none = f": {left_out} cannot be used" if left_out else ""
         raise InputError(f"the dataset has no features to learn from{none}")
-    return Frame(
+    return SortedFrame(
         subject=subject,
         objective=aim,
         encodings=encodings,
@@ -229,7 +230,7 @@ def make_frame(
         missing_labels=_missing(target, subject.labels, _mask(train)),
         unlabelled=_counted({name: ~labelled & _mask(pc.equal(split, name)) for name in rows}),
         unseen_classes=_counted({name: target[rows[name]] < 0 for name in rows} if classes.names else {}),
-        infinite=_counted({one.column: _infinite(table[one.column]) for one in encodings}),
+        infinite=_counted({encoding.column: _infinite(table[encoding.column]) for encoding in encodings}),
         left_out=chosen.left_out,
         grouped=chosen.grouped,
     )
@@ -242,8 +243,8 @@ def _missing(target: Floats, labels: Sequence[str], train: npt.NDArray[np.bool_]
     return _counted({name: np.isnan(target[train, number]) for number, name in enumerate(labels)})
 
 
-def _counted(found: Mapping[str, npt.NDArray[np.bool_]]) -> Mapping[str, int]:
-    counts = {name: int(rows.sum()) for name, rows in found.items()}
+def _counted(masks: Mapping[str, npt.NDArray[np.bool_]]) -> Mapping[str, int]:
+    counts = {name: int(rows.sum()) for name, rows in masks.items()}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -254,8 +255,8 @@ def _infinite(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def _mask(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.fill_null(column, False).to_numpy().astype(bool)
-    return found
+    result: npt.NDArray[np.bool_] = pc.fill_null(column, False).to_numpy().astype(bool)
+    return result
 
 
 def _objective(kind: pa.DataType) -> Objective:
@@ -302,13 +303,13 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
         raise DataError(
             f"label {label!r} is missing in every row", hint="Is its horizon longer than the data?"
         )
-    there = [str(value) for value in pc.unique(split).to_pylist()]
+    splits = [str(value) for value in pc.unique(split).to_pylist()]
     empty = [name for name in ("train", "validation") if len(rows[name]) == 0]
-    if len(rows["test"]) and "validation" not in there:
+    if len(rows["test"]) and "validation" not in splits:
         empty = [name for name in empty if name == "train"]  # a dataset may do without validation
     for name in empty:
         raise DataError(
-            f"the {name} split has no row with a label (splits with rows: {', '.join(there)})",
+            f"the {name} split has no row with a label (splits with rows: {', '.join(splits)})",
             hint="Move the bounds in the dataset's `split`.",
         )
     learned = target[rows["train"]]
@@ -319,7 +320,7 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
         )
 
 
-def whole_windows(frame: Frame, length: int) -> Integers:
+def whole_windows(frame: SortedFrame, length: int) -> Integers:
     """The training rows that have `length` rows of their entity up to them. Raises DataError for none."""
     rows = frame.rows["train"]
     whole: Integers = rows[rows - frame.starts[rows] >= length - 1]

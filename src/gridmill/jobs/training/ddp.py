@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class RankGroup:
     """This process among those that learn one model; rank 0 decides and writes. Alone (`size` 1) nothing is
     sent. Every method must be called by all ranks, in the same order."""
 
@@ -43,7 +43,7 @@ class Ranks:
             return network.loss
         index = [self.device.index] if self.device.type == "cuda" else None
         wrapped: LossOf = DistributedDataParallel(
-            _Loss(network), device_ids=index, broadcast_buffers=False, gradient_as_bucket_view=True
+            _LossModule(network), device_ids=index, broadcast_buffers=False, gradient_as_bucket_view=True
         )
         return wrapped
 
@@ -68,16 +68,16 @@ class Ranks:
         distributed.broadcast(numbers, src=0)
         return [float(number) for number in numbers]
 
-    def heard(self, told: Told) -> Told:
+    def broadcast(self, value: Told) -> Told:
         """What rank 0 says, at every rank."""
         if self.size == 1:
-            return told
-        box = [told]
+            return value
+        box = [value]
         distributed.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
 
-class _Loss(nn.Module):
+class _LossModule(nn.Module):
     """DDP watches `forward`: here that is the loss."""
 
     def __init__(self, network: Network) -> None:
@@ -88,11 +88,11 @@ class _Loss(nn.Module):
         return self.network.loss(inputs, target)
 
 
-def present_ranks(device: torch.device) -> Ranks:
+def present_ranks(device: torch.device) -> RankGroup:
     """The gang that this process has joined, computing on that device; a gang of one where it joined none."""
     if not distributed.is_initialized():
-        return Ranks(device=device)
-    return Ranks(rank=distributed.get_rank(), size=distributed.get_world_size(), device=device)
+        return RankGroup(device=device)
+    return RankGroup(rank=distributed.get_rank(), size=distributed.get_world_size(), device=device)
 
 
 @contextmanager

@@ -11,14 +11,14 @@ from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.intervals import Offsets, error_quantiles, measure_quantiles, quantiles_of
 from gridmill.jobs.metrics import best_threshold
-from gridmill.jobs.model_files import Card
-from gridmill.jobs.training.data import Frame
+from gridmill.jobs.model_files import ModelCard
+from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.evaluate import Answers
 
 SPLIT = "validation"
 
 
-def check_decisions(frame: Frame, spec: TrainingSpec) -> None:
+def check_decisions(frame: SortedFrame, spec: TrainingSpec) -> None:
     """Raise InputError, before anything is learned, for a threshold or quantiles that the label or the
     dataset cannot have."""
     thresholds = spec.threshold is not None or spec.threshold_by is not None
@@ -45,7 +45,7 @@ def check_decisions(frame: Frame, spec: TrainingSpec) -> None:
         )
 
 
-def decided(card: Card, frame: Frame, spec: TrainingSpec, answers: Answers) -> Card:
+def decided(card: ModelCard, frame: SortedFrame, spec: TrainingSpec, answers: Answers) -> ModelCard:
     """The card with its threshold and the errors' quantiles. Raises InputError for too few rows."""
     threshold = spec.threshold
     if spec.threshold_by is not None:
@@ -56,14 +56,14 @@ def decided(card: Card, frame: Frame, spec: TrainingSpec, answers: Answers) -> C
     return replace(card, threshold=threshold, quantiles=spec.quantiles, offsets=offsets)
 
 
-def measure_intervals(card: Card, frame: Frame, answers: Answers) -> dict[str, float]:
+def measure_intervals(card: ModelCard, frame: SortedFrame, answers: Answers) -> dict[str, float]:
     """`test_pinball` and `test_coverage`: of the validation rows they would measure nothing."""
     if not card.quantiles or "test" not in answers:
         return {}
-    found = measure_quantiles(
+    scores = measure_quantiles(
         frame.target[frame.rows["test"]],
         quantiles_of(answers["test"], card.offsets),
         card.quantiles,
         np.array(card.spread),
     )
-    return {f"test_{name}": value for name, value in found.items()}
+    return {f"test_{name}": value for name, value in scores.items()}

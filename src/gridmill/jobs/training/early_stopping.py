@@ -8,8 +8,8 @@ from gridmill.domain.training import OPTIONS, Objective, TrainingSpec
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Integers
-from gridmill.jobs.training.data import Frame
-from gridmill.jobs.training.label_times import Moments, read_moments
+from gridmill.jobs.training.data import SortedFrame
+from gridmill.jobs.training.label_times import LabelTimes, read_moments
 
 HELD_SHARE = 0.15
 """The share of the rows that is held out for early stopping."""
@@ -20,7 +20,9 @@ def stops_early(spec: TrainingSpec) -> bool:
     return "patience" in OPTIONS[spec.model]
 
 
-def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[Frame, str]:
+def with_stopping_rows(
+    frame: SortedFrame, spec: TrainingSpec, context: JobContext
+) -> tuple[SortedFrame, str]:
     """The frame to learn from, with the last training rows as validation rows where the model needs some and
     the dataset has none; and what was done, in words. Raises DataError where too little is left."""
     if not stops_early(spec):
@@ -31,9 +33,9 @@ def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) ->
     rows = frame.rows["train"]
     if frame.subject.time is None:
         learned, held = drawn_rows(rows, spec.seed)
-        said = f"on {len(held):,} training rows drawn by the seed"
+        message = f"on {len(held):,} training rows drawn by the seed"
     else:
-        learned, held, said = _last_rows(frame, spec, context)
+        learned, held, message = _last_rows(frame, spec, context)
     if not has_weight(frame, held) or not is_learnable(frame, learned):
         raise DataError(
             f"the dataset has no validation split, and a {spec.model} model ends early by the last "
@@ -42,36 +44,37 @@ def with_stopping_rows(frame: Frame, spec: TrainingSpec, context: JobContext) ->
             hint="Declare a validation split, or use a linear model.",
             place="dataset.split",
         )
-    return replace(frame, rows={**frame.rows, "train": learned, "validation": held}), said
+    return replace(frame, rows={**frame.rows, "train": learned, "validation": held}), message
 
 
-def check_stopping_rows(frame: Frame, spec: TrainingSpec) -> None:
+def check_stopping_rows(frame: SortedFrame, spec: TrainingSpec) -> None:
     """Raise DataError unless a validation row is of a class of the training rows and has a weight above 0."""
     held = frame.rows["validation"]
-    known = held if frame.objective == Objective.REGRESSION else held[frame.target[held] >= 0]
-    if len(known) == 0:
+    labelled = held if frame.objective == Objective.REGRESSION else held[frame.target[held] >= 0]
+    if len(labelled) == 0:
         raise DataError(
             f"all {len(held):,} validation rows are of classes that no training row has, and a {spec.model} "
             "model ends early by the validation rows",
             hint="Declare other splits, so that training rows have these classes.",
             place="dataset.split",
         )
-    if not has_weight(frame, known):
+    if not has_weight(frame, labelled):
         raise DataError(
-            f"the weights of all {len(known):,} validation rows are 0, and a {spec.model} model ends early by"
+            f"the weights of all {len(labelled):,} validation rows are 0, and a {spec.model} model ends"
+            " early by"
             " these rows",
             hint="Give some of them a weight above 0, or use a linear model.",
             place="training.weight" if spec.weight else "training.class_weights",
         )
 
 
-def has_weight(frame: Frame, rows: Integers) -> bool:
+def has_weight(frame: SortedFrame, rows: Integers) -> bool:
     """Whether any of these rows counts in learning."""
     weights = frame.weights_of(rows)
     return len(rows) > 0 and (weights is None or bool((weights > 0).any()))
 
 
-def _last_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[Integers, Integers, str]:
+def _last_rows(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> tuple[Integers, Integers, str]:
     rows = frame.rows["train"]
     dated = context.input(spec.dataset).output.details.get("label_after", {}) is not None
     moments = read_moments(frame, spec, context, by_time=dated)
@@ -79,13 +82,13 @@ def _last_rows(frame: Frame, spec: TrainingSpec, context: JobContext) -> tuple[I
     begin = (
         str(np.datetime64(int(moments.time[held].min()), "us"))[:-10].replace("T", " ") if len(held) else ""
     )
-    said = f"on the last {len(held):,} training rows, from {begin}"
+    message = f"on the last {len(held):,} training rows, from {begin}"
     if between := len(rows) - len(learned) - len(held):
-        said += f"; {between:,} before them left out, as their labels are known later"
-    return learned, held, said
+        message += f"; {between:,} before them left out, as their labels are known later"
+    return learned, held, message
 
 
-def last_rows(rows: Integers, moments: Moments) -> tuple[Integers, Integers]:
+def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
     """The rows to learn from, and those at the end in time to stop by. A row whose label was not known when
     the latter begin is in neither."""
     if len(rows) == 0:
@@ -100,7 +103,7 @@ def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
     return rows[~held], rows[held]
 
 
-def is_learnable(frame: Frame, rows: Integers) -> bool:
+def is_learnable(frame: SortedFrame, rows: Integers) -> bool:
     """Whether there are differences to learn: of classes all of them."""
     if len(rows) < 2 or not has_weight(frame, rows):
         return False

@@ -19,9 +19,9 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import Encoding, Floats
 from gridmill.jobs.model_files import (
-    Card,
     EnsemblePredictor,
     GraphPredictor,
+    ModelCard,
     Predictor,
     input_places,
     load_card,
@@ -29,11 +29,11 @@ from gridmill.jobs.model_files import (
     member_folder,
 )
 from gridmill.jobs.signatures import check_same, dataset_signature, model_signature
-from gridmill.jobs.training.data import Frame, row_order
+from gridmill.jobs.training.data import SortedFrame, row_order
 from gridmill.jobs.training.evaluate import evaluate
 from gridmill.jobs.training.naive import naive_graph
-from gridmill.jobs.training.onnx_graph import OPSET, TREE_OPSET, Graph
-from gridmill.jobs.training.result import Fitted, Trained
+from gridmill.jobs.training.onnx_graph import OPSET, TREE_OPSET, GraphBuilder
+from gridmill.jobs.training.result import FittedModel, TrainedModel
 from gridmill.jobs.training_rows import LEAST_SHARE, seen_rows
 
 OPSETS = {"": OPSET, "ai.onnx.ml": TREE_OPSET}
@@ -41,7 +41,7 @@ END = np.iinfo(np.int64).max
 
 
 def join_graphs(
-    cards: Sequence[Card],
+    cards: Sequence[ModelCard],
     graphs: Sequence[bytes | None],
     encodings: Sequence[Encoding],
     weights: Sequence[float],
@@ -50,7 +50,7 @@ def join_graphs(
     """The graph of the ensemble; None if a member's graph was not made by this version's rules (an imported
     one, for example), and so cannot be a part of another."""
     models = [_model(card, graph) for card, graph in zip(cards, graphs, strict=True)]
-    graph, sequence = Graph(), max((card.sequence for card in cards if card.sequence), default=None)
+    graph, sequence = GraphBuilder(), max((card.sequence for card in cards if card.sequence), default=None)
     parts: list[str] = []
     for number, (card, model, weight) in enumerate(zip(cards, models, weights, strict=True)):
         if model is None:
@@ -66,7 +66,7 @@ def join_graphs(
     return graph.finish(output, width, sequence=sequence, outputs=many)
 
 
-def _model(card: Card, graph: bytes | None) -> onnx.ModelProto | None:
+def _model(card: ModelCard, graph: bytes | None) -> onnx.ModelProto | None:
     if card.kind == ModelKind.CUSTOM:
         return None
     if card.kind == ModelKind.NAIVE:
@@ -77,10 +77,10 @@ def _model(card: Card, graph: bytes | None) -> onnx.ModelProto | None:
     return model if {one.domain: one.version for one in model.opset_import} == OPSETS else None
 
 
-def _inputs(graph: Graph, card: Card, encodings: Sequence[Encoding], sequence: int | None) -> str:
+def _inputs(graph: GraphBuilder, card: ModelCard, encodings: Sequence[Encoding], sequence: int | None) -> str:
     """What the member takes, of the inputs of all: its own columns, and its last rows."""
     places = graph.constant(input_places(card.encodings, encodings), np.int64)
-    value = graph.add("Gather", graph.known(), places, axis=-1)
+    value = graph.add("Gather", graph.finite_inputs(), places, axis=-1)
     if sequence is None or card.sequence == sequence:
         return value
     if card.sequence is None:
@@ -89,7 +89,7 @@ def _inputs(graph: Graph, card: Card, encodings: Sequence[Encoding], sequence: i
     return graph.add("Slice", value, *(graph.constant(bound, np.int64) for bound in bounds))
 
 
-def _inline(graph: Graph, model: onnx.ModelProto, value: str, prefix: str) -> str:
+def _inline(graph: GraphBuilder, model: onnx.ModelProto, value: str, prefix: str) -> str:
     """Add the nodes of a graph that takes `value`; returns the name of its output."""
     names = {model.graph.input[0].name: value, "": ""}
     for tensor in model.graph.initializer:
@@ -106,7 +106,7 @@ def _inline(graph: Graph, model: onnx.ModelProto, value: str, prefix: str) -> st
     return prefix + str(model.graph.output[0].name)
 
 
-def _vote(graph: Graph, answer: str, classes: int) -> str:
+def _vote(graph: GraphBuilder, answer: str, classes: int) -> str:
     """1 for the likeliest class (of equal ones the first), 0 for the others."""
     likeliest = graph.add("ArgMax", answer, axis=1, keepdims=1)
     chosen = graph.add("Equal", likeliest, graph.constant([range(classes)], np.int64))
@@ -120,9 +120,9 @@ CLOSE = 1e-6
 """If the probabilities of two classes are this close, a member's vote may go to either."""
 
 
-def read_members(context: JobContext, spec: TrainingSpec) -> tuple[Card, ...]:
+def read_members(context: JobContext, spec: TrainingSpec) -> tuple[ModelCard, ...]:
     """The members' cards. Raises InputError for models that do not go together."""
-    cards: list[Card] = []
+    cards: list[ModelCard] = []
     for name in spec.models:
         card = load_card(_folder(context, name))
         if card.predict or card.weights:
@@ -140,20 +140,20 @@ def _folder(context: JobContext, name: str) -> Path:
     return context.below_root(context.input(name).output.uri)
 
 
-def measurable(frame: Frame, spec: TrainingSpec, context: JobContext) -> Frame:
+def measurable(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> SortedFrame:
     """The frame with only those validation and test rows that no member has learned from (and test rows that
     none was chosen by). Raises InputError where too few validation rows are left."""
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     number = row_order(parts.read([*_keys(frame), "split"]), frame.subject)
-    train, validation, known = (np.zeros(parts.rows, bool) for _ in range(3))
-    known[:] = True
+    train, validation, is_known = (np.zeros(parts.rows, bool) for _ in range(3))
+    is_known[:] = True
     for name, card in zip(spec.models, read_members(context, spec), strict=True):
         seen = seen_rows(_folder(context, name), card, artifact, parts, np.arange(parts.rows))
         train |= seen.train
         validation |= seen.validation
-        known &= seen.known if seen.known.any() else True
-    train, validation = (train | ~known)[number], validation[number]
+        is_known &= seen.known if seen.known.any() else True
+    train, validation = (train | ~is_known)[number], validation[number]
     rows = frame.rows
     fit = {
         "validation": rows["validation"][~train[rows["validation"]]],
@@ -169,16 +169,16 @@ def measurable(frame: Frame, spec: TrainingSpec, context: JobContext) -> Frame:
     return replace(frame, rows={**rows, **fit})
 
 
-def _keys(frame: Frame) -> list[str]:
+def _keys(frame: SortedFrame) -> list[str]:
     return [*frame.subject.entity, *([frame.subject.time] if frame.subject.time else [])]
 
 
-def encodings_of(cards: tuple[Card, ...]) -> tuple[Encoding, ...]:
+def encodings_of(cards: tuple[ModelCard, ...]) -> tuple[Encoding, ...]:
     """The inputs of all members, each once."""
     return tuple(dict.fromkeys(encoding for card in cards for encoding in card.encodings))
 
 
-def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
     """Copy the members, so that the ensemble lives on without them, and weigh them."""
     cards = read_members(context, spec)
     _check_dataset(cards, frame, spec, context)
@@ -193,7 +193,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     vote = spec.combine == Combine.VOTE
     members = tuple(load_model(_folder(context, name), context.threads) for name in spec.models)
     graphs = [member.graph if isinstance(member, GraphPredictor) else None for member in members]
-    return Fitted(
+    return FittedModel(
         graph=join_graphs(cards, graphs, frame.encodings, weights, vote),
         trained=_trained(members, frame, weights, vote),
         weights_of_members=weights,
@@ -204,7 +204,9 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     )
 
 
-def _trained(members: tuple[Predictor, ...], frame: Frame, weights: tuple[float, ...], vote: bool) -> Trained:
+def _trained(
+    members: tuple[Predictor, ...], frame: SortedFrame, weights: tuple[float, ...], vote: bool
+) -> TrainedModel:
     """The members where they are, before they were copied."""
     card = replace(members[0].card, encodings=frame.encodings, weights=weights, vote=vote)
     ensemble = EnsemblePredictor(card=card, members=members)
@@ -218,18 +220,20 @@ def _trained(members: tuple[Predictor, ...], frame: Frame, weights: tuple[float,
         close = np.stack([two[:, 1] - two[:, 0] <= CLOSE for two in best]).any(axis=0)
         return np.where(close, 1.0, 0.0)[:, None]
 
-    return Trained(predict=ensemble.predict, tolerance=tolerance)
+    return TrainedModel(predict=ensemble.predict, tolerance=tolerance)
 
 
-def _check_dataset(cards: tuple[Card, ...], frame: Frame, spec: TrainingSpec, context: JobContext) -> None:
+def _check_dataset(
+    cards: tuple[ModelCard, ...], frame: SortedFrame, spec: TrainingSpec, context: JobContext
+) -> None:
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
-    there = dataset_signature(artifact.output.details, parts.schema)
-    assert there is not None
+    dataset_of_member = dataset_signature(artifact.output.details, parts.schema)
+    assert dataset_of_member is not None
     for name, card in zip(spec.models, cards, strict=True):
         mine = model_signature(card)
         classes = model_signature(replace(card, classes=frame.classes, class_type=frame.class_type)).classes
-        own = replace(there, objective=frame.objective.value, classes=classes)
+        own = replace(dataset_of_member, objective=frame.objective.value, classes=classes)
         names = (f"model {name!r}", f"dataset {artifact.id}")
         check_same(mine, own, names, "training.models")
         if mine.classes != classes:  # the members' probabilities are added up by their places
@@ -242,7 +246,7 @@ def _check_dataset(cards: tuple[Card, ...], frame: Frame, spec: TrainingSpec, co
 
 
 def _weights(
-    cards: tuple[Card, ...], frame: Frame, spec: TrainingSpec, context: JobContext
+    cards: tuple[ModelCard, ...], frame: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[float, ...]:
     """Alike, or by one over the mse (for classes: log_loss) on the same validation rows, measured here."""
     if spec.combine != Combine.WEIGHTED:
@@ -260,7 +264,7 @@ def _weights(
     return tuple(float(one) for one in worth / worth.sum())
 
 
-def _measure(number: int, card: Card, frame: Frame, context: JobContext) -> dict[str, float]:
+def _measure(number: int, card: ModelCard, frame: SortedFrame, context: JobContext) -> dict[str, float]:
     """A member alone, with the ensemble's inputs."""
     member = load_model(member_folder(context.output, number), context.threads)
     alone = replace(card, encodings=frame.encodings, weights=(1.0,))

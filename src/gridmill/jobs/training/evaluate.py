@@ -11,7 +11,7 @@ from gridmill.jobs import metrics
 from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.metrics import by_class, by_label
 from gridmill.jobs.model_files import Predictor, predict_rows
-from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.data import SortedFrame
 
 SPLITS = ("validation", "test")
 
@@ -20,33 +20,33 @@ Answers = Mapping[str, Floats]
 """What a model predicts for the labelled rows of each split."""
 
 
-def answer(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS) -> Answers:
+def answer(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPLITS) -> Answers:
     """The predictions that are measured; a split without labelled rows has none. Raises DataError."""
-    found = {}
+    result = {}
     for split in splits:
         rows = frame.rows[split]
         if len(rows):
-            found[split] = predict_rows(predictor, frame.inputs, frame.starts, rows)
-            _check_numbers(found[split], split)
-    return found
+            result[split] = predict_rows(predictor, frame.inputs, frame.starts, rows)
+            _check_numbers(result[split], split)
+    return result
 
 
-def evaluate(predictor: Predictor, frame: Frame, splits: Sequence[str] = SPLITS) -> dict[str, float]:
+def evaluate(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPLITS) -> dict[str, float]:
     """`SPLIT_NAME` metrics; a split without labelled rows has none."""
     return measure(frame, answer(predictor, frame, splits))
 
 
-def measure(frame: Frame, answers: Answers, threshold: float | None = None) -> dict[str, float]:
+def measure(frame: SortedFrame, answers: Answers, threshold: float | None = None) -> dict[str, float]:
     """`SPLIT_NAME` metrics of what a model predicts."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for split, predicted in answers.items():
         numbers = measure_rows(frame, frame.rows[split], predicted, threshold)
-        found |= {f"{split}_{name}": value for name, value in numbers.items()}
-    return found
+        result |= {f"{split}_{name}": value for name, value in numbers.items()}
+    return result
 
 
 def measure_rows(
-    frame: Frame, rows: Integers, predicted: Floats, threshold: float | None = None
+    frame: SortedFrame, rows: Integers, predicted: Floats, threshold: float | None = None
 ) -> dict[str, float]:
     """Metrics of what is predicted for these rows."""
     if frame.objective == Objective.REGRESSION:
@@ -55,17 +55,17 @@ def measure_rows(
     return metrics.classification(frame.target[rows].astype(int), predicted, threshold)
 
 
-def break_down(frame: Frame, answers: Answers, threshold: float | None = None) -> dict[str, Any]:
+def break_down(frame: SortedFrame, answers: Answers, threshold: float | None = None) -> dict[str, Any]:
     """By split the metrics of each label, if there are several, or of each class."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for split, predicted in answers.items():
         rows = frame.rows[split]
         if frame.objective == Objective.CLASSIFICATION:
-            found[split] = by_class(frame.classes, frame.target[rows].astype(int), predicted, threshold)
+            result[split] = by_class(frame.classes, frame.target[rows].astype(int), predicted, threshold)
         elif frame.target.ndim > 1:
             naive = naive_values(frame)[rows]
-            found[split] = by_label(frame.subject.labels, frame.target[rows], predicted, naive)
-    return found
+            result[split] = by_label(frame.subject.labels, frame.target[rows], predicted, naive)
+    return result
 
 
 def _check_numbers(predicted: Floats, split: str) -> None:
@@ -79,7 +79,7 @@ def _check_numbers(predicted: Floats, split: str) -> None:
         )
 
 
-def calibration_curve(frame: Frame, answers: Answers) -> list[list[float]]:
+def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]:
     """How often what is said with some probability comes true, on the test split (else the validation one);
     nothing for numbers."""
     split = next((name for name in ("test", "validation") if name in answers), None)
@@ -88,19 +88,19 @@ def calibration_curve(frame: Frame, answers: Answers) -> list[list[float]]:
     return metrics.calibration(frame.target[frame.rows[split]].astype(int), answers[split])
 
 
-def naive_values(frame: Frame) -> Floats:
+def naive_values(frame: SortedFrame) -> Floats:
     """What skill is measured against: the present value of the label column, else the training mean."""
     usual = np.array(usual_labels(frame))
     return np.where(np.isnan(frame.present), usual if len(usual) > 1 else usual[0], frame.present)
 
 
-def usual_labels(frame: Frame) -> tuple[float, ...]:
+def usual_labels(frame: SortedFrame) -> tuple[float, ...]:
     """Per label its mean over the training rows (of a class: of its number, which nobody reads)."""
     means = np.atleast_1d(frame.target[frame.rows["train"]].mean(axis=0))
     return tuple(float(mean) for mean in means)
 
 
-def label_spreads(frame: Frame) -> tuple[float, ...]:
+def label_spreads(frame: SortedFrame) -> tuple[float, ...]:
     """Per label what its errors are divided by before they are pooled: its standard deviation over the
     training rows; 1 where all labels are in the same unit."""
     if frame.subject.has_one_unit:

@@ -15,7 +15,7 @@ from gridmill.errors import GridmillError
 from gridmill.jobs import metrics
 from gridmill.jobs.features import Floats, Integers, windows
 from gridmill.jobs.model_files import CHUNK_NUMBERS, Predictor
-from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.evaluate import Answers
 
 MOST_ROWS, FEWEST_ROWS = 2000, 200
@@ -29,7 +29,7 @@ BINS, SAMPLE, LABELS = 30, 200, 4
 
 
 def permutation_importance(
-    predictor: Predictor, frame: Frame, seed: int, spent_seconds: float
+    predictor: Predictor, frame: SortedFrame, seed: int, spent_seconds: float
 ) -> dict[str, Any]:
     """By how much the loss grows where the values of one feature are shuffled among the rows: once per
     feature, seeded.
@@ -50,10 +50,10 @@ def permutation_importance(
 
 
 def _measured(
-    predictor: Predictor, frame: Frame, split: str, seed: int, spent_seconds: float
+    predictor: Predictor, frame: SortedFrame, split: str, seed: int, spent_seconds: float
 ) -> dict[str, Any]:
     limit = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_TIME * spent_seconds))
-    sample = _Sample(predictor, frame, split, seed)
+    sample = _ShuffleSample(predictor, frame, split, seed)
     began = time.monotonic()
     base = sample.loss()
     took = time.monotonic() - began
@@ -61,24 +61,24 @@ def _measured(
     if took * (len(groups) + 1) > limit:
         sample.shrink(limit / (took * (len(groups) + 1)))
         base = sample.loss()
-    found: dict[str, float] = {}
+    importance: dict[str, float] = {}
     for name, inputs in groups.items():
         if time.monotonic() - began > limit:
             break
-        found[name] = sample.loss(inputs) - base
+        importance[name] = sample.loss(inputs) - base
     return {
         "metric": "rmse in deviations of the label" if sample.regression else "log_loss",
         "split": split,
         "rows": sample.count,
         "seed": seed,
         "limit_seconds": round(limit, 3),
-        "not_measured": len(groups) - len(found),
-        "features": {name: float(f"{value:.6g}") for name, value in found.items() if np.isfinite(value)},
-        **({} if found else {"skipped": f"the time limit of {limit:.2g} s was reached"}),
+        "not_measured": len(groups) - len(importance),
+        "features": {name: float(f"{value:.6g}") for name, value in importance.items() if np.isfinite(value)},
+        **({} if importance else {"skipped": f"the time limit of {limit:.2g} s was reached"}),
     }
 
 
-def _groups(frame: Frame) -> Mapping[str, Integers]:
+def _groups(frame: SortedFrame) -> Mapping[str, Integers]:
     """By feature the places of its inputs."""
     groups: dict[str, list[int]] = {}
     place = 0
@@ -88,17 +88,19 @@ def _groups(frame: Frame) -> Mapping[str, Integers]:
     return {name: np.array(places, np.int64) for name, places in groups.items()}
 
 
-class _Sample:
+class _ShuffleSample:
     """Some rows, and the loss on them with the inputs of a feature shuffled."""
 
-    def __init__(self, predictor: Predictor, frame: Frame, split: str, seed: int) -> None:
+    def __init__(self, predictor: Predictor, frame: SortedFrame, split: str, seed: int) -> None:
         self._predictor, self._frame, self._random = predictor, frame, np.random.default_rng(seed)
         self.regression = frame.objective == Objective.REGRESSION
         rows = frame.rows[split]
-        known = rows if self.regression else rows[frame.target[rows] >= 0]
+        labelled = rows if self.regression else rows[frame.target[rows] >= 0]
         numbers = frame.inputs.shape[1] * (predictor.card.sequence or 1)
         most = max(2, min(MOST_ROWS, MOST_NUMBERS // max(1, numbers)))
-        self._take(np.sort(self._random.choice(known, most, replace=False)) if len(known) > most else known)
+        self._take(
+            np.sort(self._random.choice(labelled, most, replace=False)) if len(labelled) > most else labelled
+        )
 
     def _take(self, rows: Integers) -> None:
         length = self._predictor.card.sequence
@@ -127,7 +129,7 @@ class _Sample:
         return float(metrics.classification(truth.astype(int), predicted, None)["log_loss"])
 
 
-def residuals(frame: Frame, answers: Answers, seed: int) -> dict[str, Any]:
+def residuals(frame: SortedFrame, answers: Answers, seed: int) -> dict[str, Any]:
     """Of the first labels a histogram of prediction minus truth, quantiles, and a sample of both; nothing
     for classes.
 

@@ -18,10 +18,10 @@ from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
-from gridmill.jobs.training.data import Frame
-from gridmill.jobs.training.label_scale import Units, fit_units
-from gridmill.jobs.training.onnx_graph import Graph
-from gridmill.jobs.training.result import Fitted, Trained
+from gridmill.jobs.training.data import SortedFrame
+from gridmill.jobs.training.label_scale import LabelScale, fit_units
+from gridmill.jobs.training.onnx_graph import GraphBuilder
+from gridmill.jobs.training.result import FittedModel, TrainedModel
 
 Kind = TypeVar("Kind", bound=np.generic)
 
@@ -68,12 +68,12 @@ def collect_trees(model: HistGradientBoostingRegressor) -> Trees:
     )
 
 
-def tree_graph(trees: Trees, width: int, classes: int, units: Units, scale: float = 1.0) -> bytes:
+def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale: float = 1.0) -> bytes:
     """The graph: the sum of a row's leaves and of the base, in the label's units, or as probabilities.
     The trees have learned from the inputs times `scale`."""
-    graph, leaf = Graph(), trees.leaf
-    known = graph.known()
-    seen = known if scale == 1 else graph.add("Mul", known, graph.constant(scale))
+    graph, leaf = GraphBuilder(), trees.leaf
+    inputs = graph.finite_inputs()
+    seen = inputs if scale == 1 else graph.add("Mul", inputs, graph.constant(scale))
     scores = graph.add(
         "TreeEnsembleRegressor",
         seen,
@@ -95,7 +95,7 @@ def tree_graph(trees: Trees, width: int, classes: int, units: Units, scale: floa
     scores = graph.add("Add", graph.doubles(scores), graph.constant(trees.base))
     if classes:
         return graph.finish(graph.probabilities(scores, classes), width, outputs=classes)
-    return graph.finish(units.add_to(graph, scores, known), width)
+    return graph.finish(units.add_to(graph, scores, inputs), width)
 
 
 LEARNING_RATE, PATIENCE = 0.1, 20
@@ -110,7 +110,7 @@ LARGEST, SMALLER = 1e290, 2.0**-100
 exact except for values below 1e-280."""
 
 
-def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
     """Fit on the training rows. Missing values are learned from; they need no filling."""
     options = {
         "learning_rate": spec.learning_rate or LEARNING_RATE,
@@ -134,7 +134,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
         context.metric("validation_loss", validated, step=tree)
     context.progress(model.n_iter_, spec.trees, "trees", note=f"ended after {model.n_iter_} trees")
     trees = collect_trees(model)
-    return Fitted(
+    return FittedModel(
         trained=_trained(model, units, scale),
         graph=tree_graph(trees, len(frame.names), len(frame.classes), units, scale),
         presents=units.base.presents,
@@ -146,7 +146,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
 
 
 def _fit(
-    frame: Frame, units: Units, seed: int, options: dict[str, float]
+    frame: SortedFrame, units: LabelScale, seed: int, options: dict[str, float]
 ) -> tuple[HistGradientBoostingRegressor, float]:
     """The model, and what its inputs were multiplied by."""
     regression = frame.objective == Objective.REGRESSION
@@ -169,15 +169,15 @@ def _fit(
     return fitted, scale
 
 
-def _trained(model: HistGradientBoostingRegressor, units: Units, scale: float) -> Trained:
+def _trained(model: HistGradientBoostingRegressor, units: LabelScale, scale: float) -> TrainedModel:
     def predict(inputs: Floats) -> Floats:
         with threadpool_limits(limits=1):  # for each tree, several threads would wait for each other
             if isinstance(model, HistGradientBoostingClassifier):
-                found: Floats = model.predict_proba(inputs * scale)
-                return found
+                values: Floats = model.predict_proba(inputs * scale)
+                return values
             return units.labels(model.predict(inputs * scale), inputs)
 
-    return Trained(predict=predict, tolerance=lambda _: TOLERANCE * units.label_deviation)
+    return TrainedModel(predict=predict, tolerance=lambda _: TOLERANCE * units.label_deviation)
 
 
 def _make_learnable(learned: Floats, held: Floats) -> float:
@@ -201,7 +201,7 @@ def _curve(model: HistGradientBoostingRegressor) -> tuple[tuple[float, float, fl
     return tuple((float(point), float(learned[point]), float(validated[point])) for point in points)
 
 
-def _importance(frame: Frame, trees: Trees) -> dict[str, float]:
+def _importance(frame: SortedFrame, trees: Trees) -> dict[str, float]:
     """Each input's share of the loss that all splits took away."""
     gain = np.bincount(
         trees.feature, weights=np.where(trees.leaf, 0.0, trees.gain), minlength=len(frame.names)

@@ -7,28 +7,28 @@ import numpy as np
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import Objective
 from gridmill.jobs.features import Floats
-from gridmill.jobs.training.data import Frame
-from gridmill.jobs.training.naive import Base, fit_base
-from gridmill.jobs.training.onnx_graph import Graph
-from gridmill.jobs.training.scaling import Spread, fit_spread
+from gridmill.jobs.training.data import SortedFrame
+from gridmill.jobs.training.naive import BaselineInputs, fit_base
+from gridmill.jobs.training.onnx_graph import GraphBuilder
+from gridmill.jobs.training.scaling import ColumnScale, fit_spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Units:
+class LabelScale:
     """Labels are base + (mean + deviation * a model's numbers) / scale.
 
     Mean, deviation and base are added as doubles, outside what a model computes in single floats: a label of
     1.7e9 ± 1 keeps its ± 1. Classes have no units.
     """
 
-    base: Base = field(default_factory=Base)
+    base: BaselineInputs = field(default_factory=BaselineInputs)
     mean: tuple[float, ...] = (0.0,)
     deviation: tuple[float, ...] = (1.0,)
     scale: tuple[float, ...] = (1.0,)
 
     @property
-    def _spread(self) -> Spread:
-        return Spread(
+    def _spread(self) -> ColumnScale:
+        return ColumnScale(
             mean=np.array(self.mean), deviation=np.array(self.deviation), scale=np.array(self.scale)
         )
 
@@ -44,26 +44,26 @@ class Units:
 
     def labels(self, numbers: Floats, newest: Floats) -> Floats:
         """Labels [rows] or [rows, labels] of a model's numbers; `newest` are the basis rows' inputs."""
-        found = (numbers.reshape(len(numbers), -1) * self.deviation + self.mean) / self.scale
-        found = found + _matrix(self.base.values(newest))
-        return found if len(self.mean) > 1 else found[:, 0]
+        labels = (numbers.reshape(len(numbers), -1) * self.deviation + self.mean) / self.scale
+        labels = labels + _matrix(self.base.values(newest))
+        return labels if len(self.mean) > 1 else labels[:, 0]
 
-    def add_to(self, graph: Graph, numbers: str, newest: str) -> str:
+    def add_to(self, graph: GraphBuilder, numbers: str, newest: str) -> str:
         """The same in a graph, from doubles [rows, labels]."""
-        found = graph.add("Mul", numbers, graph.constant(self.deviation))
-        found = graph.add("Add", found, graph.constant(self.mean))
+        node = graph.add("Mul", numbers, graph.constant(self.deviation))
+        node = graph.add("Add", node, graph.constant(self.mean))
         if self._spread.is_scaled:
-            found = graph.add("Div", found, graph.constant(self.scale))
-        return self.base.add_to(graph, found if len(self.mean) > 1 else graph.flat(found), newest)
+            node = graph.add("Div", node, graph.constant(self.scale))
+        return self.base.add_to(graph, node if len(self.mean) > 1 else graph.flat(node), newest)
 
 
-def fit_units(frame: Frame, changes: bool) -> Units:
+def fit_units(frame: SortedFrame, changes: bool) -> LabelScale:
     """The units of the training rows' labels; `changes`: around their present values, where there are any."""
     if frame.objective == Objective.CLASSIFICATION:
-        return Units()
+        return LabelScale()
     rows, base = frame.rows["train"], fit_base(frame, changes)
     spread = fit_spread(_matrix((frame.target - base.values(frame.inputs))[rows]))
-    return Units(
+    return LabelScale(
         base=base,
         mean=tuple(spread.mean.tolist()),
         deviation=tuple(spread.deviation.tolist()),

@@ -13,13 +13,13 @@ from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import Integers
-from gridmill.jobs.training.data import Frame, row_order
+from gridmill.jobs.training.data import SortedFrame, row_order
 
 NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class LabelTimes:
     """For each row of a frame its number in the dataset, its time, and when its label was known (both in
     microseconds; without a time 0)."""
 
@@ -28,13 +28,13 @@ class Moments:
     known: Integers
 
 
-def _keys(frame: Frame, spec: TrainingSpec, context: JobContext) -> pa.Table:
+def _keys(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> pa.Table:
     parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
     time = [frame.subject.time] if frame.subject.time else []
     return parts.read([*frame.subject.entity, *time, "split"])
 
 
-def read_moments(frame: Frame, spec: TrainingSpec, context: JobContext, *, by_time: bool) -> Moments:
+def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *, by_time: bool) -> LabelTimes:
     """The moments of all rows. `by_time` asks when labels are known. Raises InputError where that is open."""
     table = _keys(frame, spec, context)
     number, time = row_order(table, frame.subject), np.zeros(table.num_rows, np.int64)
@@ -42,18 +42,18 @@ def read_moments(frame: Frame, spec: TrainingSpec, context: JobContext, *, by_ti
         column = table[frame.subject.time].cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         time = pc.fill_null(column, 0).to_numpy()[number]
     if not by_time:
-        return Moments(number=number, time=time, known=time)
+        return LabelTimes(number=number, time=time, known=time)
     if not frame.subject.time:
         raise InputError(
             "the dataset has no time to make folds by",
             hint="Use `folds_by: random` or `folds_by: entity`.",
             place="training.folds_by",
         )
-    known = _known(frame, time, context.input(spec.dataset).output.details)
-    return Moments(number=number, time=time, known=known)
+    available = _availability_times(frame, time, context.input(spec.dataset).output.details)
+    return LabelTimes(number=number, time=time, known=available)
 
 
-def _known(frame: Frame, time: Integers, details: Mapping[str, Any]) -> Integers:
+def _availability_times(frame: SortedFrame, time: Integers, details: Mapping[str, Any]) -> Integers:
     """When each row's label was known: so long, or so many rows of the entity, after the row."""
     after = details.get("label_after", {"seconds": details.get("ahead_seconds") or 0.0, "rows": 0})
     if after is None:
@@ -66,5 +66,5 @@ def _known(frame: Frame, time: Integers, details: Mapping[str, Any]) -> Integers
     inside = later < len(time)
     later = np.where(inside, later, 0)
     inside &= frame.starts[later] == frame.starts
-    known = time[later] + round(float(after["seconds"]) * 1_000_000)
-    return np.where(inside, known, NEVER)
+    available = time[later] + round(float(after["seconds"]) * 1_000_000)
+    return np.where(inside, available, NEVER)

@@ -7,10 +7,10 @@ from threadpoolctl import threadpool_limits
 from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats
-from gridmill.jobs.training.data import Frame
-from gridmill.jobs.training.label_scale import Units, fit_units
-from gridmill.jobs.training.onnx_graph import Graph
-from gridmill.jobs.training.result import Fitted, Trained
+from gridmill.jobs.training.data import SortedFrame
+from gridmill.jobs.training.label_scale import LabelScale, fit_units
+from gridmill.jobs.training.onnx_graph import GraphBuilder
+from gridmill.jobs.training.result import FittedModel, TrainedModel
 from gridmill.jobs.training.scaling import Scaler, fit_scaler
 
 MOST_STEPS = 1000
@@ -21,7 +21,7 @@ FARTHEST = 1e100
 """How many standard deviations from the mean an input may be, so that products of it stay finite."""
 
 
-def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
     """Fit on the training rows. `regularization` is Ridge's alpha, and 1/C of the logistic regression."""
     rows = frame.rows["train"]
     scaler, units = fit_scaler(frame.inputs[rows], FARTHEST), fit_units(frame, changes=False)
@@ -36,7 +36,7 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
             model.fit(inputs, target.astype(int), sample_weight=frame.weights_of(rows))
     coefficients = np.atleast_2d(model.coef_)
     graph = _graph(scaler, coefficients, np.atleast_1d(model.intercept_), len(frame.classes), units)
-    return Fitted(
+    return FittedModel(
         graph=graph,
         trained=_trained(model, scaler, units),
         importance=_importance(frame, coefficients),
@@ -45,32 +45,32 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
     )
 
 
-def _trained(model: Ridge | LogisticRegression, scaler: Scaler, units: Units) -> Trained:
+def _trained(model: Ridge | LogisticRegression, scaler: Scaler, units: LabelScale) -> TrainedModel:
     def predict(inputs: Floats) -> Floats:
         scaled = scaler.apply(inputs)
         if isinstance(model, LogisticRegression):
-            found: Floats = model.predict_proba(scaled)
-            return found
+            values: Floats = model.predict_proba(scaled)
+            return values
         return units.labels(model.predict(scaled), inputs)
 
     def tolerance(inputs: Floats) -> Floats:
         return TOLERANCE * scaler.reach(inputs) * units.label_deviation
 
-    return Trained(predict=predict, tolerance=tolerance)
+    return TrainedModel(predict=predict, tolerance=tolerance)
 
 
-def _graph(scaler: Scaler, coefficients: Floats, intercept: Floats, classes: int, units: Units) -> bytes:
-    graph = Graph()
-    scaled = graph.scaled(graph.known(), scaler)
+def _graph(scaler: Scaler, coefficients: Floats, intercept: Floats, classes: int, units: LabelScale) -> bytes:
+    graph = GraphBuilder()
+    scaled = graph.scaled(graph.finite_inputs(), scaler)
     scores = graph.add("MatMul", scaled, graph.constant(coefficients.T))
     scores = graph.add("Add", scores, graph.constant(intercept))
     if classes:
         return graph.finish(graph.probabilities(scores, classes), scaler.inputs, outputs=classes)
     many = len(intercept) if len(intercept) > 1 else 0
-    return graph.finish(units.add_to(graph, scores, graph.known()), scaler.inputs, outputs=many)
+    return graph.finish(units.add_to(graph, scores, graph.finite_inputs()), scaler.inputs, outputs=many)
 
 
-def _importance(frame: Frame, coefficients: Floats) -> dict[str, float]:
+def _importance(frame: SortedFrame, coefficients: Floats) -> dict[str, float]:
     weight = np.abs(coefficients).mean(axis=0)[: len(frame.names)]
     total = float(weight.sum()) or 1.0
     return {name: float(value) / total for name, value in zip(frame.names, weight, strict=True)}

@@ -2,16 +2,18 @@
 
 from gridmill.domain.training import Normalization, TrainingSpec
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.training.data import Frame, whole_windows
+from gridmill.jobs.training.data import SortedFrame, whole_windows
 from gridmill.jobs.training.networks import Recurrent, recurrent_graph
-from gridmill.jobs.training.neural import Plan, fit_network
-from gridmill.jobs.training.result import Fitted
+from gridmill.jobs.training.neural import NetworkPlan, fit_network
+from gridmill.jobs.training.result import FittedModel
 
 
-def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
     """Learn on the training rows that have a whole window."""
     last = spec.normalize == Normalization.LAST
-    plan = Plan(rows=whole_windows(frame, spec.sequence), length=spec.sequence, changes=last, relative=last)
+    plan = NetworkPlan(
+        rows=whole_windows(frame, spec.sequence), length=spec.sequence, changes=last, relative=last
+    )
     return fit_network(
         frame,
         spec,

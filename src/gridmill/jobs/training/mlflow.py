@@ -21,11 +21,11 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.model_files import Card
+from gridmill.jobs.model_files import ModelCard
 from gridmill.settings import fill_in_environment
 
 if TYPE_CHECKING:
-    from gridmill.jobs.training.tuning import Found
+    from gridmill.jobs.training.tuning import TuningResult
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """Seconds. A busy server may be slow; an absent one is detected at once."""
@@ -38,7 +38,7 @@ _ODD = re.compile(r"[^\w.\- :/]")
 Metric = Mapping[str, str | float | int]
 
 
-class Server:
+class MlflowServer:
     """An MLflow server at `url`; a user and password in it are used. Raises TROUBLES; InputError for what is
     no address."""
 
@@ -55,24 +55,24 @@ class Server:
     def experiment(self, name: str) -> str:
         """The id of the experiment of that name, made where there is none; one that was deleted is restored,
         as MLflow gives its name to no other."""
-        found = self._find(name)
-        if found is None:
+        experiment_id = self._find(name)
+        if experiment_id is None:
             answer = self._client.post("/experiments/create", json={"name": name})
-            found = self._find(name) if answer.is_client_error else _content(answer)["experiment_id"]
-            if found is None:  # refused, and not because somebody else has just made it
+            experiment_id = self._find(name) if answer.is_client_error else _content(answer)["experiment_id"]
+            if experiment_id is None:  # refused, and not because somebody else has just made it
                 _content(answer)
-        return str(found)
+        return str(experiment_id)
 
     def _find(self, name: str) -> str | None:
         answer = self._client.get("/experiments/get-by-name", params={"experiment_name": name})
         if answer.status_code == httpx.codes.NOT_FOUND and "error_code" in answer.text:
             return None
         experiment = _content(answer)["experiment"]
-        found: str = experiment["experiment_id"]
+        result: str = experiment["experiment_id"]
         if experiment.get("lifecycle_stage") == "deleted":
-            self._post("experiments/restore", experiment_id=found)
+            self._post("experiments/restore", experiment_id=result)
             print(f"the MLflow experiment {name!r} had been deleted; it is restored", flush=True)
-        return found
+        return result
 
     def create(self, experiment: str, name: str, begun: int, tags: Mapping[str, str]) -> str:
         """A run that is under way; its id. `begun` is in milliseconds since 1970, as all times here."""
@@ -90,8 +90,8 @@ class Server:
 
     def steps(self, run_id: str) -> dict[str, int]:
         """How far each metric of the run was told."""
-        found = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]["data"]
-        return {str(one["key"]): int(one["step"]) for one in found.get("metrics", ())}
+        run_data = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]["data"]
+        return {str(one["key"]): int(one["step"]) for one in run_data.get("metrics", ())}
 
     def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
         """At most METRICS_A_BATCH. Saying the same ones again does no harm."""
@@ -134,11 +134,11 @@ class Server:
 def _check(answer: httpx.Response) -> None:
     """Raise HTTPError with the server's own words, and without the address, which may hold a password."""
     if not answer.is_success:
-        said = " ".join(answer.text.split())
+        text = " ".join(answer.text.split())
         if answer.headers.get("content-type", "").startswith("application/json"):
             content = answer.json()
-            said = str(content.get("message", said)) if isinstance(content, dict) else said
-        raise httpx.HTTPError(f"{answer.status_code} {answer.reason_phrase}: {said[:LONGEST_VALUE]}")
+            text = str(content.get("message", text)) if isinstance(content, dict) else text
+        raise httpx.HTTPError(f"{answer.status_code} {answer.reason_phrase}: {text[:LONGEST_VALUE]}")
 
 
 def _content(answer: httpx.Response) -> dict[str, Any]:
@@ -174,22 +174,22 @@ Trial = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedContext(JobContext):
-    """A context whose metrics are told twice."""
+    """A context that also sends its metrics to MLflow."""
 
-    tell: Tell = field(default=lambda name, value, step: None)
+    send: Tell = field(default=lambda name, value, step: None)
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
         """As JobContext's; silent where that is."""
         JobContext.metric(self, name, value, step)
         if self.events_fd is not None and isfinite(value):
-            self.tell(name, value, step)
+            self.send(name, value, step)
 
 
 @contextmanager
-def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["Tracker"]:
+def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
     """Tell the server in `spec.track` of the training that is done within. One that fails costs lines in the
     log. Raises InputError for an environment variable that is not set."""
-    tracker = Tracker(spec, context)
+    tracker = MlflowRun(spec, context)
     try:
         tracker.begin()
         yield tracker
@@ -200,35 +200,35 @@ def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["Tracker"]:
         tracker.close()
 
 
-class Tracker:
+class MlflowRun:
     """One run at the server. What the server does not take waits, and is told when it answers again."""
 
     def __init__(self, spec: TrainingSpec, context: JobContext) -> None:
         url = spec.track or ""
         self._url, self._spec, self._context = url, spec, context
-        self._server = Server(fill_in_environment(url, "training.track", in_url=True))
+        self._server = MlflowServer(fill_in_environment(url, "training.track", in_url=True))
         self._experiment, self._run = "", ""
         self._steps: Mapping[str, int] = {}
         """How far a killed attempt had told each metric: its successor tells its curve from the beginning."""
         self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
-        self._begun, self._next, self._said = _now(), 0.0, False
+        self._begun, self._next, self._warned = _now(), 0.0, False
 
     @property
     def context(self) -> JobContext:
         """What to train with, so that the server is told of metrics."""
         own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
-        return TrackedContext(**own, tell=self._tell)
+        return TrackedContext(**own, send=self._queue_metric)
 
     def begin(self) -> None:
         """Make the run, so that it is seen to be under way."""
         self._try(self._open, "it is told later")
 
-    def _tell(self, name: str, value: float, step: float | None) -> None:
+    def _queue_metric(self, name: str, value: float, step: float | None) -> None:
         self._waiting.append(_metric(name, value, step))
         if time.monotonic() >= self._next:
             self._try(self._send, "it is told later")
 
-    def finish(self, card: Card, search: "Found | None" = None) -> str | None:
+    def finish(self, card: ModelCard, search: "TuningResult | None" = None) -> str | None:
         """Tell what it came to, and send the model's files; the run's id. None where the server does not
         answer: a line in the log says so. The trials of a search become runs of their own, below it."""
 
@@ -241,10 +241,10 @@ class Tracker:
                     self._send_trial(trial, search.metric)
             self._server.set_state(self._run, "FINISHED", _now())
 
-        told = self._try(act, "")
-        if told:
+        was_sent = self._try(act, "")
+        if was_sent:
             self._try(self._send_files, "")
-        return self._run if told else None
+        return self._run if was_sent else None
 
     def _send_files(self) -> None:
         root = self._server.artifact_root(self._run)
@@ -270,13 +270,13 @@ class Tracker:
         try:
             act()
         except TROUBLES as error:
-            if not (self._said and otherwise):
+            if not (self._warned and otherwise):
                 why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 print(
                     f"not told to MLflow at {self._url}: {why}" + (f"; {otherwise}" if otherwise else ""),
                     flush=True,
                 )
-            self._said, took = True, time.monotonic() - begun
+            self._warned, took = True, time.monotonic() - begun
             self._next = time.monotonic() + max(AGAIN_SECONDS, REST * took)
             return False
         self._next = time.monotonic() + max(EVERY_SECONDS, REST * (time.monotonic() - begun))
@@ -334,8 +334,8 @@ class Tracker:
             for _ in some:
                 self._waiting.popleft()
 
-    def _is_new(self, one: Metric) -> bool:
-        return one["key"] not in self._steps or int(one["step"]) > self._steps[str(one["key"])]
+    def _is_new(self, metric: Metric) -> bool:
+        return metric["key"] not in self._steps or int(metric["step"]) > self._steps[str(metric["key"])]
 
     def _send_trial(self, trial: Trial, metric: str) -> None:
         tags = {"mlflow.parentRunId": self._run, "gridmill.attempt": self._context.order.attempt_id}

@@ -14,14 +14,14 @@ from gridmill.domain.training import Objective, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats
-from gridmill.jobs.training.data import Frame
-from gridmill.jobs.training.onnx_graph import Graph
-from gridmill.jobs.training.result import Fitted, Scalar, Trained
+from gridmill.jobs.training.data import SortedFrame
+from gridmill.jobs.training.onnx_graph import GraphBuilder
+from gridmill.jobs.training.result import FittedModel, Scalar, TrainedModel
 from gridmill.jobs.training.scaling import fit_spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class BaselineInputs:
     """What a model's numbers are added to: per label an input, and what stands for it where it is missing.
 
     A label without such an input has None and 0; no labels at all mean that nothing is added.
@@ -47,17 +47,17 @@ class Base:
             return np.zeros((len(inputs), len(self.presents)) if len(self.presents) > 1 else len(inputs))
         picked, none = self._picked
         present = inputs[:, picked]
-        found: Floats = np.where(np.isnan(present) | none, np.array(self.fallback), present)
-        return found if len(self.presents) > 1 else found[:, 0]
+        values: Floats = np.where(np.isnan(present) | none, np.array(self.fallback), present)
+        return values if len(self.presents) > 1 else values[:, 0]
 
-    def add_to(self, graph: Graph, value: str, newest: str) -> str:
+    def add_to(self, graph: GraphBuilder, value: str, newest: str) -> str:
         """The sum [rows] or [rows, labels] in a graph; `newest` are the basis rows' inputs [rows, inputs]."""
         if not self.used:
             return value
-        known = self.values_in(graph, newest)
-        return graph.add("Add", value, known if len(self.presents) > 1 else graph.flat(known))
+        base_values = self.values_in(graph, newest)
+        return graph.add("Add", value, base_values if len(self.presents) > 1 else graph.flat(base_values))
 
-    def values_in(self, graph: Graph, newest: str) -> str:
+    def values_in(self, graph: GraphBuilder, newest: str) -> str:
         """What is added, [rows, labels], in a graph."""
         picked, none = self._picked
         present = graph.add("Gather", newest, graph.constant(picked, np.int64), axis=1)
@@ -65,23 +65,23 @@ class Base:
         return graph.add("Where", missing, graph.constant(self.fallback), present)
 
 
-def fit_base(frame: Frame, wanted: bool) -> Base:
+def fit_base(frame: SortedFrame, wanted: bool) -> BaselineInputs:
     """The base: none when not wanted, for classes, or where no label's present value is a feature."""
     presents = frame.present_inputs
     if not wanted or frame.objective == Objective.CLASSIFICATION:
-        return Base(presents=(None,) * len(presents), fallback=(0.0,) * len(presents))
-    return Base(presents=presents, fallback=tuple(_mean(frame, present) for present in presents))
+        return BaselineInputs(presents=(None,) * len(presents), fallback=(0.0,) * len(presents))
+    return BaselineInputs(presents=presents, fallback=tuple(_mean(frame, present) for present in presents))
 
 
-def _mean(frame: Frame, present: int | None) -> float:
+def _mean(frame: SortedFrame, present: int | None) -> float:
     if present is None:
         return 0.0
     values = frame.inputs[frame.rows["train"], present]
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
+    finite = values[~np.isnan(values)]
+    return float(finite.mean()) if len(finite) else 0.0
 
 
-def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
+def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
     """Regression: an input and, where it is missing, the training mean. Classification: training shares."""
     target, weights = frame.target[frame.rows["train"]], frame.weights_of(frame.rows["train"])
     if frame.objective == Objective.CLASSIFICATION:
@@ -101,19 +101,22 @@ def fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
 
 
 def _fitted(
-    frame: Frame, presents: tuple[int | None, ...], constant: tuple[float, ...], options: dict[str, Scalar]
-) -> Fitted:
+    frame: SortedFrame,
+    presents: tuple[int | None, ...],
+    constant: tuple[float, ...],
+    options: dict[str, Scalar],
+) -> FittedModel:
     def predict(inputs: Floats) -> Floats:
-        found = np.tile(constant, (len(inputs), 1))
+        result = np.tile(constant, (len(inputs), 1))
         for label, present in enumerate(presents):
             if present is not None:
-                known = ~np.isnan(inputs[:, present])
-                found[known, label] = inputs[known, present]
-        return found
+                is_present = ~np.isnan(inputs[:, present])
+                result[is_present, label] = inputs[is_present, present]
+        return result
 
-    return Fitted(
+    return FittedModel(
         graph=naive_graph(presents, constant, len(frame.names)),
-        trained=Trained(predict=predict, tolerance=lambda _: np.zeros(1)),
+        trained=TrainedModel(predict=predict, tolerance=lambda _: np.zeros(1)),
         presents=presents,
         constant=constant,
         options=options,
@@ -122,18 +125,18 @@ def _fitted(
 
 def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], width: int) -> bytes:
     """Over [rows, width]: the inputs that are repeated, or the constant."""
-    graph, base = Graph(), Base(presents=presents, fallback=constant)
+    graph, base = GraphBuilder(), BaselineInputs(presents=presents, fallback=constant)
     if base.used:
-        found = base.values_in(graph, graph.known())
+        base_values = base.values_in(graph, graph.finite_inputs())
     else:
         rows = graph.add("Gather", graph.add("Shape", "inputs"), graph.constant([0], np.int64))
         shape = graph.add("Concat", rows, graph.constant([len(constant)], np.int64), axis=0)
-        found = graph.add("Expand", graph.constant([constant]), shape)
+        base_values = graph.add("Expand", graph.constant([constant]), shape)
     many = len(constant) if len(constant) > 1 else 0
-    return graph.finish(found if many else graph.flat(found), width, outputs=many)
+    return graph.finish(base_values if many else graph.flat(base_values), width, outputs=many)
 
 
-def repeated_input(frame: Frame, name: str) -> int:
+def repeated_input(frame: SortedFrame, name: str) -> int:
     """The number of the input that is repeated. Raises InputError for none of that name."""
     if name in frame.names:
         return frame.names.index(name)

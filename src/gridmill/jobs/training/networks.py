@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import TrainingSpec
 from gridmill.jobs.features import Floats
-from gridmill.jobs.training.label_scale import Units
-from gridmill.jobs.training.onnx_graph import Graph
+from gridmill.jobs.training.label_scale import LabelScale
+from gridmill.jobs.training.onnx_graph import GraphBuilder
 from gridmill.jobs.training.scaling import Scaler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class NetworkShape:
     """`width` inputs; `outputs` numbers, which are classes' scores or labels. `relative` are the inputs that
     are taken as differences from their last value; `weights` say how much a label's error counts (mean 1).
     `weighted`: the last column of a target is how much its row counts."""
@@ -37,7 +37,7 @@ class Network(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.shape = shape
         weights = torch.tensor(list(shape.weights) or [1.0] * shape.outputs, dtype=torch.float32)
@@ -68,7 +68,7 @@ class Recurrent(Network):
 
     relative: Tensor
 
-    def __init__(self, shape: Shape, spec: TrainingSpec) -> None:
+    def __init__(self, shape: NetworkShape, spec: TrainingSpec) -> None:
         super().__init__(shape)
         between = spec.dropout if spec.layers > 1 else 0.0
         self.lstm = nn.LSTM(shape.width, spec.units, spec.layers, batch_first=True, dropout=between)
@@ -90,7 +90,7 @@ class Recurrent(Network):
 class Perceptron(Network):
     """Hidden layers of rectified linear units, and a linear layer."""
 
-    def __init__(self, shape: Shape, spec: TrainingSpec) -> None:
+    def __init__(self, shape: NetworkShape, spec: TrainingSpec) -> None:
         super().__init__(shape)
         widths = [shape.width, *([spec.units] * spec.layers)]
         self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
@@ -108,10 +108,10 @@ class Perceptron(Network):
 GATES = [0, 3, 1, 2]  # PyTorch keeps input, forget, cell, output; ONNX input, output, forget, cell
 
 
-def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, units: Units) -> bytes:
+def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, units: LabelScale) -> bytes:
     """Over [rows, sequence, inputs]."""
-    graph = Graph()
-    scaled = graph.floats(_relative(graph, graph.scaled(graph.known(), scaler), network))
+    graph = GraphBuilder()
+    scaled = graph.floats(_relative(graph, graph.scaled(graph.finite_inputs(), scaler), network))
     value = graph.add("Transpose", scaled, perm=[1, 0, 2])
     last = ""
     for layer in range(network.lstm.num_layers):
@@ -119,35 +119,35 @@ def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, units: Un
         value = graph.add("Squeeze", states, graph.constant([1], np.int64))
     final = graph.add("Squeeze", last, graph.constant([0], np.int64))
     scores = graph.doubles(_linear(graph, final, network.head))
-    newest = graph.add("Gather", graph.known(), graph.constant(-1, np.int64), axis=1)
+    newest = graph.add("Gather", graph.finite_inputs(), graph.constant(-1, np.int64), axis=1)
     return _finish(graph, scores, newest, network, scaler, units, sequence)
 
 
-def _relative(graph: Graph, scaled: str, network: Recurrent) -> str:
+def _relative(graph: GraphBuilder, scaled: str, network: Recurrent) -> str:
     if not network.shape.relative:
         return scaled
     last = graph.add("Gather", scaled, graph.constant([-1], np.int64), axis=1)
     return graph.add("Sub", scaled, graph.add("Mul", last, graph.constant(_array(network.relative))))
 
 
-def perceptron_graph(network: Perceptron, scaler: Scaler, units: Units) -> bytes:
+def perceptron_graph(network: Perceptron, scaler: Scaler, units: LabelScale) -> bytes:
     """Over [rows, inputs]."""
-    graph = Graph()
-    value = graph.floats(graph.scaled(graph.known(), scaler))
+    graph = GraphBuilder()
+    value = graph.floats(graph.scaled(graph.finite_inputs(), scaler))
     for layer in network.layers:
         assert isinstance(layer, nn.Linear)
         value = graph.add("Relu", _linear(graph, value, layer))
     scores = graph.doubles(_linear(graph, value, network.head))
-    return _finish(graph, scores, graph.known(), network, scaler, units, None)
+    return _finish(graph, scores, graph.finite_inputs(), network, scaler, units, None)
 
 
 def _finish(
-    graph: Graph,
+    graph: GraphBuilder,
     scores: str,
     newest: str,
     network: Network,
     scaler: Scaler,
-    units: Units,
+    units: LabelScale,
     sequence: int | None,
 ) -> bytes:
     width, outputs = scaler.inputs, network.shape.outputs
@@ -157,12 +157,12 @@ def _finish(
     return graph.finish(output, width, sequence=sequence, outputs=outputs if outputs > 1 else 0)
 
 
-def _linear(graph: Graph, value: str, layer: nn.Linear) -> str:
+def _linear(graph: GraphBuilder, value: str, layer: nn.Linear) -> str:
     product = graph.add("MatMul", value, graph.constant(_array(layer.weight).T, np.float32))
     return graph.add("Add", product, graph.constant(_array(layer.bias), np.float32))
 
 
-def _layer(graph: Graph, lstm: nn.LSTM, layer: int, value: str) -> tuple[str, ...]:
+def _layer(graph: GraphBuilder, lstm: nn.LSTM, layer: int, value: str) -> tuple[str, ...]:
     names = (f"weight_ih_l{layer}", f"weight_hh_l{layer}", f"bias_ih_l{layer}", f"bias_hh_l{layer}")
     weight, recurrence, bias, second_bias = (_gates(_array(getattr(lstm, name))) for name in names)
     return graph.add_many(

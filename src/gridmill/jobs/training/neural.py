@@ -13,14 +13,20 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Floats, Integers
-from gridmill.jobs.training.batches import Feed
-from gridmill.jobs.training.data import Frame
+from gridmill.jobs.training.batches import BatchFeed
+from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.ddp import has_gpu, own_device, present_ranks
-from gridmill.jobs.training.label_scale import Units, fit_units
-from gridmill.jobs.training.networks import Network, Shape
-from gridmill.jobs.training.result import Fitted, Scalar, Trained
+from gridmill.jobs.training.label_scale import LabelScale, fit_units
+from gridmill.jobs.training.networks import Network, NetworkShape
+from gridmill.jobs.training.result import FittedModel, Scalar, TrainedModel
 from gridmill.jobs.training.scaling import Scaler, fit_scaler, fit_spread
-from gridmill.jobs.training.train_loop import LEARNING_RATE, Course, Learned, Learner, course_of
+from gridmill.jobs.training.train_loop import (
+    LEARNING_RATE,
+    Trainer,
+    TrainingResult,
+    TrainingSchedule,
+    course_of,
+)
 
 FARTHEST = 1e4
 """How many standard deviations from the mean an input may be: single floats still distinguish such rows."""
@@ -33,7 +39,7 @@ AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class NetworkPlan:
     """What one kind of network wants: `rows` to learn from, its window's length (None: no window), whether
     it learns changes from the present values, and whether it sees them as such."""
 
@@ -44,13 +50,13 @@ class Plan:
 
 
 def fit_network(
-    frame: Frame,
+    frame: SortedFrame,
     spec: TrainingSpec,
     context: JobContext,
-    plan: Plan,
-    make: Callable[[Shape, TrainingSpec], AnyNetwork],
-    draw: Callable[[AnyNetwork, Scaler, Units], bytes],
-) -> Fitted:
+    plan: NetworkPlan,
+    make: Callable[[NetworkShape, TrainingSpec], AnyNetwork],
+    draw: Callable[[AnyNetwork, Scaler, LabelScale], bytes],
+) -> FittedModel:
     """Learn on a GPU where the attempt was given one; the best epoch by validation loss is kept."""
     torch.set_num_threads(context.threads)
     torch.manual_seed(spec.seed)
@@ -60,23 +66,23 @@ def fit_network(
     network = make(_shape(frame, scaler, units, plan), spec).to(device)
     feed = _feed(frame, scaler, units, plan.length, device)
     course = course_of(spec, len(plan.rows))
-    learner = Learner(network, feed, spec, course, context, context.checkpoints, present_ranks(device))
+    learner = Trainer(network, feed, spec, course, context, context.checkpoints, present_ranks(device))
     learned = learner.learn(plan.rows, _scorable(frame))
     network.cpu()
     context.metric("data_wait_share", learned.waiting)
-    return Fitted(
+    return FittedModel(
         graph=draw(network, scaler, units),
         trained=_trained(network, scaler, units),
         weights=to_safetensors({name: value.contiguous() for name, value in network.state_dict().items()}),
         sequence=plan.length,
         presents=units.base.presents,
         curve=learned.curve,
-        options=_options(spec, course, units) | _told(learned),
+        options=_options(spec, course, units) | _details(learned),
         libraries=("torch", "safetensors"),
     )
 
 
-def _trained(network: Network, scaler: Scaler, units: Units) -> Trained:
+def _trained(network: Network, scaler: Scaler, units: LabelScale) -> TrainedModel:
     network.eval()
 
     @torch.inference_mode()
@@ -84,17 +90,17 @@ def _trained(network: Network, scaler: Scaler, units: Units) -> Trained:
         scaled = scaler.apply(inputs.reshape(-1, scaler.inputs)).astype(np.float32)
         numbers = network(torch.from_numpy(scaled.reshape(*inputs.shape[:-1], scaler.width))).double()
         if network.shape.classes:
-            found: Floats = torch.softmax(numbers, 1).numpy()
-            return found
+            values: Floats = torch.softmax(numbers, 1).numpy()
+            return values
         return units.labels(numbers.numpy(), inputs if inputs.ndim == 2 else inputs[:, -1])
 
     def tolerance(inputs: Floats) -> Floats:
         return TOLERANCE * scaler.reach(inputs) * units.label_deviation
 
-    return Trained(predict=predict, tolerance=tolerance)
+    return TrainedModel(predict=predict, tolerance=tolerance)
 
 
-def _told(learned: Learned) -> dict[str, Scalar]:
+def _details(learned: TrainingResult) -> dict[str, Scalar]:
     return {
         "best_epoch": learned.best_epoch,
         "device": learned.device,
@@ -104,7 +110,7 @@ def _told(learned: Learned) -> dict[str, Scalar]:
     }
 
 
-def _options(spec: TrainingSpec, course: Course, units: Units) -> dict[str, Scalar]:
+def _options(spec: TrainingSpec, course: TrainingSchedule, units: LabelScale) -> dict[str, Scalar]:
     names = ["layers", "dropout", "weight_decay"]
     names += ["sequence", "normalize"] if spec.model == ModelKind.LSTM else []
     return {
@@ -116,9 +122,9 @@ def _options(spec: TrainingSpec, course: Course, units: Units) -> dict[str, Scal
     }
 
 
-def _shape(frame: Frame, scaler: Scaler, units: Units, plan: Plan) -> Shape:
+def _shape(frame: SortedFrame, scaler: Scaler, units: LabelScale, plan: NetworkPlan) -> NetworkShape:
     presents = (present for present in units.base.presents if present is not None)
-    return Shape(
+    return NetworkShape(
         width=scaler.width,
         outputs=len(frame.classes) or len(frame.subject.labels),
         classes=frame.objective == Objective.CLASSIFICATION,
@@ -128,7 +134,7 @@ def _shape(frame: Frame, scaler: Scaler, units: Units, plan: Plan) -> Shape:
     )
 
 
-def _weights(frame: Frame, units: Units) -> tuple[float, ...]:
+def _weights(frame: SortedFrame, units: LabelScale) -> tuple[float, ...]:
     """Several labels count by their error as a share of the label's own variance: what is learned is the mean
     of their r2, whatever their units and however far ahead they are."""
     if len(frame.subject.labels) == 1:
@@ -138,9 +144,11 @@ def _weights(frame: Frame, units: Units) -> tuple[float, ...]:
     return tuple(float(weight) for weight in weights / weights.mean())
 
 
-def _feed(frame: Frame, scaler: Scaler, units: Units, length: int | None, device: torch.device) -> Feed:
+def _feed(
+    frame: SortedFrame, scaler: Scaler, units: LabelScale, length: int | None, device: torch.device
+) -> BatchFeed:
     scaled = np.empty((len(frame.inputs), scaler.width), np.float32)
-    return Feed(
+    return BatchFeed(
         inputs=torch.from_numpy(scaler.fill(frame.inputs, scaled)).to(device),
         target=torch.from_numpy(_weighted(_scaled_target(frame, units), frame.weights)).to(device),
         starts=torch.from_numpy(frame.starts).to(device),
@@ -148,7 +156,7 @@ def _feed(frame: Frame, scaler: Scaler, units: Units, length: int | None, device
     )
 
 
-def _scorable(frame: Frame) -> Integers:
+def _scorable(frame: SortedFrame) -> Integers:
     """Validation rows; not those of a class that training never saw."""
     rows = frame.rows["validation"]
     return rows if frame.objective == Objective.REGRESSION else rows[frame.target[rows] >= 0]
@@ -162,7 +170,7 @@ def _weighted(target: npt.NDArray[np.generic], weights: Floats | None) -> npt.ND
     return np.concatenate([columns, np.nan_to_num(weights)[:, None].astype(np.float32)], axis=1)
 
 
-def _scaled_target(frame: Frame, units: Units) -> npt.NDArray[np.generic]:
+def _scaled_target(frame: SortedFrame, units: LabelScale) -> npt.NDArray[np.generic]:
     if frame.objective == Objective.CLASSIFICATION:
         return np.nan_to_num(frame.target, nan=-1.0).astype(np.int64)
     return units.standardized(frame.target, frame.inputs).astype(np.float32)

@@ -20,15 +20,15 @@ OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # what ONNX Runtime has read since 202
 
 
 @dataclass(slots=True)
-class Graph:
-    """A graph under construction. Values are names; `inputs` is the input's, which `known` reads."""
+class GraphBuilder:
+    """A graph under construction. Values are names; `inputs` is the input's, which `finite_inputs` reads."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     last: int = 0
     _known: str = ""
 
-    def known(self) -> str:
+    def finite_inputs(self) -> str:
         """The inputs with infinite ones as missing (NaN), as the encoding of columns has them."""
         if not self._known:
             infinite = self.add("IsInf", "inputs")

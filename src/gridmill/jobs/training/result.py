@@ -10,7 +10,7 @@ Scalar = float | int | bool | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedModel:
     """The model in memory, for comparison with its files.
 
     `predict` takes and gives what Predictor does, but no infinite inputs. `tolerance` says by how much the
@@ -22,7 +22,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
+class FittedModel:
     """A learned model: its ONNX graph, and what to tell about it.
 
     `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, summing to 1.
@@ -33,7 +33,7 @@ class Fitted:
     """
 
     graph: bytes | None = None
-    trained: Trained | None = None
+    trained: TrainedModel | None = None
     predict: str = ""
     environment: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -25,8 +25,8 @@ from gridmill.jobs.dataset_reader import Partitions, open_partitions
 from gridmill.jobs.features import Encoding, Integers
 from gridmill.jobs.metrics import NAMES, SEARCH_METRIC, check_metric
 from gridmill.jobs.model_files import (
-    Card,
     GraphPredictor,
+    ModelCard,
     Predictor,
     graph_facts,
     load_graph_of,
@@ -35,12 +35,12 @@ from gridmill.jobs.model_files import (
     save_card,
     save_model,
 )
-from gridmill.jobs.out_of_fold import HeldOut, save_held_out
+from gridmill.jobs.out_of_fold import OutOfFoldModel, save_held_out
 from gridmill.jobs.signatures import dataset_signature, model_signature
 from gridmill.jobs.subprocess_model import CodePredictor
 from gridmill.jobs.training.check_files import check_alike, check_stored, sample_rows
 from gridmill.jobs.training.cross_validation import Folds, plan_folds, predict_folds
-from gridmill.jobs.training.data import Frame, read_frame, row_order
+from gridmill.jobs.training.data import SortedFrame, read_frame, row_order
 from gridmill.jobs.training.decisions import check_decisions, decided, measure_intervals
 from gridmill.jobs.training.early_stopping import with_stopping_rows
 from gridmill.jobs.training.ensemble import encodings_of, measurable, read_members
@@ -54,17 +54,17 @@ from gridmill.jobs.training.evaluate import (
 )
 from gridmill.jobs.training.explain import permutation_importance, residuals
 from gridmill.jobs.training.onnx_graph import with_metadata
-from gridmill.jobs.training.result import Fitted
+from gridmill.jobs.training.result import FittedModel
 from gridmill.jobs.training_rows import Hashes, dataset_hashes, distinct, note_learned
 
 if TYPE_CHECKING:
-    from gridmill.jobs.training.mlflow import Tracker
-    from gridmill.jobs.training.tuning import Found, TryOut
+    from gridmill.jobs.training.mlflow import MlflowRun
+    from gridmill.jobs.training.tuning import TryOut, TuningResult
 
 
 def identify(
-    card: Card, frame: Frame, measured: Frame, spec: TrainingSpec, context: JobContext
-) -> tuple[Card, Mapping[str, str]]:
+    card: ModelCard, frame: SortedFrame, measured: SortedFrame, spec: TrainingSpec, context: JobContext
+) -> tuple[ModelCard, Mapping[str, str]]:
     """The card with its signature and the rows learned from, whose hashes are written beside it; per split of
     `measured` also a text that is the same for all models measured on the same rows and labels."""
     artifact = context.input(spec.dataset)
@@ -79,7 +79,7 @@ def identify(
     return card, {split: _measured_on(hashes, measured, card, split) for split in ("validation", "test")}
 
 
-def _hashes(parts: Partitions, card: Card, frame: Frame) -> tuple[tuple[str, ...], Hashes]:
+def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tuple[str, ...], Hashes]:
     """The columns that tell rows apart: the keys; everything known of a row where several have the same."""
     hashes = dataset_hashes(parts, card.keys)
     if card.keys and len(distinct(hashes)) == parts.rows:
@@ -88,7 +88,7 @@ def _hashes(parts: Partitions, card: Card, frame: Frame) -> tuple[tuple[str, ...
     return tuple(names), dataset_hashes(parts, tuple(names))
 
 
-def _used(frame: Frame, spec: TrainingSpec) -> tuple[Integers, Integers]:
+def _used(frame: SortedFrame, spec: TrainingSpec) -> tuple[Integers, Integers]:
     """The rows learned from, and those that decided anything. An ensemble learns nothing but its weights; the
     rows of its members are in their own folders."""
     train, validation = frame.rows["train"], frame.rows["validation"]
@@ -98,15 +98,15 @@ def _used(frame: Frame, spec: TrainingSpec) -> tuple[Integers, Integers]:
     return train[:0], validation if decides else validation[:0]
 
 
-def _measured_on(hashes: Hashes, frame: Frame, card: Card, split: str) -> str:
+def _measured_on(hashes: Hashes, frame: SortedFrame, card: ModelCard, split: str) -> str:
     rows = frame.rows[split]
     if len(rows) == 0:
         return ""
     rows = rows[np.argsort(hashes[rows], kind="stable")]
-    found = hashlib.blake2b(repr((card.labels, card.classes)).encode(), digest_size=8)
-    found.update(np.ascontiguousarray(hashes[rows]).tobytes())
-    found.update(np.ascontiguousarray(frame.target[rows]).tobytes())
-    return found.hexdigest()
+    digest = hashlib.blake2b(repr((card.labels, card.classes)).encode(), digest_size=8)
+    digest.update(np.ascontiguousarray(hashes[rows]).tobytes())
+    digest.update(np.ascontiguousarray(frame.target[rows]).tobytes())
+    return digest.hexdigest()
 
 
 # httpx for those who track
@@ -143,7 +143,7 @@ def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
 
 def _prepare(
     context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
-) -> tuple[Frame, Folds | None]:
+) -> tuple[SortedFrame, Folds | None]:
     """The dataset and its folds. Raises InputError and DataError in all ranks of a gang, before any of them
     waits for another one."""
     frame = read_frame(context, spec, encodings)
@@ -160,7 +160,7 @@ def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
         return _learn(tracker.context, spec, tracker)
 
 
-def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = None) -> JobResult:
+def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" = None) -> JobResult:
     began = time.monotonic()
     found_best = _search(context, spec) if spec.search else None
     if found_best is not None:
@@ -179,16 +179,16 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
     card = decided(card, fit, spec, answers)
     if spec.threshold_by is not None:
         print(f"threshold {card.threshold:.4g}: the best {spec.threshold_by} in validation", flush=True)
-    found = {**fitted.metrics, **measure(fit, answers, card.threshold)}
-    found |= measure_intervals(card, fit, answers)
+    metrics = {**fitted.metrics, **measure(fit, answers, card.threshold)}
+    metrics |= measure_intervals(card, fit, answers)
     held_out, measured = _held_out(folds, frame, spec, context, card.threshold) if folds else (None, {})
-    found |= measured
-    card = replace(card, metrics=found)
+    metrics |= measured
+    card = replace(card, metrics=metrics)
     card, measured_on = identify(card, frame, fit, spec, context)
     save_card(context.output, card)
     if held_out:
         save_held_out(context.output, held_out)
-    for name, value in found.items():
+    for name, value in metrics.items():
         context.metric(name, value)
     run_id = tracker.finish(card, found_best) if tracker else None
     details = {
@@ -206,7 +206,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "Tracker | None" = 
 
 
 def _result(
-    card: Card, frame: Frame, spec: TrainingSpec, context: JobContext, details: Mapping[str, Any]
+    card: ModelCard, frame: SortedFrame, spec: TrainingSpec, context: JobContext, details: Mapping[str, Any]
 ) -> JobResult:
     """The model as the job's output, when all of its files are written."""
     files = [path for path in context.output.rglob("*") if path.is_file()]
@@ -228,27 +228,32 @@ def _result(
     return JobResult(outputs=(output,), metrics=card.metrics, size=size)
 
 
-def _decisions(card: Card) -> dict[str, Any]:
+def _decisions(card: ModelCard) -> dict[str, Any]:
     """The threshold and quantiles among the settings."""
-    found = {"threshold": card.threshold, "quantiles": ", ".join(f"{one:g}" for one in card.quantiles)}
-    return {name: value for name, value in found.items() if value not in (None, "")}
+    settings = {
+        "threshold": card.threshold,
+        "quantiles": ", ".join(f"{quantile:g}" for quantile in card.quantiles),
+    }
+    return {name: value for name, value in settings.items() if value not in (None, "")}
 
 
-def _stored(card: Card, context: JobContext) -> Predictor:
+def _stored(card: ModelCard, context: JobContext) -> Predictor:
     """The model as its users load it. A script's own code has just run here: no more trust is needed."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
     return load_model(context.output, context.threads)
 
 
-def _described(fitted: Fitted, card: Card) -> bytes | None:
+def _described(fitted: FittedModel, card: ModelCard) -> bytes | None:
     """The graph with what its inputs and outputs are; a user's own file as it is."""
     if fitted.graph is None or fitted.trained is None:
         return fitted.graph
     return with_metadata(fitted.graph, graph_facts(card))
 
 
-def _check_files(predictor: Predictor, fitted: Fitted, frame: Frame, context: JobContext) -> dict[str, float]:
+def _check_files(
+    predictor: Predictor, fitted: FittedModel, frame: SortedFrame, context: JobContext
+) -> dict[str, float]:
     """Raises InternalError for files that are not the model that was trained, and InputError for a user's own
     ones that answer differently when they are asked again."""
     length = predictor.card.sequence
@@ -264,28 +269,30 @@ def _check_files(predictor: Predictor, fitted: Fitted, frame: Frame, context: Jo
 def _weights(spec: TrainingSpec) -> dict[str, Any]:
     """What rows count by, among the settings."""
     classes = ", ".join(f"{name}: {one:g}" for name, one in spec.class_weights.items())
-    found = {"weight": spec.weight, "class_weight": spec.class_weight, "class_weights": classes}
-    return {name: value for name, value in found.items() if value}
+    settings = {"weight": spec.weight, "class_weight": spec.class_weight, "class_weights": classes}
+    return {name: value for name, value in settings.items() if value}
 
 
-def _fewer(frame: Frame, fit: Frame) -> dict[str, int]:
+def _fewer(frame: SortedFrame, fit: SortedFrame) -> dict[str, int]:
     """Per split the rows that are not measured, as they were learned from."""
     counts = {split: len(rows) - len(fit.rows[split]) for split, rows in frame.rows.items()}
     return {split: count for split, count in counts.items() if count}
 
 
-def _fit(frame: Frame, spec: TrainingSpec, context: JobContext) -> Fitted:
-    fit: Callable[[Frame, TrainingSpec, JobContext], Fitted] = import_module(MODULES[spec.model]).fit
-    frame, said = with_stopping_rows(frame, spec, context)
-    if not said:
+def _fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
+    fit: Callable[[SortedFrame, TrainingSpec, JobContext], FittedModel] = import_module(
+        MODULES[spec.model]
+    ).fit
+    frame, stopping_text = with_stopping_rows(frame, spec, context)
+    if not stopping_text:
         return fit(frame, spec, context)
     if context.events_fd is not None:
-        print(f"the dataset has no validation split: early stopping {said}", flush=True)
+        print(f"the dataset has no validation split: early stopping {stopping_text}", flush=True)
     fitted = fit(frame, spec, context)
-    return replace(fitted, options={**fitted.options, "early_stopping": said})
+    return replace(fitted, options={**fitted.options, "early_stopping": stopping_text})
 
 
-def _search(context: JobContext, spec: TrainingSpec) -> "Found":
+def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
     """The best settings. Each trial is measured as a model is, on the validation split."""
     search = spec.search
     assert search is not None
@@ -314,16 +321,18 @@ def _search(context: JobContext, spec: TrainingSpec) -> "Found":
 
     from gridmill.jobs.training import tuning  # and with it Optuna
 
-    found: Found = tuning.find_best(spec, search, context, make)
-    print(f"trial {found.best} is the best of {len(found.trials)}", flush=True)
-    return found
+    tuning_result: TuningResult = tuning.find_best(spec, search, context, make)
+    print(f"trial {tuning_result.best} is the best of {len(tuning_result.trials)}", flush=True)
+    return tuning_result
 
 
-def _searched(found: "Found") -> dict[str, Any]:
-    return {"search": {"metric": found.metric, "best": found.best, "trials": found.trials}}
+def _searched(tuning_result: "TuningResult") -> dict[str, Any]:
+    return {
+        "search": {"metric": tuning_result.metric, "best": tuning_result.best, "trials": tuning_result.trials}
+    }
 
 
-def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
+def _predictor(card: ModelCard, fitted: FittedModel, context: JobContext) -> Predictor:
     """What a trial or a fold is measured with, without its files."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
@@ -331,18 +340,20 @@ def _predictor(card: Card, fitted: Fitted, context: JobContext) -> Predictor:
 
 
 def _held_out(
-    folds: Folds, frame: Frame, spec: TrainingSpec, context: JobContext, threshold: float | None = None
-) -> tuple[HeldOut, Mapping[str, float]]:
-    def learn(part: Frame, own: JobContext) -> Predictor:
+    folds: Folds, frame: SortedFrame, spec: TrainingSpec, context: JobContext, threshold: float | None = None
+) -> tuple[OutOfFoldModel, Mapping[str, float]]:
+    def learn(part: SortedFrame, own: JobContext) -> Predictor:
         fitted = _fit(part, spec, own)
         return _predictor(_card(part, spec, fitted), fitted, own)
 
     return predict_folds(folds, frame, spec, context, learn, threshold)
 
 
-def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: Artifact | None = None) -> Card:
+def _card(
+    frame: SortedFrame, spec: TrainingSpec, fitted: FittedModel, dataset: Artifact | None = None
+) -> ModelCard:
     folds = {"folds": spec.folds, "folds_by": spec.folds_by.value} if spec.folds else {}
-    return Card(
+    return ModelCard(
         kind=spec.model,
         objective=frame.objective,
         labels=frame.subject.labels,
@@ -371,7 +382,7 @@ def _card(frame: Frame, spec: TrainingSpec, fitted: Fitted, dataset: Artifact | 
     )
 
 
-def _details(card: Card, frame: Frame, fitted: Fitted, spec: TrainingSpec) -> dict[str, Any]:
+def _details(card: ModelCard, frame: SortedFrame, fitted: FittedModel, spec: TrainingSpec) -> dict[str, Any]:
     return {
         "model": card.kind.value,
         "objective": card.objective.value,
@@ -380,7 +391,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted, spec: TrainingSpec) -> di
         "labels": list(card.labels),
         "classes": list(card.classes),
         "class_type": card.class_type if card.classes else None,
-        "features": [one.column for one in frame.encodings],
+        "features": [encoding.column for encoding in frame.encodings],
         "inputs": len(card.inputs),
         "sequence": card.sequence,
         "predict": card.predict,
@@ -396,7 +407,7 @@ def _details(card: Card, frame: Frame, fitted: Fitted, spec: TrainingSpec) -> di
         "infinite": dict(frame.infinite),
         "own_not_finite": dict(fitted.not_finite),
         "left_out": dict(frame.left_out),
-        "grouped": {name: list(said) for name, said in frame.grouped.items()},
+        "grouped": {name: list(group_counts) for name, group_counts in frame.grouped.items()},
         "curve": [list(point) for point in fitted.curve],
         "importance": dict(sorted(fitted.importance.items(), key=lambda item: -item[1])),
     }

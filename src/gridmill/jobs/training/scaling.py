@@ -20,7 +20,7 @@ smaller mean for 0 and leaves its subtraction out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class ColumnScale:
     """Per column the mean and the standard deviation of its values times `scale`, a power of two (1 but for
     values near the limits of doubles)."""
 
@@ -36,11 +36,11 @@ class Spread:
     def standardized(self, values: Floats) -> Floats:
         """(values * scale - mean) / deviation of [rows, columns]."""
         with np.errstate(over="ignore"):  # far beyond all of the training rows
-            found: Floats = values * self.scale if self.is_scaled else values
-            return (found - self.mean) / self.deviation
+            scaled: Floats = values * self.scale if self.is_scaled else values
+            return (scaled - self.mean) / self.deviation
 
 
-def fit_spread(values: Floats, of_constant: float = 1.0) -> Spread:
+def fit_spread(values: Floats, of_constant: float = 1.0) -> ColumnScale:
     """The spread of [rows, columns], missing values left out; a column without any has mean 0, and a constant
     one the deviation `of_constant`.
 
@@ -68,7 +68,9 @@ def fit_spread(values: Floats, of_constant: float = 1.0) -> Spread:
         squares += np.nansum(np.square(some, out=some), axis=0)
     deviation = np.sqrt(squares / np.maximum(1, count))
     constant |= deviation == 0
-    return Spread(mean=lowest + middle, deviation=np.where(constant, of_constant, deviation), scale=scale)
+    return ColumnScale(
+        mean=lowest + middle, deviation=np.where(constant, of_constant, deviation), scale=scale
+    )
 
 
 def _above(values: Floats, scale: Floats, lowest: Floats) -> Floats:
@@ -93,7 +95,7 @@ class Scaler:
     `limit` ** 2 rows is that far from the mean.
     """
 
-    spread: Spread
+    spread: ColumnScale
     flagged: tuple[int, ...]
     limit: float
 
@@ -115,8 +117,8 @@ class Scaler:
         """How many deviations the farthest input of each row is from the mean, at least 1, as [rows, 1], of
         [rows, inputs] or [rows, sequence, inputs]. Rounding errors grow with it."""
         scaled = np.abs(self.apply(inputs.reshape(-1, self.inputs))).reshape(len(inputs), -1)
-        found: Floats = np.maximum(1.0, scaled.max(axis=1, keepdims=True))
-        return found
+        values: Floats = np.maximum(1.0, scaled.max(axis=1, keepdims=True))
+        return values
 
     def fill(self, inputs: Floats, scaled: AnyFloats) -> AnyFloats:
         """The same into an array that is there, [rows, width] of any precision; returns it."""
@@ -145,8 +147,8 @@ def fit_scaler(inputs: Floats, limit: float) -> Scaler:
     return Scaler(spread=_without_constants(fit_spread(inputs, np.inf)), flagged=flagged, limit=limit)
 
 
-def _without_constants(spread: Spread) -> Spread:
+def _without_constants(spread: ColumnScale) -> ColumnScale:
     """With (x - 0) / infinity for constant columns: 0, whatever comes later."""
     constant = np.isinf(spread.deviation)
     mean, scale = np.where(constant, 0.0, spread.mean), np.where(constant, 1.0, spread.scale)
-    return Spread(mean=mean, deviation=spread.deviation, scale=scale)
+    return ColumnScale(mean=mean, deviation=spread.deviation, scale=scale)

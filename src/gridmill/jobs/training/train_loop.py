@@ -27,8 +27,8 @@ from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
 from gridmill.errors import InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.features import Integers
-from gridmill.jobs.training.batches import Feed
-from gridmill.jobs.training.ddp import Ranks
+from gridmill.jobs.training.batches import BatchFeed
+from gridmill.jobs.training.ddp import RankGroup
 from gridmill.jobs.training.networks import Network
 
 NAME = "checkpoint.json"
@@ -94,7 +94,7 @@ FEWEST_PATIENCE, PATIENCE_SHARE = 4, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class TrainingSchedule:
     """`epochs` over all rows at the most, in batches of `batch_size` rows; it ends after `patience` epochs
     without a better loss."""
 
@@ -103,7 +103,7 @@ class Course:
     patience: int
 
 
-def course_of(spec: TrainingSpec, rows: int) -> Course:
+def course_of(spec: TrainingSpec, rows: int) -> TrainingSchedule:
     """The declared course; what is not declared follows from the number of training rows.
 
     A batch is the largest power of two with which an epoch has at least 16 batches, between 16 and 256 rows.
@@ -114,7 +114,7 @@ def course_of(spec: TrainingSpec, rows: int) -> Course:
     steps = math.ceil(max(1, rows) / batch_size)
     epochs = spec.epochs or min(MOST_EPOCHS, max(FEWEST_EPOCHS, math.ceil(STEPS[spec.model] / steps)))
     patience = spec.patience or max(FEWEST_PATIENCE, math.ceil(PATIENCE_SHARE * epochs))
-    return Course(epochs=epochs, batch_size=batch_size, patience=patience)
+    return TrainingSchedule(epochs=epochs, batch_size=batch_size, patience=patience)
 
 
 def _batch_size(rows: int) -> int:
@@ -131,7 +131,7 @@ Curve = tuple[tuple[float, float, float], ...]
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """Where learning is: `batch` of `epoch` comes next, `total` is the epoch's loss so far."""
 
     epoch: int = 1
@@ -145,7 +145,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class TrainingResult:
     """What learning tells beside the network, which holds its best epoch's weights."""
 
     curve: Curve
@@ -158,7 +158,7 @@ class Learned:
     mixed: bool
 
 
-class Learner:
+class Trainer:
     """`network` and `feed` are on one device. All that decides what comes next is in a checkpoint: weights
     and the optimizer's moments; an epoch's order follows from the seed and its number, what dropout does also
     from the batch's and the rank. `context` is told, and `folder` written, by rank 0 of the gang."""
@@ -166,12 +166,12 @@ class Learner:
     def __init__(
         self,
         network: Network,
-        feed: Feed,
+        feed: BatchFeed,
         spec: TrainingSpec,
-        course: Course,
+        course: TrainingSchedule,
         context: JobContext,
         folder: Path | None,
-        ranks: Ranks = Ranks(),  # noqa: B008  immutable
+        ranks: RankGroup = RankGroup(),  # noqa: B008  immutable
     ) -> None:
         self._network, self._feed, self._spec, self._folder = network, feed, spec, folder
         self._ranks, self._context = ranks, context
@@ -183,14 +183,14 @@ class Learner:
         self._mixed = cuda if spec.mixed_precision is None else spec.mixed_precision
         self._half = torch.float16 if cuda else torch.bfloat16
         self._scaler = torch.amp.GradScaler(feed.device.type, enabled=self._mixed and cuda)
-        self._at = Progress()
+        self._at = TrainingProgress()
         self._kept = copy.deepcopy(network.state_dict())
         self._course = course
         self._next_checkpoint = 0.0
-        self._asked, self._next_question = (0, 0.0), 0
+        self._stop_requested, self._next_question = (0, 0.0), 0
         self._waited = self._worked = 0.0
 
-    def learn(self, rows: Integers, held: Integers) -> Learned:
+    def learn(self, rows: Integers, held: Integers) -> TrainingResult:
         """Learn on `rows`; the best epoch by the loss on `held` is kept in the network. Raises InputError."""
         self._resume()
         self._loss = self._ranks.loss_of(self._network)
@@ -201,7 +201,7 @@ class Learner:
             self._epoch(train, held=validation)
         self._worked = time.perf_counter() - begun
         self._network.load_state_dict(self._kept)
-        return Learned(
+        return TrainingResult(
             curve=tuple(self._at.curve),
             best_epoch=self._at.best_epoch,
             resumed=self._at.loaded,
@@ -240,10 +240,10 @@ class Learner:
             return time.monotonic() >= self._next_checkpoint
         if step < self._next_question:
             return False
-        now, (before, then) = time.monotonic(), self._asked
+        now, (before, then) = time.monotonic(), self._stop_requested
         pace = AGREE_SECONDS / max(now - then, 1e-6) * (step - before)
-        due, wait = self._ranks.heard((now >= self._next_checkpoint, max(1, int(pace)) if then else 1))
-        self._asked, self._next_question = (step, now), step + wait
+        due, wait = self._ranks.broadcast((now >= self._next_checkpoint, max(1, int(pace)) if then else 1))
+        self._stop_requested, self._next_question = (step, now), step + wait
         return due
 
     def _step(self, rows: Tensor, done: float) -> Tensor:
@@ -317,23 +317,23 @@ class Learner:
     def _resume(self) -> None:
         """Go on from what rank 0 finds."""
         reads = self._folder is not None and self._ranks.leads
-        found = self._ranks.heard(read_checkpoint(self._folder) if self._folder and reads else None)
-        if found is None:
+        checkpoint = self._ranks.broadcast(read_checkpoint(self._folder) if self._folder and reads else None)
+        if checkpoint is None:
             return
-        facts = dict(found.facts["progress"])
+        facts = dict(checkpoint.facts["progress"])
         facts["best"] = math.inf if facts["best"] is None else facts["best"]
         facts["curve"] = [tuple(point) for point in facts["curve"]]
-        self._at = Progress(**facts)
+        self._at = TrainingProgress(**facts)
         self._at.loaded = self._at.epoch
-        self._network.load_state_dict(_below(found.tensors, "network."))
-        self._kept = _below(found.tensors, "best.")
+        self._network.load_state_dict(_below(checkpoint.tensors, "network."))
+        self._kept = _below(checkpoint.tensors, "best.")
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in _below(found.tensors, "optimizer.").items():
+        for name, value in _below(checkpoint.tensors, "optimizer.").items():
             number, _, key = name.partition(".")
             state.setdefault(int(number), {})[key] = value
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
-        self._scaler.load_state_dict(found.facts["scaler"])
+        self._scaler.load_state_dict(checkpoint.facts["scaler"])
         for point in self._at.curve:
             self._context.metric("train_loss", point[1], step=point[0])
             self._context.metric("validation_loss", point[2], step=point[0])

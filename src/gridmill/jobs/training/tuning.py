@@ -27,7 +27,7 @@ from gridmill.errors import InputError, JobError
 from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, open_study, trial_rows
-from gridmill.jobs.workers import Child, Crew, raise_error
+from gridmill.jobs.workers import Crew, WorkerProcess, raise_error
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
 """Kinds that report losses while they learn; trees report theirs at the end, when nothing can be saved by
@@ -38,7 +38,7 @@ TryOut = Callable[[TrainingSpec, JobContext], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TuningResult:
     """The best settings, and all trials for the report: [{number, state, value, parameters, seconds,
     steps}]."""
 
@@ -91,20 +91,20 @@ def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> Training
 
 def find_best(
     spec: TrainingSpec, search: Search, context: JobContext, make: Callable[[], tuple[Objective, TryOut]]
-) -> Found:
+) -> TuningResult:
     """Search. `make` reads the dataset (in a child) and gives its objective and how to try. Raises what it
     raises; JobError when every trial failed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    crew = _Crew(spec, search, context, make)
+    crew = _TrialPool(spec, search, context, make)
     try:
         crew.work()
     finally:
         crew.dismiss()
-    return crew.found()
+    return crew.result()
 
 
-class _Crew(Crew):
+class _TrialPool(Crew):
     """The children and the trial that each has in hand."""
 
     def __init__(
@@ -126,13 +126,13 @@ class _Crew(Crew):
         self._start()
         while self.children:
             for child in self.heard():
-                self._hear(child)
+                self._receive(child)
 
     def _start(self) -> None:
         self._hands[self.start(self._talk).pid] = None
 
-    def _hear(self, child: Child) -> None:
-        reports = child.hear()
+    def _receive(self, child: WorkerProcess) -> None:
+        reports = child.receive()
         if reports is None:
             self._lose(child)
             return
@@ -145,7 +145,7 @@ class _Crew(Crew):
             else:
                 self._ended(child, report)
 
-    def _ready(self, child: Child, objective: Objective) -> None:
+    def _ready(self, child: WorkerProcess, objective: Objective) -> None:
         if self._study is None:
             self._metric = check_metric(self._search.metric, objective, SEARCH_METRIC)
             folder = self._context.checkpoints or self._context.work
@@ -168,22 +168,22 @@ class _Crew(Crew):
         waiting = sum(trial.state == TrialState.WAITING for trial in trials)
         return self._search.trials - (len(trials) - replaced) + waiting
 
-    def _hand(self, child: Child) -> None:
+    def _hand(self, child: WorkerProcess) -> None:
         if self._study is None or self._left() <= 0:
             self.remove(child)
             return
         trial, values = ask(self._study, self._spec, self._search)
         self._hands[child.pid], self._began[trial.number] = trial, time.monotonic()
-        child.tell(json.dumps(values))
+        child.send(json.dumps(values))
 
-    def _intermediate(self, child: Child, report: Mapping[str, Any]) -> None:
+    def _intermediate(self, child: WorkerProcess, report: Mapping[str, Any]) -> None:
         trial = self._hands[child.pid]
         assert trial is not None
         sign = -1 if self._metric in HIGHER_IS_BETTER else 1
         trial.report(sign * report["value"], int(report["step"]))
-        child.tell("stop" if trial.should_prune() else "go on")
+        child.send("stop" if trial.should_prune() else "go on")
 
-    def _ended(self, child: Child, report: Mapping[str, Any]) -> None:
+    def _ended(self, child: WorkerProcess, report: Mapping[str, Any]) -> None:
         trial, study = self._hands[child.pid], self._study
         assert trial is not None
         assert study is not None
@@ -196,16 +196,16 @@ class _Crew(Crew):
         study.tell(trial, report.get("value"), state=state, skip_if_finished=True)
         if state == TrialState.COMPLETE:
             self._context.metric(f"trial_{self._metric}", report["value"], step=trial.number)
-        self._tell(study)
+        self._report_progress(study)
         self._hand(child)
 
-    def _tell(self, study: optuna.Study) -> None:
+    def _report_progress(self, study: optuna.Study) -> None:
         done = sum(trial.state in DONE and INSTEAD_OF not in trial.user_attrs for trial in study.trials)
         complete = [t for t in study.trials if t.state == TrialState.COMPLETE]
         note = f"best {self._metric} {show_number(study.best_value)}" if complete else ""
         self._context.progress(min(done, self._search.trials), self._search.trials, "trials", note=note)
 
-    def _lose(self, child: Child) -> None:
+    def _lose(self, child: WorkerProcess) -> None:
         trial, how = self._hands[child.pid], self.remove(child)
         if trial is None:
             raise JobError(f"a process of the search ended ({how})", hint="The job's log has more.")
@@ -216,7 +216,7 @@ class _Crew(Crew):
         if self._left() > 0:
             self._start()
 
-    def found(self) -> Found:
+    def result(self) -> TuningResult:
         """What was found. Raises JobError when every trial failed."""
         trials = self._study.trials if self._study else []
         if self._study is None or not any(trial.state == TrialState.COMPLETE for trial in trials):
@@ -225,7 +225,7 @@ class _Crew(Crew):
             )
             raise JobError(f"every trial of the search failed, the first one: {why}")
         best = self._study.best_trial
-        return Found(
+        return TuningResult(
             spec=with_parameters(self._spec, best.params),
             metric=self._metric,
             trials=trial_rows(self._study),

@@ -72,10 +72,10 @@ def row_weights(
     `rows` are the numbers of the labelled rows of each split. Raises DataError for weights of train and
     validation rows that are missing or negative, InputError for classes that the label does not have.
     """
-    found = np.ones(len(target)) if column is None else numbers(column)
+    row_weight = np.ones(len(target)) if column is None else numbers(column)
     train = rows["train"]
     used = np.concatenate([train, rows["validation"]])
-    wrong = ~(found[used] >= 0)
+    wrong = ~(row_weight[used] >= 0)
     if wrong.any():
         raise DataError(
             f"weight {spec.weight!r} is missing or negative in {wrong.sum()} of {len(used)} train and"
@@ -83,14 +83,14 @@ def row_weights(
             hint="Fill it where the table is made; 0 leaves a row out.",
             place=_PLACE,
         )
-    factors = class_factors(spec, classes, target[train], found[train])
+    factors = class_factors(spec, classes, target[train], row_weight[train])
     if factors is not None:
         number = target.copy()
         number[~(number >= 0)] = len(factors)  # a class that training never saw counts 1
-        found = found * np.append(factors, 1.0)[number.astype(int)]
+        row_weight = row_weight * np.append(factors, 1.0)[number.astype(int)]
     elif column is None:
         return None
-    mean = found[train].mean()
+    mean = row_weight[train].mean()
     if not mean > 0:
         raise DataError("the weights of all train rows are 0: there is nothing to learn", place=_PLACE)
-    return np.asarray(found / mean)
+    return np.asarray(row_weight / mean)

@@ -10,8 +10,8 @@ from typing import Any
 
 from gridmill.codec import decode, encode, from_builtins, to_builtins
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import Outcome, PodEvent
-from gridmill.domain.route import Carriage, Crossing, Staging
+from gridmill.domain.pod_protocol import AttemptOutcome, PodEvent
+from gridmill.domain.route import AttemptTransfers, Staging, Transfer
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import InputError, StorageError, from_body
 from gridmill.private_files import write_private
@@ -20,62 +20,62 @@ _KEPT_SECONDS = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class AttemptNote:
     """What is known of an attempt at the farm, over restarts and sessions.
 
-    It leaves there its own folder and its checkpoints (`checkpoints_there`), by their URIs; a `part` leaves
-    something in any case. `refusal` is why it never began, as `errors.to_body` writes it. `told` is the
-    body of its end as it was told, once all that it made is here: then it is told so again. `there` is what
+    It leaves there its own folder and its checkpoints (`farm_checkpoints`), by their URIs; a `part` leaves
+    something in any case. `refusal` is why it never began, as `errors.to_body` writes it. `end_event` is the
+    body of its end as it was told, once all that it made is here: then it is told so again. `upload` is what
     was carried there for it, `staging` how, and how what it made comes. `pod_id` is where it runs, `alike`
     are folders here that may hold some of what it makes. `carried` is what its checkpoints here were when
     they were last carried, there or back (a manifest's fingerprint; empty: there were none). `lost`: its pod
-    was given up while the farm was cut off; `over`: nothing more is asked about it. `is_there`: its end was
+    was given up while the farm was cut off; `ended`: nothing more is asked about it. `is_there`: its end was
     told, and the farm has yet to hear that it may forget it.
     """
 
     token: str
     output_uri: str
     checkpoint_uri: str = ""
-    checkpoints_there: str = ""
+    farm_checkpoints: str = ""
     part: bool = False
     refusal: Mapping[str, Any] | None = None
-    told: Mapping[str, Any] | None = None
-    there: Crossing = Crossing()
+    end_event: Mapping[str, Any] | None = None
+    upload: Transfer = Transfer()
     staging: Staging = Staging.DIRECT
     pod_id: str = ""
     alike: tuple[str, ...] = ()
     carried: str = ""
     lost: bool = False
-    over: bool = False
+    ended: bool = False
     is_there: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether something of it may still come."""
-        return self.told is None and not self.over
+        return self.end_event is None and not self.ended
 
 
-class Notes:
+class AttemptLog:
     """One file per attempt, below a folder. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
         """Notes of long ago go: nobody asks for them any more."""
         self._folder = folder
         self._lock = Lock()
-        self._open: dict[str, Note] = {}
-        self._there: dict[str, Note] = {}
+        self._open: dict[str, AttemptNote] = {}
+        self._at_farm: dict[str, AttemptNote] = {}
         oldest = time.time() - _KEPT_SECONDS
         for path in folder.glob("*.json"):
             with suppress(OSError, InputError):
                 if path.stat().st_mtime < oldest:
                     path.unlink(missing_ok=True)
                 else:
-                    self._sort(path.stem, decode(path.read_bytes(), Note))
+                    self._sort(path.stem, decode(path.read_bytes(), AttemptNote))
 
-    def find(self, attempt_id: str) -> Note | None:
+    def find(self, attempt_id: str) -> AttemptNote | None:
         """None where it never was at this farm, or nothing can be made of what was noted."""
         try:
-            return decode(self._path(attempt_id).read_bytes(), Note)
+            return decode(self._path(attempt_id).read_bytes(), AttemptNote)
         except (OSError, InputError):
             return None
 
@@ -83,7 +83,7 @@ class Notes:
         """Whether it was at this farm, and nobody knows what is to come of it."""
         return self._path(attempt_id).exists() and self.find(attempt_id) is None
 
-    def write(self, attempt_id: str, note: Note) -> None:
+    def write(self, attempt_id: str, note: AttemptNote) -> None:
         """Keep or replace it, on the disk. Raises StorageError."""
         path = self._path(attempt_id)
         with self._lock:
@@ -94,18 +94,18 @@ class Notes:
                 raise StorageError(f"cannot be written: {error.strerror}", place=str(path)) from error
             self._sort(attempt_id, note)
 
-    def _sort(self, attempt_id: str, note: Note) -> None:
-        for kept, belongs in ((self._open, note.is_open), (self._there, note.is_there)):
+    def _sort(self, attempt_id: str, note: AttemptNote) -> None:
+        for kept, belongs in ((self._open, note.is_open), (self._at_farm, note.is_there)):
             kept.pop(attempt_id, None)
             if belongs:
                 kept[attempt_id] = note
 
-    def still_there(self) -> Mapping[str, Note]:
+    def to_delete_at_farm(self) -> Mapping[str, AttemptNote]:
         """Those whose end was told, and that the farm is to forget, by attempt."""
         with self._lock:
-            return dict(self._there)
+            return dict(self._at_farm)
 
-    def open(self) -> Mapping[str, Note]:
+    def open(self) -> Mapping[str, AttemptNote]:
         """Those whose end was not told, by attempt."""
         with self._lock:
             return dict(self._open)
@@ -114,14 +114,14 @@ class Notes:
         return self._folder / f"{attempt_id}.json"
 
 
-def never_begun(event: PodEvent, note: Note) -> PodEvent:
+def not_started(event: PodEvent, note: AttemptNote) -> PodEvent:
     """Stopped, or refused for what was noted, before its pod heard of it."""
-    known = replace(event, token=note.token)
+    result = replace(event, token=note.token)
     if note.refusal is None:
-        return known
+        return result
     why = from_body(dict(note.refusal))
     cause = Cause.STORAGE if isinstance(why, StorageError) else Cause.INPUT
-    return ended(known, AttemptState.FAILED, str(why), hint=why.hint, cause=cause)
+    return ended(result, AttemptState.FAILED, str(why), hint=why.hint, cause=cause)
 
 
 def lost_note(event: PodEvent) -> PodEvent:
@@ -131,12 +131,12 @@ def lost_note(event: PodEvent) -> PodEvent:
 
 def succeeded(body: Mapping[str, Any]) -> bool:
     """Whether the body of an end tells that its attempt did."""
-    return from_builtins(body["outcome"], Outcome).state == AttemptState.SUCCEEDED
+    return from_builtins(body["outcome"], AttemptOutcome).state == AttemptState.SUCCEEDED
 
 
-def with_carriage(event: PodEvent, carriage: Carriage) -> PodEvent:
-    """Its outcome says what was carried."""
-    outcome = replace(from_builtins(event.body["outcome"], Outcome), carriage=carriage)
+def with_transfers(event: PodEvent, carriage: AttemptTransfers) -> PodEvent:
+    """The event with the attempt's transfers in its outcome."""
+    outcome = replace(from_builtins(event.body["outcome"], AttemptOutcome), transfers=carriage)
     return replace(event, body={**event.body, "outcome": to_builtins(outcome)})
 
 
@@ -144,7 +144,7 @@ def ended(
     event: PodEvent, state: AttemptState, message: str, *, hint: str = "", cause: Cause = Cause.STORAGE
 ) -> PodEvent:
     """The event with that end in the place of its own."""
-    outcome = Outcome(
+    outcome = AttemptOutcome(
         state=state, cause=Cause.LOST if state == AttemptState.LOST else cause, message=message, hint=hint
     )
     return replace(event, body={"outcome": to_builtins(outcome)})

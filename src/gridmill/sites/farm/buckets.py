@@ -1,4 +1,5 @@
-"""Selects the carrier between home and a farm: its controller, or a bucket that both sides reach.
+"""Selects the endpoint of transfers between home and a farm: its controller, or a bucket that both sides
+reach.
 
 Garbage collection of objects in buckets: finds what this home has put there and no use needs any more.
 
@@ -28,19 +29,19 @@ from gridmill.domain.route import Staging
 from gridmill.domain.site import Site
 from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.private_files import write_private
-from gridmill.sites.farm.client import Farm
-from gridmill.transfer.bucket_cache import Kept, Listed, Shared
-from gridmill.transfer.bucket_exchange import Export, Uses, sweep
-from gridmill.transfer.engine import Carrier
-from gridmill.transfer.errors import RefusedError
+from gridmill.sites.farm.client import FarmClient
+from gridmill.transfer.bucket_cache import BucketCache, ListableBucket, SharedBucketEndpoint
+from gridmill.transfer.bucket_exchange import ExportBucketEndpoint, UniqueNames, sweep
+from gridmill.transfer.engine import ChunkEndpoint
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.signed_urls import check_bucket
 
 if TYPE_CHECKING:
-    from gridmill.transfer.bucket import Objects
+    from gridmill.transfer.bucket import BucketClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lot:
+class BucketPrefix:
     """What is below a bucket's `url`: in `folder` what one process put there for one use; without a folder
     what is kept. `endpoint` is where the bucket's server is (empty: the cloud's own); `over`: since when
     (Unix) that process is known to be gone."""
@@ -51,70 +52,70 @@ class Lot:
     over: float | None = None
 
 
-class Lots:
+class BucketPrefixes:
     """One file each, written before the first object is put. Safe to use from several threads and
     processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._begun: set[Lot] = set()
+        self._started: set[BucketPrefix] = set()
         self._lock = Lock()
 
-    def begin(self, lot: Lot) -> None:
+    def begin(self, lot: BucketPrefix) -> None:
         """Something is about to be put there. May be repeated. Raises StorageError."""
         with self._lock:
-            if lot not in self._begun:
+            if lot not in self._started:
                 self._write(lot)
-                self._begun.add(lot)
+                self._started.add(lot)
 
-    def over(self, lot: Lot, now: float) -> Lot:
+    def over(self, lot: BucketPrefix, now: float) -> BucketPrefix:
         """The process that put it there is gone. May be repeated. Raises StorageError."""
         if lot.over is None or lot.over > now:  # the clock was set back
             lot = replace(lot, over=now)
             self._write(lot)
         return lot
 
-    def _write(self, lot: Lot) -> None:
+    def _write(self, lot: BucketPrefix) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_private(self._path(lot), encode(lot))
         except OSError as error:
             raise StorageError(f"cannot be written: {error.strerror}", place=str(self._folder)) from error
 
-    def all(self) -> tuple[Lot, ...]:
+    def all(self) -> tuple[BucketPrefix, ...]:
         """Those that were begun, by whatever process, and are not done."""
-        found: list[Lot] = []
+        lots: list[BucketPrefix] = []
         for path in sorted(self._folder.glob("*.json")):
             with suppress(OSError, InputError):  # damaged: its objects go by their age
-                found.append(decode(path.read_bytes(), Lot))
-        return tuple(found)
+                lots.append(decode(path.read_bytes(), BucketPrefix))
+        return tuple(lots)
 
-    def done(self, lot: Lot) -> None:
+    def done(self, lot: BucketPrefix) -> None:
         """Nothing is there, and nothing will be, unless this process has begun it. May be repeated."""
         with self._lock, suppress(OSError):  # then it is looked at again
-            if lot not in self._begun:
+            if lot not in self._started:
                 self._path(lot).unlink(missing_ok=True)
 
-    def end(self, lot: Lot) -> None:
+    def end(self, lot: BucketPrefix) -> None:
         """Nothing is there, and this process puts nothing there any more."""
         with self._lock:
-            self._begun.discard(lot)
+            self._started.discard(lot)
         self.done(lot)
 
-    def _path(self, lot: Lot) -> Path:
+    def _path(self, lot: BucketPrefix) -> Path:
         name = encode(replace(lot, over=None))
         return self._folder / f"{sha256(name).hexdigest()[:32]}.json"
 
 
-class Holds:
+class PrefixesInUse:
     """Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._held: Counter[Lot] = Counter()
-        self._clearing: set[Lot] = set()
+        self._held: Counter[BucketPrefix] = Counter()
+        self._clearing: set[BucketPrefix] = set()
         self._lock = threading.Lock()
 
-    def hold(self, lot: Lot) -> None:
+    def hold(self, lot: BucketPrefix) -> None:
         """Something is kept there from now on. Raises UnavailableError while what was there goes."""
         with self._lock:
             if lot in self._clearing:
@@ -125,13 +126,13 @@ class Holds:
                 )
             self._held[lot] += 1
 
-    def release(self, lot: Lot) -> None:
+    def release(self, lot: BucketPrefix) -> None:
         """Whoever has held it keeps nothing there any more."""
         with self._lock:
             self._held[lot] -= 1
 
     @contextmanager
-    def clearing(self, lot: Lot) -> Iterator[bool]:
+    def clearing(self, lot: BucketPrefix) -> Iterator[bool]:
         """Whether all that is there may go: then nobody holds it inside."""
         with self._lock:
             free = self._held[lot] <= 0 and lot not in self._clearing
@@ -145,7 +146,7 @@ class Holds:
                     self._clearing.discard(lot)
 
 
-HOLDS = Holds()
+HOLDS = PrefixesInUse()
 """The holds of this process."""
 
 
@@ -161,22 +162,22 @@ LIVE: set[str] = set()
 """Folders in buckets that ports of this process write to: a site has two for a while when it is changed."""
 
 
-class Sweeper:
+class BucketCollector:
     """Of one site. Others' objects are not looked at."""
 
     def __init__(
         self,
         name: str,
-        lots: Lots,
-        uses: Uses,
-        opens: tuple[Callable[[Lot], Listed], Callable[[Lot], Kept]],
+        lots: BucketPrefixes,
+        uses: UniqueNames,
+        opens: tuple[Callable[[BucketPrefix], ListableBucket], Callable[[BucketPrefix], BucketCache]],
         swept: Path,
         keep_seconds: float,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`uses` are this process's; `opens` give the bucket where a lot is, and what is kept there; `swept`
         is a file whose time tells when what is old was removed last. `now` in Unix time."""
-        self._name, self._lots, self._uses = name, lots, uses
+        self._name, self._prefixes, self._uses = name, lots, uses
         self._bucket, self._kept = opens
         self._swept, self._keep_seconds, self._now = swept, keep_seconds, now
         self._over = threading.Event()
@@ -198,7 +199,7 @@ class Sweeper:
                     self.sweep_unused()
                 self._sweep_aged()
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
-                _LOG.exception("bucket_not_swept site=%s", self._name)
+                _LOG.exception("bucket_not_cleaned site=%s", self._name)
             self._over.wait(_LOOK_SECONDS)
 
     def _sweep_aged(self) -> None:
@@ -216,53 +217,55 @@ class Sweeper:
     def sweep_unused(self) -> None:
         """What was put for one use and is not in use, by this process or one that is gone. What cannot be
         removed now is tried another time."""
-        for lot in self._lots.all():
+        for lot in self._prefixes.all():
             if lot.folder:
-                self._apart(lot, self._sweep_lot)
+                self._logging_errors(lot, self._sweep_lot)
 
-    def _apart(self, lot: Lot, act: Callable[[Lot], None], level: int = logging.INFO) -> None:
+    def _logging_errors(
+        self, lot: BucketPrefix, act: Callable[[BucketPrefix], None], level: int = logging.INFO
+    ) -> None:
         try:
             act(lot)
         except GridmillError as error:
-            _LOG.log(level, "bucket_not_swept site=%s url=%s reason=%s", self._name, lot.url, error)
+            _LOG.log(level, "bucket_not_cleaned site=%s url=%s reason=%s", self._name, lot.url, error)
 
-    def _sweep_lot(self, lot: Lot) -> None:
+    def _sweep_lot(self, lot: BucketPrefix) -> None:
         mine = lot.folder == self._uses.folder
         if not self._uses.since(LATE_SECONDS) if mine else lot.folder in LIVE:
             return
-        over = None if mine else self._lots.over(lot, self._now()).over
+        over = None if mine else self._prefixes.over(lot, self._now()).over
         bucket = self._bucket(lot)
-        there = [name for page in bucket.names(lot.folder) for name in page]
-        for name in there:  # what is put after they were listed is not among them
+        object_names = [name for page in bucket.names(lot.folder) for name in page]
+        for name in object_names:  # what is put after they were listed is not among them
             if name not in self._uses:
                 bucket.remove(name)
-        if over is not None and not there and self._now() - over >= LATE_SECONDS:
-            self._lots.done(lot)
+        if over is not None and not object_names and self._now() - over >= LATE_SECONDS:
+            self._prefixes.done(lot)
 
     def sweep_old(self, now: datetime) -> None:
         """What has been there for too long: for one use, whoever put it; and what is kept, after its time."""
-        for lot in {(lot.url, lot.endpoint): lot for lot in self._lots.all()}.values():
-            self._apart(lot, lambda lot: self._sweep_old(lot, now))
+        for lot in {(lot.url, lot.endpoint): lot for lot in self._prefixes.all()}.values():
+            self._logging_errors(lot, lambda lot: self._sweep_old(lot, now))
 
-    def _sweep_old(self, lot: Lot, now: datetime) -> None:
+    def _sweep_old(self, lot: BucketPrefix, now: datetime) -> None:
         if lot.folder:
             return sweep(self._bucket(lot), now - timedelta(seconds=STALE_SECONDS), but=self._uses)
         kept = self._kept(lot)
         kept.clear(now - timedelta(seconds=self._keep_seconds))
         if kept.is_empty():
-            self._lots.done(lot)
+            self._prefixes.done(lot)
 
-    def clear(self, others: Iterable[Lot]) -> None:
+    def clear(self, others: Iterable[BucketPrefix]) -> None:
         """All that was put for the site, now that it was removed, but what is of `others` too: that is theirs
         from now on. What cannot be removed stays."""
         kept = {lot for lot in others if not lot.folder}
-        for lot in self._lots.all():
+        for lot in self._prefixes.all():
             if lot in kept:
-                self._lots.end(lot)
+                self._prefixes.end(lot)
             elif lot.folder == self._uses.folder or lot.folder not in LIVE:
-                self._apart(lot, self._clear, logging.WARNING)
+                self._logging_errors(lot, self._clear, logging.WARNING)
 
-    def _clear(self, lot: Lot) -> None:
+    def _clear(self, lot: BucketPrefix) -> None:
         if lot.folder:  # noted further, if the site is added again: a slow farm may put something yet
             bucket = self._bucket(lot)
             for name in [name for page in bucket.names(lot.folder) for name in page]:
@@ -272,7 +275,7 @@ class Sweeper:
             if not free:  # the site was added again meanwhile, and has them
                 return _LOG.info("bucket_not_cleared site=%s url=%s reason=in use", self._name, lot.url)
             self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
-            self._lots.end(lot)
+            self._prefixes.end(lot)
 
 
 SETTINGS = {
@@ -284,47 +287,52 @@ SETTINGS = {
 _KEEP = "30d"
 
 
-class Carriers:
+class BucketEndpoints:
     """Safe to use from several threads. All is this home's that lies below PREFIX/SOURCE/SITE, for one use,
     and below PREFIX/kept/SOURCE."""
 
-    def __init__(self, farm: Farm, site: Site, source: str, folder: Path) -> None:
+    def __init__(self, farm: FarmClient, site: Site, source: str, folder: Path) -> None:
         """`source` is how the farm calls this home; in `folder` is noted which buckets were used. Raises
         InputError for settings that cannot be."""
         self._farm, self._site, self._source, self._folder = farm, site, source, folder
         self._lock = threading.Lock()
-        self._opened: dict[tuple[str, str], Objects] = {}
-        self._kept: dict[tuple[str, str], Kept] = {}
-        self._held: set[Lot] = set()
+        self._opened: dict[tuple[str, str], BucketClient] = {}
+        self._kept: dict[tuple[str, str], BucketCache] = {}
+        self._held: set[BucketPrefix] = set()
         self._over = False
-        self._uses, self._lots = Uses(), Lots(folder / "lots")
+        self._uses, self._prefixes = UniqueNames(), BucketPrefixes(folder / "lots")
         LIVE.add(self._uses.folder)
-        self.sweeper = Sweeper(
-            site.name, self._lots, self._uses, (self._bucket, self._keeping), folder / "swept", check(site)
+        self.sweeper = BucketCollector(
+            site.name,
+            self._prefixes,
+            self._uses,
+            (self._bucket, self._keeping),
+            folder / "swept",
+            check(site),
         )
 
-    def carrier(self, staging: Staging, sizes: Mapping[str, int]) -> Carrier:
+    def endpoint(self, staging: Staging, sizes: Mapping[str, int]) -> ChunkEndpoint:
         """To the farm and from it; `sizes` (bytes) are those of all chunks that will travel. Raises
         InputError where there is no bucket, StorageError, UnavailableError while a bucket is cleared, and
         once nothing more is kept in one by this."""
         if staging == Staging.DIRECT:
             return self._farm
         url = bucket_of(self._site, staging)
-        once = self._begun(f"{url}/{self._source}/{self._site.name}", self._uses.folder)
+        once = self._new_prefix(f"{url}/{self._source}/{self._site.name}", self._uses.folder)
         if staging == Staging.EXPORT:
-            return Export(self._farm, self._bucket(once), sizes, self._uses)
-        kept = self._keeping(self._begun(f"{url}/kept/{self._source}"))
-        return Shared(self._farm, kept, self._bucket(once), sizes, self._uses)
+            return ExportBucketEndpoint(self._farm, self._bucket(once), sizes, self._uses)
+        kept = self._keeping(self._new_prefix(f"{url}/kept/{self._source}"))
+        return SharedBucketEndpoint(self._farm, kept, self._bucket(once), sizes, self._uses)
 
-    def _begun(self, url: str, folder: str = "") -> Lot:
-        lot = Lot(url=url, endpoint=self._site.settings.get("endpoint", ""), folder=folder)
+    def _new_prefix(self, url: str, folder: str = "") -> BucketPrefix:
+        lot = BucketPrefix(url=url, endpoint=self._site.settings.get("endpoint", ""), folder=folder)
         self._bucket(lot)  # what cannot be opened is not noted
         if not folder:
             self._hold(lot)
-        self._lots.begin(lot)
+        self._prefixes.begin(lot)
         return lot
 
-    def _hold(self, lot: Lot) -> None:
+    def _hold(self, lot: BucketPrefix) -> None:
         with self._lock:
             if self._over:  # nobody would release it
                 raise UnavailableError(
@@ -343,14 +351,14 @@ class Carriers:
             while self._held:
                 HOLDS.release(self._held.pop())
 
-    def _keeping(self, lot: Lot) -> Kept:
+    def _keeping(self, lot: BucketPrefix) -> BucketCache:
         bucket = self._bucket(lot)
         with self._lock:
-            return self._kept.setdefault((lot.url, lot.endpoint), Kept(bucket))
+            return self._kept.setdefault((lot.url, lot.endpoint), BucketCache(bucket))
 
-    def _bucket(self, lot: Lot) -> "Objects":
+    def _bucket(self, lot: BucketPrefix) -> "BucketClient":
         if find_spec("obstore") is None:
-            raise RefusedError(
+            raise TransferRefusedError(
                 "buckets are spoken to by the package `obstore`, which is not here",
                 hint="pip install 'gridmill[objects]' at home",
                 place=f"site {self._site.name}",
@@ -358,9 +366,9 @@ class Carriers:
         key = lot.url, lot.endpoint
         with self._lock:
             if key not in self._opened:
-                from gridmill.transfer.bucket import Objects
+                from gridmill.transfer.bucket import BucketClient
 
-                self._opened[key] = Objects(lot.url, {"endpoint": lot.endpoint} if lot.endpoint else {})
+                self._opened[key] = BucketClient(lot.url, {"endpoint": lot.endpoint} if lot.endpoint else {})
             return self._opened[key]
 
     def start(self) -> None:
@@ -372,7 +380,7 @@ class Carriers:
         same place to be kept."""
         self._release()
         others = (folder for folder in self._folder.parent.glob("*/lots") if folder.parent != self._folder)
-        self.sweeper.clear([lot for folder in others for lot in Lots(folder).all()])
+        self.sweeper.clear([lot for folder in others for lot in BucketPrefixes(folder).all()])
 
     def close(self) -> None:
         """Carry and sweep no more: what was put for one use is anybody's to remove. May be repeated."""
@@ -403,7 +411,7 @@ def bucket_of(site: Site, staging: Staging) -> str:
     """Without a `/` at its end. Raises InputError where the site has none."""
     url = site.settings.get(staging)
     if not url:
-        raise RefusedError(
+        raise TransferRefusedError(
             f"the cluster {site.name} has no bucket for `staging: {staging}`",
             hint=f"`gridmill configure site {site.name} --{staging} s3://BUCKET/PREFIX` says one.",
         )

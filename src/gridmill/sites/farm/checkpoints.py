@@ -13,9 +13,9 @@ from gridmill.codec import fingerprint
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError
-from gridmill.sites.farm.attempt_log import Note, Notes
-from gridmill.sites.farm.client import Farm
-from gridmill.sites.farm.inputs import Known
+from gridmill.sites.farm.attempt_log import AttemptLog, AttemptNote
+from gridmill.sites.farm.client import FarmClient
+from gridmill.sites.farm.inputs import KnownFolders
 
 _LOG = logging.getLogger(__name__)
 _SHARE = 20
@@ -23,29 +23,29 @@ _SHARE = 20
 _CLOSE_SECONDS = 5.0
 
 
-class Fetch(Protocol):
+class FolderDownload(Protocol):
     """Brings a folder home."""
 
     def __call__(
-        self, attempt_id: str, note: Note, manifest: Manifest | None, stop: threading.Event | None
+        self, attempt_id: str, note: AttemptNote, manifest: Manifest | None, stop: threading.Event | None
     ) -> None:
-        """Its checkpoints: as of that manifest, or as they are. Raises as `Coming.fetch`."""
+        """Its checkpoints: as of that manifest, or as they are. Raises as `ResultDownload.fetch`."""
 
 
-class Checkpoints:
+class CheckpointDownloads:
     """Of one farm. Safe to use from several threads."""
 
     def __init__(
         self,
-        farm: Farm,
+        farm: FarmClient,
         root: Path,
-        notes: Notes,
-        known: Known,
-        fetch: Fetch,
+        notes: AttemptLog,
+        known_folders: KnownFolders,
+        fetch: FolderDownload,
         lock_of: Callable[[str], threading.Lock],
     ) -> None:
         """`lock_of` an attempt is held while anything of it is carried."""
-        self._farm, self._root, self._notes, self._known = farm, root, notes, known
+        self._farm, self._root, self._notes, self._known = farm, root, notes, known_folders
         self._fetch, self._lock_of = fetch, lock_of
         self._hurry: dict[str, threading.Event] = {}
         self._due: dict[str, float] = {}
@@ -72,7 +72,7 @@ class Checkpoints:
             try:
                 self.tick(every_seconds)
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
-                _LOG.exception("checkpoints_not_carried")
+                _LOG.exception("checkpoints_not_transferred")
 
     def tick(self, every_seconds: float) -> None:
         """Of each attempt that runs, when it is due; and what was given up is done with, when that can be."""
@@ -100,10 +100,10 @@ class Checkpoints:
                 return False
             return self._steady(attempt_id, note, stop)
         except StorageError as error:
-            _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            _LOG.warning("checkpoints_not_transferred attempt=%s reason=%s", attempt_id, error)
             return False
         except GridmillError as error:
-            _LOG.debug("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            _LOG.debug("checkpoints_not_transferred attempt=%s reason=%s", attempt_id, error)
             return False
         finally:
             self._hurry.pop(attempt_id, None)
@@ -115,14 +115,14 @@ class Checkpoints:
         if stop is not None:
             stop.set()
 
-    def _steady(self, attempt_id: str, note: Note, stop: threading.Event) -> bool:
+    def _steady(self, attempt_id: str, note: AttemptNote, stop: threading.Event) -> bool:
         """Seen twice the same: a folder that is being written to shows files of which some are newer."""
-        found = self._farm.scan(note.checkpoints_there)
-        if not found.files or _mark(found) == self._mark_here(note):
+        manifest = self._farm.scan(note.farm_checkpoints)
+        if not manifest.files or _mark(manifest) == self._mark_here(note):
             return False
-        if self._farm.scan(note.checkpoints_there) != found:
+        if self._farm.scan(note.farm_checkpoints) != manifest:
             return False
-        self._fetch(attempt_id, note, found, stop)
+        self._fetch(attempt_id, note, manifest, stop)
         self.carried(attempt_id)
         return True
 
@@ -132,7 +132,7 @@ class Checkpoints:
         if note is not None and note.checkpoint_uri:
             self._notes.write(attempt_id, replace(note, carried=self._mark_here(note)))
 
-    def _mark_here(self, note: Note) -> str:
+    def _mark_here(self, note: AttemptNote) -> str:
         """What tells them from others; empty where there are none."""
         try:
             return _mark(self._known.scan(below(self._root, note.checkpoint_uri)))
@@ -166,28 +166,28 @@ class Checkpoints:
                 return
             wanted = note.checkpoint_uri and not (note.lost and self._went_on(note))
             if wanted and not self._bring_last(attempt_id, note):
-                self._notes.write(attempt_id, replace(note, over=True))  # it stays at the farm for its time
+                self._notes.write(attempt_id, replace(note, ended=True))  # it stays at the farm for its time
             else:
-                self._forget(attempt_id, note)
+                self._delete_checkpoint(attempt_id, note)
 
-    def _bring_last(self, attempt_id: str, note: Note) -> bool:
+    def _bring_last(self, attempt_id: str, note: AttemptNote) -> bool:
         """Whether all that there is has come."""
         try:
-            if _mark(self._farm.scan(note.checkpoints_there)) != self._mark_here(note):
+            if _mark(self._farm.scan(note.farm_checkpoints)) != self._mark_here(note):
                 self._fetch(attempt_id, note, None, None)
         except NotFoundError:
             return True  # it made none
         except StorageError as error:
-            _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            _LOG.warning("checkpoints_not_transferred attempt=%s reason=%s", attempt_id, error)
             return False
         except UnavailableError:
             raise
         except GridmillError as error:
-            _LOG.warning("checkpoints_not_carried attempt=%s reason=%s", attempt_id, error)
+            _LOG.warning("checkpoints_not_transferred attempt=%s reason=%s", attempt_id, error)
             return False
         return True
 
-    def _went_on(self, note: Note) -> bool:
+    def _went_on(self, note: AttemptNote) -> bool:
         """Whether another attempt has made further ones, or has succeeded: those there are old."""
         return self._mark_here(note) != note.carried
 
@@ -197,15 +197,15 @@ class Checkpoints:
             with self._lock_of(attempt_id):
                 note = self._notes.find(attempt_id)
                 if note is not None and note.is_open and (not note.checkpoint_uri or self._went_on(note)):
-                    self._forget(attempt_id, note)
+                    self._delete_checkpoint(attempt_id, note)
         except GridmillError as error:
-            _LOG.debug("attempt_not_forgotten attempt=%s reason=%s", attempt_id, error)
+            _LOG.debug("attempt_not_deleted attempt=%s reason=%s", attempt_id, error)
 
-    def _forget(self, attempt_id: str, note: Note) -> None:
+    def _delete_checkpoint(self, attempt_id: str, note: AttemptNote) -> None:
         """Raises UnavailableError."""
         with suppress(NotFoundError):
-            self._farm.forget(attempt_id)
-        self._notes.write(attempt_id, replace(note, over=True))
+            self._farm.delete_attempt(attempt_id)
+        self._notes.write(attempt_id, replace(note, ended=True))
 
 
 def _mark(manifest: Manifest) -> str:

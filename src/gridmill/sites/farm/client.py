@@ -23,36 +23,36 @@ from urllib.parse import quote
 
 from gridmill.codec import decode, encode
 from gridmill.domain.farm_protocol import (
-    Deploy,
-    FarmLook,
-    Hashes,
-    Joined,
+    BucketObject,
+    BucketObjects,
+    ChunkHashes,
+    DeployRequest,
+    FarmStatus,
     JoinRequest,
-    Lacking,
+    JoinResponse,
     Manifest,
-    Parcel,
-    Parcels,
-    Place,
+    MissingChunks,
+    PlaceTree,
     PodNames,
     check_versions,
 )
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import AwayError, GridmillError, InputError, UnavailableError
 from gridmill.http.server import keep_alive, little_unsent
-from gridmill.ports.site import Sights
-from gridmill.sites.farm.credentials import Credentials, Keeping
+from gridmill.ports.site import PodReports
+from gridmill.sites.farm.credentials import CredentialFiles, FarmCredentials
 from gridmill.sites.farm.errors import refusal
 from gridmill.sites.farm.tunnel import Tunnel
 from gridmill.transfer import stream
 from gridmill.transfer.signed_urls import PARCEL_SECONDS
-from gridmill.transfer.stream import UNMETERED, Chunk, Meter
+from gridmill.transfer.stream import UNMETERED, ByteMeter, Chunk
 from gridmill.version import __version__
 
 
-class Frames:
+class RepeatableBody:
     """A body that may be sent again: then what was sent before counts for nothing."""
 
-    def __init__(self, contents: Sequence[stream.Content], meter: Meter) -> None:
+    def __init__(self, contents: Sequence[stream.Content], meter: ByteMeter) -> None:
         self._contents, self._meter, self._sent_bytes = contents, meter, 0
 
     def __iter__(self) -> Iterator[stream.Content]:
@@ -65,12 +65,12 @@ class Frames:
                 yield piece
 
 
-def read_chunks(answer: http.client.HTTPResponse, meter: Meter) -> list[Chunk]:
+def read_chunks(answer: http.client.HTTPResponse, meter: ByteMeter) -> list[Chunk]:
     """All of an answer's; their hashes are still to be compared. Raises HTTPException where it breaks off."""
     return list(stream.decode(_pieces(answer, meter)))
 
 
-def _pieces(answer: http.client.HTTPResponse, meter: Meter) -> Iterator[memoryview]:
+def _pieces(answer: http.client.HTTPResponse, meter: ByteMeter) -> Iterator[memoryview]:
     piece, got_bytes = memoryview(bytearray(meter.piece_bytes)), 0
     try:
         while size := answer.readinto(piece):
@@ -84,11 +84,11 @@ def _pieces(answer: http.client.HTTPResponse, meter: Meter) -> Iterator[memoryvi
         raise
 
 
-class Connection(http.client.HTTPSConnection):
+class PinnedConnection(http.client.HTTPSConnection):
     """To a farm that shows the pinned certificate, or none."""
 
     def __init__(
-        self, credentials: Credentials, context: ssl.SSLContext, seconds: float, way: Path | None
+        self, credentials: FarmCredentials, context: ssl.SSLContext, seconds: float, way: Path | None
     ) -> None:
         super().__init__(credentials.host, credentials.port, timeout=seconds, context=context)
         self._pinned, self._secured, self._way = credentials.fingerprint, context, way
@@ -145,31 +145,31 @@ QUEUED_SECONDS = 120.0
 SILENCE_SECONDS = 10.0
 """Timeout of a relay session; the farm sends something every two seconds."""
 _DATA = ("/v1/staging/", "/v1/probe")
-Body = bytes | Frames
+Body = bytes | RepeatableBody
 MOST_LINE_BYTES = 64 * 2**20
 _ASKED_LAST = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lane:
+class _ConnectionPool:
     """Connections that wait to be used again, and what leads there where SSH does. Data has a lane of its
     own: in one SSH connection messages would come after all of it that is on its way."""
 
     tunnel: Tunnel | None
-    idle: list[Connection] = field(default_factory=list)
+    idle: list[PinnedConnection] = field(default_factory=list)
 
 
-def _tunnel(at: Credentials) -> Tunnel | None:
+def _tunnel(at: FarmCredentials) -> Tunnel | None:
     return Tunnel(at.ssh, at.host, at.port) if at.ssh else None
 
 
-class Farm:
+class FarmClient:
     """Safe to call from several threads; connections are used again. All calls may be repeated, and raise
     UnavailableError where the farm does not answer, and the error that it answers."""
 
     def __init__(
         self,
-        credentials: Credentials,
+        credentials: FarmCredentials,
         certificate: Path | None = None,
         key: Path | None = None,
         version: str = __version__,
@@ -186,13 +186,13 @@ class Farm:
         self.reached = float("-inf")
         """When it may have heard of us last (monotonic), also where no answer came."""
         self._took: deque[float] = deque(maxlen=_ASKED_LAST)
-        self._messages, self._data = (_Lane(tunnel=_tunnel(credentials)) for _ in range(2))
-        self._open: set[Connection] = set()
+        self._messages, self._data = (_ConnectionPool(tunnel=_tunnel(credentials)) for _ in range(2))
+        self._open: set[PinnedConnection] = set()
         self._lock = threading.Lock()
 
-    def join(self, request: JoinRequest) -> Joined:
+    def join(self, request: JoinRequest) -> JoinResponse:
         """Become a source of it. Raises InputError for one of a version that does not fit."""
-        joined = decode(self._ask("POST", "/v1/join", encode(request)), Joined)
+        joined = decode(self._ask("POST", "/v1/join", encode(request)), JoinResponse)
         check_versions(source=self._version, farm=joined.version, protocol=joined.protocol)
         return joined
 
@@ -207,30 +207,30 @@ class Farm:
 
     def clock(self) -> float:
         """What time of day it has (Unix), to the second. Raises UnavailableError where it does not say."""
-        told = self._exchange("GET", "/healthz", b"", _read_date, seconds=LOOK_SECONDS, more={})
-        if told is None:
+        result = self._exchange("GET", "/healthz", b"", _read_date, seconds=LOOK_SECONDS, more={})
+        if result is None:
             raise UnavailableError(f"the farm at {self._place} does not tell the time")
-        return told
+        return result
 
     def probe(self, there_bytes: int, back_bytes: int) -> None:
         """Carry so many bytes there, and so many back, for nothing."""
         kind = {"Content-Type": "application/octet-stream"}
         self._ask("POST", f"/v1/probe?back={back_bytes}", os.urandom(there_bytes), more=kind)
 
-    def look(self) -> FarmLook:
+    def status(self) -> FarmStatus:
         """What it has, and what goes on there. Raises InputError for one of a version that does not fit."""
-        found = decode(self._ask("GET", "/v1/farm", seconds=LOOK_SECONDS), FarmLook)
-        check_versions(source=self._version, farm=found.version, protocol=found.protocol)
-        return found
+        result = decode(self._ask("GET", "/v1/farm", seconds=LOOK_SECONDS), FarmStatus)
+        check_versions(source=self._version, farm=result.version, protocol=result.protocol)
+        return result
 
-    def deploy(self, deployment_id: str, wanted: Deploy) -> None:
+    def deploy(self, deployment_id: str, wanted: DeployRequest) -> None:
         """Bring up pods, as soon as there is room."""
         self._ask("PUT", f"/v1/deployments/{quote(deployment_id, safe='')}", encode(wanted))
 
-    def observe(self, pods: Sequence[str]) -> Sights:
+    def observe(self, pods: Sequence[str]) -> PodReports:
         """How they look."""
         wanted = encode(PodNames(pods=tuple(pods)))
-        return decode(self._ask("POST", "/v1/pods/observe", wanted, seconds=LOOK_SECONDS), Sights)
+        return decode(self._ask("POST", "/v1/pods/observe", wanted, seconds=LOOK_SECONDS), PodReports)
 
     def end(self, pods: Sequence[str]) -> None:
         """They are gone when this returns."""
@@ -238,10 +238,10 @@ class Farm:
 
     def open_relay(self) -> str:
         """A new session of messages; an older one ends."""
-        told: dict[str, str] = json.loads(self._ask("POST", "/v1/relay"))
-        return told["session"]
+        answer: dict[str, str] = json.loads(self._ask("POST", "/v1/relay"))
+        return answer["session"]
 
-    def heard(self, session: str) -> Iterator[bytes]:
+    def receive_lines(self, session: str) -> Iterator[bytes]:
         """Its lines, as they come. Ends by UnavailableError when the session does."""
         connection = self._connect(SILENCE_SECONDS, self._messages)
         try:
@@ -253,12 +253,12 @@ class Farm:
                 if line.strip():
                     yield line
         except (OSError, http.client.HTTPException) as error:
-            raise self._away(error, self._messages) from error
+            raise self._unavailable(error, self._messages) from error
         finally:
-            self._forget(connection)
+            self._discard_connection(connection)
         raise UnavailableError(f"the farm at {self._place} ended the session")
 
-    def say(self, session: str, number: int, lines: Sequence[bytes]) -> None:
+    def send_lines(self, session: str, number: int, lines: Sequence[bytes]) -> None:
         """Pass lines on; the same number again is ignored there."""
         body = b"".join(line + b"\n" for line in lines)
         self._ask("POST", f"/v1/relay/{session}", body, more={"Sequence": str(number)})
@@ -267,40 +267,41 @@ class Farm:
 
     def missing(self, chunks: Iterable[str], *, seconds: float = LONG_SECONDS) -> tuple[str, ...]:
         """Which of them are not there. `seconds`: how long the answer may take."""
-        wanted = encode(Hashes(chunks=tuple(chunks)))
-        return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), Lacking).chunks
+        wanted = encode(ChunkHashes(chunks=tuple(chunks)))
+        return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), MissingChunks).chunks
 
-    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "MeteredFarm":
+    def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "MeteredFarmClient":
         """See Metered."""
-        return MeteredFarm(farm=self, meter=Meter(moved=moved, piece_bytes=piece_bytes))
+        return MeteredFarmClient(farm=self, meter=ByteMeter(moved=moved, piece_bytes=piece_bytes))
 
-    def send(self, chunks: Sequence[Chunk], meter: Meter = UNMETERED) -> None:
+    def send(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
         """Carry these there."""
         size = str(stream.size_bytes(chunks))
         kind = {"Content-Type": "application/octet-stream", "Content-Length": size}
-        body = Frames(tuple(stream.encode(chunks)), meter)
+        body = RepeatableBody(tuple(stream.encode(chunks)), meter)
         self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
 
-    def fetch(self, chunks: Iterable[str], meter: Meter = UNMETERED) -> Iterator[Chunk]:
+    def fetch(self, chunks: Iterable[str], meter: ByteMeter = UNMETERED) -> Iterator[Chunk]:
         """Carry these here; their hashes are still to be compared."""
-        wanted, read = encode(Hashes(chunks=tuple(chunks))), partial(read_chunks, meter=meter)
+        wanted, read = encode(ChunkHashes(chunks=tuple(chunks))), partial(read_chunks, meter=meter)
         yield from self._exchange("POST", "/v1/staging/fetch", wanted, read, seconds=LONG_SECONDS, more={})
 
-    def take(self, parcels: Sequence[Parcel]) -> tuple[str, ...]:
+    def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
         """Let it take chunks from a bucket; those that are not there."""
-        wanted = encode(Parcels(parcels=tuple(parcels)))
+        wanted = encode(BucketObjects(parcels=tuple(parcels)))
         return decode(
-            self._ask("POST", "/v1/staging/take", wanted, seconds=PARCEL_SECONDS + ANSWER_SECONDS), Lacking
+            self._ask("POST", "/v1/staging/take", wanted, seconds=PARCEL_SECONDS + ANSWER_SECONDS),
+            MissingChunks,
         ).chunks
 
-    def give(self, parcel: Parcel) -> None:
+    def give(self, parcel: BucketObject) -> None:
         """Let it put chunks into a bucket."""
         self._ask("POST", "/v1/staging/give", encode(parcel), seconds=PARCEL_SECONDS + ANSWER_SECONDS)
 
-    def place(self, place: Place) -> tuple[str, ...]:
+    def place(self, place: PlaceTree) -> tuple[str, ...]:
         """Make a tree there; the chunks it lacks, if any."""
         return decode(
-            self._ask("POST", "/v1/staging/place", encode(place), seconds=LONG_SECONDS), Lacking
+            self._ask("POST", "/v1/staging/place", encode(place), seconds=LONG_SECONDS), MissingChunks
         ).chunks
 
     def scan(self, uri: str) -> Manifest:
@@ -308,7 +309,7 @@ class Farm:
         wanted = json.dumps({"uri": uri}).encode()
         return decode(self._ask("POST", "/v1/staging/scan", wanted, seconds=LONG_SECONDS), Manifest)
 
-    def forget(self, attempt_id: str, *, keep: bool = False) -> None:
+    def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
         """What was carried for the attempt may go, what it made there goes; `keep`: its chunks stay, as those
         that were carried there do."""
         path = f"/v1/staging/attempts/{quote(attempt_id, safe='')}"
@@ -331,8 +332,8 @@ class Farm:
 
     def _headers(self) -> dict[str, str]:
         token = self._credentials.token
-        said = {"Gridmill-Version": self._version}
-        return {**said, "Authorization": f"Bearer {token}"} if token else said
+        headers = {"Gridmill-Version": self._version}
+        return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
     def _ask(
         self,
@@ -372,9 +373,9 @@ class Farm:
                 content = read(answer)
                 self._took.append(time.monotonic() - began)
             except (OSError, http.client.HTTPException) as error:
-                self._forget(used)
+                self._discard_connection(used)
                 if connection is None or isinstance(error, TimeoutError):
-                    raise self._away(error, lane) from error
+                    raise self._unavailable(error, lane) from error
                 continue  # a kept connection may have ended while nobody used it
             except GridmillError:
                 self._leave(used, answer, lane)
@@ -383,24 +384,26 @@ class Farm:
             return content
         raise AssertionError("a new connection was tried")
 
-    def _leave(self, connection: Connection, answer: http.client.HTTPResponse | None, lane: _Lane) -> None:
+    def _leave(
+        self, connection: PinnedConnection, answer: http.client.HTTPResponse | None, lane: _ConnectionPool
+    ) -> None:
         """To be used again, if its answer was read to the end."""
         if answer is None or answer.will_close or not answer.isclosed():
-            return self._forget(connection)
+            return self._discard_connection(connection)
         with self._lock:
             return lane.idle.append(connection)
 
-    def _connect(self, seconds: float, lane: _Lane) -> Connection:
+    def _connect(self, seconds: float, lane: _ConnectionPool) -> PinnedConnection:
         way = lane.tunnel.path() if lane.tunnel is not None else None
         behind_data = way is not None and lane is self._data  # where ssh says that the line is cut
         patience = min(seconds, QUEUED_SECONDS if behind_data else CONNECT_SECONDS)
-        connection = Connection(self._credentials, self._context, patience, way)
+        connection = PinnedConnection(self._credentials, self._context, patience, way)
         try:
             connection.connect()
             connection.patience(seconds)
         except OSError as error:
             connection.close()
-            raise self._away(error, lane) from error
+            raise self._unavailable(error, lane) from error
         except InputError:
             connection.close()
             raise
@@ -411,24 +414,24 @@ class Farm:
         connection.close()
         raise UnavailableError(f"the farm at {self._place} is asked no more")
 
-    def _forget(self, connection: Connection) -> None:
+    def _discard_connection(self, connection: PinnedConnection) -> None:
         with self._lock:
             self._open.discard(connection)
         connection.close()
 
-    def _away(self, error: Exception, lane: _Lane) -> AwayError:
-        said = lane.tunnel.said() if lane.tunnel is not None else ""
+    def _unavailable(self, error: Exception, lane: _ConnectionPool) -> AwayError:
+        tunnel_message = lane.tunnel.last_message() if lane.tunnel is not None else ""
         late = "nothing came in time" if isinstance(error, TimeoutError) else ""
-        why = said or late or getattr(error, "strerror", None) or str(error) or type(error).__name__
+        why = tunnel_message or late or getattr(error, "strerror", None) or str(error) or type(error).__name__
         return AwayError(f"the farm at {self._place} does not answer: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeteredFarm:
-    """A farm's Carrier (see `carry`) that tells what moves."""
+class MeteredFarmClient:
+    """A farm's ChunkEndpoint that reports what it sends and receives."""
 
-    farm: Farm
-    meter: Meter
+    farm: FarmClient
+    meter: ByteMeter
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
@@ -455,9 +458,9 @@ def _read_date(answer: http.client.HTTPResponse) -> float | None:
         return None
 
 
-def member(keeping: Keeping, at: Credentials | None = None) -> Farm:
+def member(keeping: CredentialFiles, at: FarmCredentials | None = None) -> FarmClient:
     """The farm that was joined, dialled where it was or `at` another place. Raises InputError."""
-    known = keeping.read()
+    credentials = keeping.read()
     if at is not None:
-        known = replace(known, host=at.host, port=at.port, ssh=at.ssh)
-    return Farm(known, keeping.certificate, keeping.key)
+        credentials = replace(credentials, host=at.host, port=at.port, ssh=at.ssh)
+    return FarmClient(credentials, keeping.certificate, keeping.key)

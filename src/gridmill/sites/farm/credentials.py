@@ -12,7 +12,7 @@ _FARM, _KEY, _CERTIFICATE = "farm.json", "source.key", "source.crt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class FarmCredentials:
     """Where a farm is, which certificate it must show (SHA-256, hex), and the token that it gave us."""
 
     host: str
@@ -23,7 +23,7 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class CredentialFiles:
     """The folder and its files."""
 
     folder: Path
@@ -43,17 +43,17 @@ class Keeping:
         """Whether a farm was joined."""
         return (self.folder / _FARM).exists()
 
-    def read(self) -> Credentials:
+    def read(self) -> FarmCredentials:
         """Raises InputError where the farm was never joined."""
         try:
-            return decode((self.folder / _FARM).read_bytes(), Credentials)
+            return decode((self.folder / _FARM).read_bytes(), FarmCredentials)
         except OSError as error:
             raise InputError(
                 f"no farm was joined as {self.folder.name}: there is no {self.folder}",
                 hint="`gridmill farm invite` on the farm prints a line with --join: paste it here.",
             ) from error
 
-    def write(self, credentials: Credentials, certificate: str) -> None:
+    def write(self, credentials: FarmCredentials, certificate: str) -> None:
         """Keep them, whole or not at all. Raises OSError."""
         write_private(self.certificate, certificate.encode())
         write_private(self.folder / _FARM, encode(credentials))
@@ -75,6 +75,6 @@ class Keeping:
         return signed
 
 
-def keeping(home: Path, name: str) -> Keeping:
+def keeping(home: Path, name: str) -> CredentialFiles:
     """What this home keeps of the farm it calls `name`."""
-    return Keeping(folder=home / "clusters" / name)
+    return CredentialFiles(folder=home / "clusters" / name)

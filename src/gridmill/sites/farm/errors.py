@@ -5,8 +5,8 @@ import json
 from gridmill.errors import GridmillError, StorageError, UnavailableError, from_body
 
 
-class ThereError(StorageError):
-    """Storage at the farm cannot be read or written; that here may well be."""
+class FarmStorageError(StorageError):
+    """The storage of the farm cannot be read or written."""
 
 
 def refusal(status: int, body: bytes) -> GridmillError:
@@ -16,5 +16,5 @@ def refusal(status: int, body: bytes) -> GridmillError:
     except ValueError:
         return UnavailableError(f"the farm answers with status {status}")
     if isinstance(error, StorageError):  # a path there is none here
-        return ThereError(f"at the farm {error}", hint=error.hint)
+        return FarmStorageError(f"at the farm {error}", hint=error.hint)
     return error

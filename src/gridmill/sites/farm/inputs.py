@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
-from gridmill.domain.comparison import Look
+from gridmill.domain.comparison import ArtifactQuery
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.manifest import version_uri
-from gridmill.domain.pod_protocol import Order
+from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, StorageError, UnavailableError
 from gridmill.plugins import find
@@ -26,7 +26,7 @@ from gridmill.transfer.paths import chunk_sizes
 _NEVER_NS = 2**63
 
 
-class Known:
+class KnownFolders:
     """One file per folder. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,8 +59,8 @@ _QUICK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """What is carried: `path` here, `uri` there."""
+class InputTree:
+    """A tree to transfer: `path` at home, `uri` at the farm."""
 
     path: Path
     uri: str
@@ -68,76 +68,76 @@ class Tree:
     writable: bool = False
 
 
-class Trees:
+class InputTrees:
     """Of attempts, as they are in this home's storage root. Safe to call from several threads."""
 
-    def __init__(self, root: Path, bundles: Path, known: Known) -> None:
-        self._here, self._bundles, self._known = root, bundles, known
+    def __init__(self, root: Path, bundles: Path, known_folders: KnownFolders) -> None:
+        self._home_root, self._bundles, self._known = root, bundles, known_folders
 
-    def of(self, order: Order) -> Iterator[Tree]:
+    def of(self, order: AttemptOrder) -> Iterator[InputTree]:
         """All that it reads."""
         for entry in (*order.inputs, *kept_from(order)):
             if entry.artifact.output.uri:  # a command may make no files
                 yield self._tree_of(entry)
         for uri in order.parts:
-            path = below(self._here, uri)
-            yield Tree(path=path, uri=uri, manifest=self._known.scan(path))
+            path = below(self._home_root, uri)
+            yield InputTree(path=path, uri=uri, manifest=self._known.scan(path))
         if order.checkpoint_uri and counts(order):
-            yield from self._checkpoints(order, below(self._here, order.checkpoint_uri))
+            yield from self._checkpoints(order, below(self._home_root, order.checkpoint_uri))
         if order.bundle_path:
             bundle = self._bundles / f"{order.bundle}.tar.gz"
-            yield Tree(path=bundle, uri=f"{BUNDLES}/{bundle.name}", manifest=scan(bundle))
+            yield InputTree(path=bundle, uri=f"{BUNDLES}/{bundle.name}", manifest=scan(bundle))
 
-    def _checkpoints(self, order: Order, folder: Path) -> Iterator[Tree]:
+    def _checkpoints(self, order: AttemptOrder, folder: Path) -> Iterator[InputTree]:
         if folder.is_dir():
-            found = self._known.scan(folder)
-            yield Tree(path=folder, uri=checkpoints_there(order), manifest=found, writable=True)
+            manifest = self._known.scan(folder)
+            yield InputTree(path=folder, uri=farm_checkpoint_uri(order), manifest=manifest, writable=True)
 
     def manifest_of(self, version: Artifact) -> Manifest | None:
         """Its files; None where that would take long, as they were never read, or it has none."""
         output = version.output
         if not output.uri:
             return None
-        known = self._known.path(below(self._here, output.uri)).exists()
-        if not known and output.size_bytes > _QUICK_BYTES:
+        is_known = self._known.path(below(self._home_root, output.uri)).exists()
+        if not is_known and output.size_bytes > _QUICK_BYTES:
             return None
         return self._tree_of(Input(name="", artifact=version)).manifest
 
-    def _tree_of(self, entry: Input) -> Tree:
+    def _tree_of(self, entry: Input) -> InputTree:
         output = entry.artifact.output
-        path = below(self._here, output.uri)
+        path = below(self._home_root, output.uri)
         if output.kind != ArtifactKind.SINK:
-            return Tree(path=path, uri=output.uri, manifest=self._known.scan(path))
-        look = Look(root=str(self._here), artifact=entry.artifact, files=True)
+            return InputTree(path=path, uri=output.uri, manifest=self._known.scan(path))
+        look = ArtifactQuery(root=str(self._home_root), artifact=entry.artifact, files=True)
         files = find("looks", "process")(look).files
         manifest = scan_files(path, files, cache=self._known.cache(path))
-        return Tree(path=path, uri=version_uri(output), manifest=manifest)
+        return InputTree(path=path, uri=version_uri(output), manifest=manifest)
 
 
-def counts(order: Order) -> bool:
+def counts(order: AttemptOrder) -> bool:
     """Whether what it makes is kept: of a gang, what rank 0 makes."""
     return order.gang is None or order.gang.rank == 0
 
 
-def checkpoints_there(order: Order) -> str:
+def farm_checkpoint_uri(order: AttemptOrder) -> str:
     """A folder of the attempt's own, or of its gang's: what an earlier one left there is nobody's concern."""
     owner = order.gang.id if order.gang is not None else order.attempt_id
     return f"{order.checkpoint_uri}.{owner}" if order.checkpoint_uri else ""
 
 
-def kept_from(order: Order) -> tuple[Input, ...]:
+def kept_from(order: AttemptOrder) -> tuple[Input, ...]:
     """The version before, where the job goes on from it."""
     spec = order.job.dataset
     return order.earlier if spec is not None and spec.incremental else ()
 
 
-def read_by(order: Order) -> frozenset[str]:
+def read_by(order: AttemptOrder) -> frozenset[str]:
     """The folders of this home that it reads, by their URIs."""
     entries = (*order.inputs, *kept_from(order))
     return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries} - {""}
 
 
-def input_there(entry: Input) -> Input:
+def farm_input(entry: Input) -> Input:
     """As it is named there."""
     output = entry.artifact.output
     if output.kind != ArtifactKind.SINK:
@@ -151,15 +151,15 @@ _PATIENCE_SECONDS = 5.0
 """Timeout, because a user waits for the plan. Without an answer the plan uses the records."""
 
 
-class Asked(Protocol):
-    """Who knows what is there."""
+class FarmInventory(Protocol):
+    """The inventory of a farm's chunks."""
 
     def missing(self, chunks: Iterable[str], *, seconds: float) -> tuple[str, ...]:
         """Which of them are not there, told in so many seconds. Raises UnavailableError."""
 
 
-def lacking_bytes(
-    farm: Asked, versions: Iterable[Artifact], manifest_of: Callable[[Artifact], Manifest | None]
+def missing_bytes(
+    farm: FarmInventory, versions: Iterable[Artifact], manifest_of: Callable[[Artifact], Manifest | None]
 ) -> Mapping[str, int]:
     """By the id of each version whose files can be told of. Raises UnavailableError."""
     sizes: dict[str, dict[str, int]] = {}
@@ -176,7 +176,7 @@ def lacking_bytes(
     return {key: sum(size for chunk, size in one.items() if chunk in gone) for key, one in sizes.items()}
 
 
-def _missing(farm: Asked, chunks: Iterable[str]) -> Iterable[str]:
+def _missing(farm: FarmInventory, chunks: Iterable[str]) -> Iterable[str]:
     left = iter(chunks)
     while some := list(islice(left, _ASKED)):
         yield from farm.missing(some, seconds=_PATIENCE_SECONDS)

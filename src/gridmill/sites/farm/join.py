@@ -7,12 +7,12 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill.domain.farm_protocol import Joined, JoinRequest
+from gridmill.domain.farm_protocol import JoinRequest, JoinResponse
 from gridmill.domain.naming import read_address
 from gridmill.errors import AwayError, ConflictError, GridmillError, InputError, StorageError
 from gridmill.private_files import write_private
-from gridmill.sites.farm.client import Farm
-from gridmill.sites.farm.credentials import Credentials, Keeping, keeping
+from gridmill.sites.farm.client import FarmClient
+from gridmill.sites.farm.credentials import CredentialFiles, FarmCredentials, keeping
 from gridmill.version import __version__
 
 PORT = 8700
@@ -37,21 +37,23 @@ def become_source(home: Path, name: str, controller: str, line: str) -> None:
         if line:
             _join(kept, source_name(home), at, line)
         else:
-            known = kept.read()
-            moved = replace(at, fingerprint=known.fingerprint, token=known.token)
+            existing = kept.read()
+            moved = replace(at, fingerprint=existing.fingerprint, token=existing.token)
             kept.write(moved, kept.certificate.read_text())
     except OSError as error:
         raise StorageError(f"cannot be written: {error.strerror}", place=str(kept.folder)) from error
 
 
-def _join(kept: Keeping, source: str, at: Credentials, line: str) -> None:
+def _join(kept: CredentialFiles, source: str, at: FarmCredentials, line: str) -> None:
     fingerprint, secret = read_line(line)
     _check_new(kept, fingerprint)
-    draft = Keeping(folder=kept.folder.with_name(f".{kept.folder.name}.draft"))
-    farm = Farm(replace(at, fingerprint=fingerprint))
+    draft = CredentialFiles(folder=kept.folder.with_name(f".{kept.folder.name}.draft"))
+    farm = FarmClient(replace(at, fingerprint=fingerprint))
     try:
-        asked = JoinRequest(source=source, secret=secret, request=draft.request(source), version=__version__)
-        joined = _asked(farm, asked)
+        join_request = JoinRequest(
+            source=source, secret=secret, request=draft.request(source), version=__version__
+        )
+        joined = _join_response(farm, join_request)
     except GridmillError as error:
         may_have_heard = isinstance(error, AwayError) and farm.reached > float("-inf")
         if not may_have_heard:  # else it knows that key, and may be asked again
@@ -63,7 +65,7 @@ def _join(kept: Keeping, source: str, at: Credentials, line: str) -> None:
     shutil.rmtree(draft.folder, ignore_errors=True)
 
 
-def _asked(farm: Farm, request: JoinRequest) -> Joined:
+def _join_response(farm: FarmClient, request: JoinRequest) -> JoinResponse:
     """What the farm says, as whoever typed the line can use it."""
     try:
         return farm.join(request)
@@ -75,43 +77,44 @@ def _asked(farm: Farm, request: JoinRequest) -> Joined:
         farm.close()
 
 
-def _check_new(kept: Keeping, fingerprint: str) -> None:
+def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
     """Two sites of one farm would be one source there, and take each other's messages."""
     for folder in sorted(kept.folder.parent.glob("[!.]*")):
-        other = Keeping(folder=folder)
+        other = CredentialFiles(folder=folder)
         if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
-            known = other.read()
+            credentials = other.read()
             raise ConflictError(
                 f"this home has joined that farm already, as {folder.name}",
-                hint=f"`gridmill add cluster {folder.name} --controller {known.host}:{known.port}` adds it.",
+                hint=f"`gridmill add cluster {folder.name} --controller"
+                f" {credentials.host}:{credentials.port}` adds it.",
             )
 
 
-def read_controller(text: str) -> Credentials:
+def read_controller(text: str) -> FarmCredentials:
     """Where a farm is: HOST[:PORT], or ssh://[USER@]HOST[:SSHPORT] with the farm's own address behind `/`
     (default: 127.0.0.1:8700 there). Raises InputError."""
     if not text.startswith("ssh://"):
         host, port = read_address(text, port=PORT, place="--controller")
-        return Credentials(host=host, port=port, fingerprint="", token="")
+        return FarmCredentials(host=host, port=port, fingerprint="", token="")
     destination, _, behind = text.removeprefix("ssh://").partition("/")
     host, port = read_address(behind or "127.0.0.1", port=PORT, place="--controller")
     if not destination or destination.startswith("-"):
         raise InputError(f"{text!r} names no host", place="--controller", hint="ssh://user@gpu1")
-    return Credentials(host=host, port=port, fingerprint="", token="", ssh=f"ssh://{destination}")
+    return FarmCredentials(host=host, port=port, fingerprint="", token="", ssh=f"ssh://{destination}")
 
 
 def read_line(line: str) -> tuple[str, str]:
     """Fingerprint and secret of a join line, or of the command that ends with it. Raises InputError; the
     line is a secret, so it is not shown."""
     words = line.split() or [""]
-    found = _FORM.fullmatch(words[-1])
-    if found is None:
+    match = _FORM.fullmatch(words[-1])
+    if match is None:
         raise InputError(
             f"that is not FINGERPRINT:SECRET{_amiss(words[-1])}",
             place="--join",
             hint="`gridmill up --light` (or `gridmill farm invite`) on the farm says the whole line.",
         )
-    return found["fingerprint"], found["secret"]
+    return match["fingerprint"], match["secret"]
 
 
 def _amiss(word: str) -> str:

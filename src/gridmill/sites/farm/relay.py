@@ -2,8 +2,8 @@
 
 The farm knows a number for each connection of a pod (a channel); here each is a link of its own to this
 home's socket, so that the control node treats a remote pod like any other. Messages to a pod pass through
-`Carrying`: a Start waits until the inputs of its attempt are there, the end of an attempt until its outputs
-are here. When the session with the farm ends all links close, and pods greet again in the next one.
+`AttemptData`: a Start waits until the inputs of its attempt are there, the end of an attempt until its
+outputs are here. When the session with the farm ends all links close, and pods greet again in the next one.
 
 The last messages of pods that have ended, and the outputs they report, are fetched in the background while
 others are observed. What cannot be done yet is retried, without a thread that waits in between.
@@ -27,11 +27,11 @@ from typing import Generic, Protocol, TypeVar
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import (
+    AttemptOrder,
     Events,
     EventType,
     FromPod,
     Hello,
-    Order,
     PodEvent,
     Start,
     Stop,
@@ -39,7 +39,7 @@ from gridmill.domain.pod_protocol import (
 )
 from gridmill.errors import GridmillError, InputError, InternalError, StorageError, UnavailableError
 from gridmill.ports.link import PodLink
-from gridmill.sites.farm.client import Farm
+from gridmill.sites.farm.client import FarmClient
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def is_unavailable(error: BaseException) -> bool:
     return isinstance(error, UnavailableError)
 
 
-class Asked(Generic[T]):
+class PolledValue(Generic[T]):
     """An answer that comes by and by. One thread looks for it; those that `submit` leads to ask, and do
     something else until it is asked for again: whoever waits must not hold up those it waits for."""
 
@@ -69,7 +69,7 @@ class Asked(Generic[T]):
         self._due: float | None = None
         self.future = submit()
 
-    def is_there(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether `future` has the answer, or an error that stays. When it is time it is asked for again."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due, self.future = None, self._submit()
@@ -78,7 +78,7 @@ class Asked(Generic[T]):
         error = None if self.future.cancelled() else self.future.exception()
         if error is None or not self._again(error):
             return True
-        _LOG.info("carrying_waits reason=%s", error)
+        _LOG.info("transfer_waits reason=%s", error)
         self._due = time.monotonic() + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS[1])
         return False
@@ -99,45 +99,45 @@ _BACK_OFF_SECONDS = (0.1, 5.0)
 _CARRIERS = 4
 
 
-class Carrying(Protocol):
+class AttemptData(Protocol):
     """What is done about an attempt's data. Both may take their time, and are called from several threads."""
 
-    def note(self, order: Order, pod_id: str) -> None:
+    def note(self, order: AttemptOrder, pod_id: str) -> None:
         """It is to be started there, by that pod. Answers at once."""
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
         """It is not to begin, for that reason: its end is to be told so."""
 
-    def take_there(self, order: Order) -> Order:
+    def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
         """What it reads is there when this returns; the order as the farm's pod is to have it. Raises
         UnavailableError to be asked again, another GridmillError when that would not help."""
 
-    def bring_home(self, events: Events) -> Events:
+    def download_results(self, events: Events) -> Events:
         """What attempts that ended made is here when this returns; the events to believe. Raises
         UnavailableError to be asked again."""
 
-    def give_up(self, attempt_id: str) -> None:
+    def abandon(self, attempt_id: str) -> None:
         """It is to end: carry nothing further for it."""
 
 
 @dataclass(slots=True)
-class _Far:
+class _RemotePod:
     """A pod's connection: the link to the control node, and what waits to be said by it."""
 
     link: PodLink
     pod_id: str = ""
     waiting: deque[FromPod] = field(default_factory=deque)
-    fetching: Asked[Events] | None = None
+    fetching: PolledValue[Events] | None = None
 
 
 class Relay:
     """One thread turns it; others read the farm's lines, say ours, and carry."""
 
-    def __init__(self, farm: Farm, dial: Callable[[], PodLink], carrying: Carrying) -> None:
+    def __init__(self, farm: FarmClient, dial: Callable[[], PodLink], carrying: AttemptData) -> None:
         self._farm, self._dial, self._carrying = farm, dial, carrying
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
-        self._there = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-carry")
+        self._online = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-carry")
         self._home = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-home")
 
     def start(self) -> None:
@@ -150,111 +150,111 @@ class Relay:
         self._farm.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5.0)
-        for pool in (self._there, self._home):
+        for pool in (self._online, self._home):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self) -> None:
         pause, longest = _BACK_OFF_SECONDS
         while not self._closed.is_set():
             try:
-                pools = self._there, self._home
-                session = _Session(self._farm, self._dial, self._carrying, *pools, self._closed)
+                pools = self._online, self._home
+                session = _RelaySession(self._farm, self._dial, self._carrying, *pools, self._closed)
                 pause = _BACK_OFF_SECONDS[0]
                 session.run()
             except GridmillError as error:  # also what it refuses: until it is joined anew
-                _LOG.info("farm_session_over reason=%s", error)
+                _LOG.info("farm_session_ended reason=%s", error)
             except Exception:  # noqa: BLE001  the outermost loop: the farm is dialled again
                 _LOG.exception("farm_session_failed")
             self._closed.wait(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, longest)
 
 
-class _Session:
+class _RelaySession:
     """From one dialling to its end. Raises UnavailableError where the farm does not answer."""
 
     def __init__(
         self,
-        farm: Farm,
+        farm: FarmClient,
         dial: Callable[[], PodLink],
-        carrying: Carrying,
-        there: ThreadPoolExecutor,
-        home: ThreadPoolExecutor,
+        carrying: AttemptData,
+        farm_executor: ThreadPoolExecutor,
+        home_executor: ThreadPoolExecutor,
         closed: threading.Event,
     ) -> None:
-        """What comes `home` has threads of its own: it makes the room that others wait for."""
+        """What comes `home_executor` has threads of its own: it makes the room that others wait for."""
         self._farm, self._dial, self._carrying, self._closed = farm, dial, carrying, closed
-        self._there, self._home = there, home
+        self._online, self._home = farm_executor, home_executor
         self._name = farm.open_relay()
-        self._over = threading.Event()
-        self._heard: queue.Queue[bytes] = queue.Queue(_HELD_MESSAGES)
-        self._to_say: queue.Queue[bytes | None] = queue.Queue()
-        self._fars: dict[int, _Far] = {}
-        self._staged: deque[tuple[int, Order, Asked[Order]]] = deque()
-        self._bell, self._ring = socket.socketpair()
-        for end in (self._bell, self._ring):
+        self._closed_event = threading.Event()
+        self._received: queue.Queue[bytes] = queue.Queue(_HELD_MESSAGES)
+        self._outgoing: queue.Queue[bytes | None] = queue.Queue()
+        self._remote_pods: dict[int, _RemotePod] = {}
+        self._staged: deque[tuple[int, AttemptOrder, PolledValue[AttemptOrder]]] = deque()
+        self._wakeup, self._ring = socket.socketpair()
+        for end in (self._wakeup, self._ring):
             end.setblocking(False)
 
     def run(self) -> None:
         """Until the session ends."""
         threads = [
-            threading.Thread(target=self._hear, name="gridmill-farm-hears", daemon=True),
-            threading.Thread(target=self._say, name="gridmill-farm-says", daemon=True),
+            threading.Thread(target=self._receive, name="gridmill-farm-hears", daemon=True),
+            threading.Thread(target=self._send, name="gridmill-farm-says", daemon=True),
         ]
         for thread in threads:
             thread.start()
         try:
-            while not (self._over.is_set() or self._closed.is_set()):
+            while not (self._closed_event.is_set() or self._closed.is_set()):
                 self._turn()
         finally:
-            self._over.set()
-            self._to_say.put(None)
-            for far in self._fars.values():
+            self._closed_event.set()
+            self._outgoing.put(None)
+            for far in self._remote_pods.values():
                 far.link.close()
-            self._bell.close()
+            self._wakeup.close()
             self._ring.close()
 
     # other threads
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
-            for line in self._farm.heard(self._name):
+            for line in self._farm.receive_lines(self._name):
                 self._put(line)
                 self._wake()
-                if self._over.is_set():
+                if self._closed_event.is_set():
                     return
         except GridmillError as error:
-            _LOG.info("farm_session_over reason=%s", error)
+            _LOG.info("farm_session_ended reason=%s", error)
         finally:
-            self._over.set()
+            self._closed_event.set()
             self._wake()
 
     def _put(self, line: bytes) -> None:
-        while not self._over.is_set():
+        while not self._closed_event.is_set():
             try:
-                return self._heard.put(line, timeout=_LOOK_SECONDS)
+                return self._received.put(line, timeout=_LOOK_SECONDS)
             except queue.Full:
                 continue
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         number = 0
         while (line := self._next()) is not None:
             lines = [line, *self._more()] if line else []
             number += 1
             try:
-                number = self._told(number, lines)
+                number = self._send_lines(number, lines)
             except GridmillError as error:
-                _LOG.info("farm_session_over reason=%s", error)
-                self._over.set()
+                _LOG.info("farm_session_ended reason=%s", error)
+                self._closed_event.set()
                 return self._wake()
 
     def _next(self) -> bytes | None:
         """None at the end, and now and then nothing: that too tells the farm that we are there."""
         try:
-            return self._to_say.get(timeout=_WORD_SECONDS)
+            return self._outgoing.get(timeout=_WORD_SECONDS)
         except queue.Empty:
             return b""
 
-    def _told(self, number: int, lines: list[bytes]) -> int:
+    def _send_lines(self, number: int, lines: list[bytes]) -> int:
         """The number of the last that was said. What the farm refuses of them is said no more."""
         try:
             self._repeat(number, lines)
@@ -263,7 +263,7 @@ class _Session:
                 self._refused(lines[0], error)
                 return number
             for line in lines:
-                number = self._told(number + 1, [line])
+                number = self._send_lines(number + 1, [line])
         return number
 
     def _refused(self, line: bytes, error: InputError) -> None:
@@ -274,29 +274,29 @@ class _Session:
             raise error
         attempt = message.order.attempt_id
         self._carrying.refuse(attempt, InputError(f"the farm refuses it: {error.message}", hint=error.hint))
-        self._to_say.put(encode_passed(channel, Stop(attempt_id=attempt, reason=error.message)))
+        self._outgoing.put(encode_passed(channel, Stop(attempt_id=attempt, reason=error.message)))
 
     def _more(self) -> list[bytes]:
-        found: list[bytes] = []
-        while len(found) < _AT_ONCE:
+        result: list[bytes] = []
+        while len(result) < _AT_ONCE:
             try:
-                line = self._to_say.get_nowait()
+                line = self._outgoing.get_nowait()
             except queue.Empty:
                 break
             if line is None:
-                self._to_say.put(None)
+                self._outgoing.put(None)
                 break
-            found.append(line)
-        return found
+            result.append(line)
+        return result
 
     def _repeat(self, number: int, lines: list[bytes]) -> None:
         """Once more where the answer got lost: the farm ignores a number that it has had."""
         try:
-            self._farm.say(self._name, number, lines)
+            self._farm.send_lines(self._name, number, lines)
         except UnavailableError:
-            if self._over.is_set():
+            if self._closed_event.is_set():
                 raise
-            self._farm.say(self._name, number, lines)
+            self._farm.send_lines(self._name, number, lines)
 
     def _wake(self) -> None:
         try:
@@ -307,38 +307,40 @@ class _Session:
     # the turning thread
 
     def _turn(self) -> None:
-        ready = {far.link.fileno(): channel for channel, far in self._fars.items()}
+        ready = {far.link.fileno(): channel for channel, far in self._remote_pods.items()}
         poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
+        poll.register(self._wakeup, select.POLLIN)
         for descriptor, channel in ready.items():
             if descriptor is not None:
-                pending = self._fars[channel].link.pending()
+                pending = self._remote_pods[channel].link.pending()
                 poll.register(descriptor, select.POLLIN | (select.POLLOUT if pending else 0))
         for descriptor, _ in poll.poll(1000 * min((_LOOK_SECONDS, *self._due()))):
-            if descriptor == self._bell.fileno():
-                self._answer_bell()
+            if descriptor == self._wakeup.fileno():
+                self._drain_wakeup()
             else:
                 self._read(ready[descriptor])
-        self._take_heard()
+        self._process_received()
         self._go_on()
 
     def _due(self) -> Iterator[float]:
         """In how many seconds what waits is to be asked for again."""
-        yield from (asked.due_seconds for _, _, asked in self._staged)
-        yield from (far.fetching.due_seconds for far in self._fars.values() if far.fetching is not None)
+        yield from (value.due_seconds for _, _, value in self._staged)
+        yield from (
+            far.fetching.due_seconds for far in self._remote_pods.values() if far.fetching is not None
+        )
 
-    def _answer_bell(self) -> None:
+    def _drain_wakeup(self) -> None:
         try:
-            self._bell.recv(4096)
+            self._wakeup.recv(4096)
         except BlockingIOError:
             return
 
-    def _take_heard(self) -> None:
+    def _process_received(self) -> None:
         for _ in range(_HELD_MESSAGES):
-            if sum(len(far.waiting) for far in self._fars.values()) >= _HELD_MESSAGES:
+            if sum(len(far.waiting) for far in self._remote_pods.values()) >= _HELD_MESSAGES:
                 return
             try:
-                line = self._heard.get_nowait()
+                line = self._received.get_nowait()
             except queue.Empty:
                 return
             channel, message = decode_passed(line)
@@ -348,9 +350,9 @@ class _Session:
                 self._from_pod(channel, message)  # type: ignore[arg-type]  # a farm passes on what pods say
 
     def _from_pod(self, channel: int, message: FromPod) -> None:
-        far = self._fars.get(channel)
+        far = self._remote_pods.get(channel)
         if far is None:
-            far = self._fars[channel] = _Far(self._dial())
+            far = self._remote_pods[channel] = _RemotePod(self._dial())
             if not far.link.connect():
                 return self._close(channel)
         if isinstance(message, Hello):
@@ -358,29 +360,29 @@ class _Session:
         far.waiting.append(message)
 
     def _go_on(self) -> None:
-        for channel, far in tuple(self._fars.items()):
+        for channel, far in tuple(self._remote_pods.items()):
             if not self._deliver(far) or not far.link.flush():
                 self._close(channel)
         for _ in range(len(self._staged)):
-            channel, order, asked = self._staged.popleft()
-            if asked.is_there():
-                self._start(channel, order, asked.future)
+            channel, order, value = self._staged.popleft()
+            if value.is_ready():
+                self._start(channel, order, value.future)
             else:
-                self._staged.append((channel, order, asked))
+                self._staged.append((channel, order, value))
 
-    def _deliver(self, far: _Far) -> bool:
+    def _deliver(self, far: _RemotePod) -> bool:
         """What may be said is said; False when the control node has closed the link."""
         while far.waiting:
             message = far.waiting[0]
-            if isinstance(message, Events) and any(one.type == EventType.ENDED for one in message.events):
+            if isinstance(message, Events) and any(event.type == EventType.ENDED for event in message.events):
                 if far.fetching is None:
-                    far.fetching = Asked(partial(self._bring, message), is_unavailable)
-                if not far.fetching.is_there():
+                    far.fetching = PolledValue(partial(self._bring, message), is_unavailable)
+                if not far.fetching.is_ready():
                     return True
                 try:
                     message = far.fetching.future.result()
                 except Exception:  # noqa: BLE001  one pod's trouble is not the others'
-                    _LOG.exception("results_not_carried")
+                    _LOG.exception("results_not_transferred")
                     return False
                 far.fetching = None
             far.waiting.popleft()
@@ -389,10 +391,10 @@ class _Session:
         return True
 
     def _bring(self, events: Events) -> Future[Events]:
-        return self._later(self._home, partial(self._carrying.bring_home, events))
+        return self._later(self._home, partial(self._carrying.download_results, events))
 
     def _read(self, channel: int) -> None:
-        far = self._fars.get(channel)
+        far = self._remote_pods.get(channel)
         if far is None:
             return
         messages = far.link.receive()
@@ -404,32 +406,32 @@ class _Session:
     def _to_pod(self, channel: int, message: ToPod) -> None:
         if isinstance(message, Start):
             order = message.order
-            self._carrying.note(order, self._fars[channel].pod_id)
-            self._staged.append((channel, order, Asked(partial(self._take, order))))
+            self._carrying.note(order, self._remote_pods[channel].pod_id)
+            self._staged.append((channel, order, PolledValue(partial(self._take, order))))
             return
         if isinstance(message, Stop):
             stopped = message.attempt_id
             self._staged = deque(one for one in self._staged if one[1].attempt_id != stopped)
-            self._carrying.give_up(stopped)
-        self._to_say.put(encode_passed(channel, message))
+            self._carrying.abandon(stopped)
+        self._outgoing.put(encode_passed(channel, message))
 
-    def _take(self, order: Order) -> Future[Order]:
-        return self._later(self._there, partial(self._carrying.take_there, order))
+    def _take(self, order: AttemptOrder) -> Future[AttemptOrder]:
+        return self._later(self._online, partial(self._carrying.upload_inputs, order))
 
-    def _start(self, channel: int, order: Order, future: Future[Order]) -> None:
+    def _start(self, channel: int, order: AttemptOrder, future: Future[AttemptOrder]) -> None:
         """What cannot be carried there is told as the end of the attempt: the pod, asked to stop what it
         never heard of, says that it has ended, and refuses a later start."""
         if future.cancelled():
             return
         error = future.exception()
         if error is None:
-            self._to_say.put(encode_passed(channel, Start(order=future.result())))
+            self._outgoing.put(encode_passed(channel, Start(order=future.result())))
         else:
             refusal = error if isinstance(error, GridmillError) else InternalError(f"staging failed: {error}")
             if refusal is not error:
                 _LOG.error("staging_failed attempt=%s", order.attempt_id, exc_info=error)
             self._carrying.refuse(order.attempt_id, refusal)
-            self._to_say.put(encode_passed(channel, Stop(attempt_id=order.attempt_id, reason=str(refusal))))
+            self._outgoing.put(encode_passed(channel, Stop(attempt_id=order.attempt_id, reason=str(refusal))))
 
     def _later(self, pool: ThreadPoolExecutor, act: Callable[[], T]) -> Future[T]:
         future = pool.submit(self._unless_over, act)
@@ -438,20 +440,20 @@ class _Session:
 
     def _unless_over(self, act: Callable[[], T]) -> T:
         """The next session asks for it again."""
-        if self._over.is_set():
+        if self._closed_event.is_set():
             raise UnavailableError("the session with the farm is over")
         return act()
 
     def _hang_up(self, channel: int) -> None:
         """The pod has closed its connection; what it said before is still delivered, where it can be."""
-        far = self._fars.pop(channel, None)
+        far = self._remote_pods.pop(channel, None)
         if far is not None:
             far.link.close()
 
     def _close(self, channel: int) -> None:
         """The control node has closed the link."""
         self._hang_up(channel)
-        self._to_say.put(encode_passed(channel, None))
+        self._outgoing.put(encode_passed(channel, None))
 
 
 Words = tuple[PodEvent, ...]
@@ -460,49 +462,49 @@ _MOMENT_SECONDS = 1.0
 """Most attempts have made little or nothing, which arrives within this time, before a retry is needed."""
 
 
-class LastWords:
+class UndeliveredEvents:
     """Of the pods of one farm. Safe to call from several threads."""
 
     def __init__(self, bring: Callable[[str, Words], Words]) -> None:
         """`bring` makes of what a pod had journalled what is to be believed of it, once all that it tells of
         is here; when it raises UnavailableError it is asked again."""
-        self._bring = bring
+        self._download = bring
         self._pool = ThreadPoolExecutor(_LOG_REQUESTS_AT_ONCE, thread_name_prefix="gridmill-words")
-        self._coming: dict[str, Asked[Words]] = {}
+        self._pending: dict[str, PolledValue[Words]] = {}
         self._lock = Lock()
 
-    def here(self, journalled: Mapping[str, Words]) -> frozenset[str]:
+    def downloaded(self, journalled: Mapping[str, Words]) -> frozenset[str]:
         """Of these pods, by what they had journalled, those whose last words can be taken now. Raises
         UnavailableError once it is closed."""
         with self._lock:
             for pod, words in journalled.items():
-                if pod not in self._coming:
-                    self._coming[pod] = Asked(partial(self._submit, pod, words), is_unavailable)
-            asked = {pod: self._coming[pod] for pod in journalled}
-        wait([one.future for one in asked.values()], _MOMENT_SECONDS)
+                if pod not in self._pending:
+                    self._pending[pod] = PolledValue(partial(self._submit, pod, words), is_unavailable)
+            pending = {pod: self._pending[pod] for pod in journalled}
+        wait([one.future for one in pending.values()], _MOMENT_SECONDS)
         with self._lock:
-            return frozenset(pod for pod, one in asked.items() if one.is_there())
+            return frozenset(pod for pod, one in pending.items() if one.is_ready())
 
     def _submit(self, pod: str, words: Words) -> Future[Words]:
         try:
-            return self._pool.submit(self._bring, pod, words)
+            return self._pool.submit(self._download, pod, words)
         except RuntimeError as error:
             raise UnavailableError("nothing more is brought home here") from error
 
     def take(self, pod: str) -> Words | None:
         """What is to be believed of that pod; None where it is not here. Raises what `bring` did."""
         with self._lock:
-            found = self._coming.get(pod)
-            if found is None or not found.is_there():
+            value = self._pending.get(pod)
+            if value is None or not value.is_ready():
                 return None
-            del self._coming[pod]
-        return None if found.future.cancelled() else found.future.result()
+            del self._pending[pod]
+        return None if value.future.cancelled() else value.future.result()
 
     def drop(self, pods: Sequence[str]) -> None:
         """Nobody asks for these any more."""
         with self._lock:
             for pod in pods:
-                self._coming.pop(pod, None)
+                self._pending.pop(pod, None)
 
     def close(self) -> None:
         """Bring nothing more. May be repeated."""

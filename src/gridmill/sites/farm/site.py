@@ -1,8 +1,8 @@
 """The cluster site: a SitePort whose pods a farm brings up, in another subnet.
 
-`probe` measures the speed of the route to a farm before the first transfer. `Leases` keep for how long a farm
-retains each pod without a message from here: the value when the pod was requested, whatever the setting is
-now.
+`probe` measures the speed of the route to a farm before the first transfer. `PodLeases` keep for how long a
+farm retains each pod without a message from here: the value when the pod was requested, whatever the setting
+is now.
 
 The settings of a cluster site and of resources at a farm, checked before the farm is called.
 """
@@ -21,27 +21,27 @@ from typing import Any, TypeVar
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import parse_bytes, parse_seconds, show_bytes, show_seconds
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.farm_protocol import Deploy, FarmLook
+from gridmill.domain.farm_protocol import DeployRequest, FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import Events, PodEvent, PodOrder
 from gridmill.domain.resource import Resource
-from gridmill.domain.route import Pace, Staging, Way
-from gridmill.domain.site import Node, NodeLook, Site, check_settings
+from gridmill.domain.route import Route, Staging, TransferRate
+from gridmill.domain.site import Node, NodeUtilization, Site, check_settings
 from gridmill.errors import GridmillError, InputError, StorageError, UnavailableError
 from gridmill.plugins import find
-from gridmill.ports.site import Doors, PodSight, Sight, SitePort
+from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
 from gridmill.private_files import write_private
 from gridmill.settings import Settings
 from gridmill.sites.farm import buckets
 from gridmill.sites.farm.buckets import bucket_of
-from gridmill.sites.farm.client import Farm, member
+from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import keeping
-from gridmill.sites.farm.inputs import lacking_bytes
+from gridmill.sites.farm.inputs import missing_bytes
 from gridmill.sites.farm.join import read_controller, source_name
-from gridmill.sites.farm.relay import LastWords, Relay, Words
-from gridmill.sites.farm.staging import HomeCarrying
-from gridmill.transfer.progress import LATELY_SECONDS, Carried
+from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
+from gridmill.sites.farm.staging import HomeAttemptData
+from gridmill.transfer.progress import LATELY_SECONDS, TransferState
 
 SETTINGS = {
     "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
@@ -54,7 +54,7 @@ _LEAST_LEASE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class FarmSettings:
     """The settings, read, but those of buckets. `rate` is in bytes a second; None is no limit."""
 
     lease_seconds: float
@@ -62,10 +62,10 @@ class Said:
     rate: float | None
 
 
-def read(site: Site) -> Said:
+def read(site: Site) -> FarmSettings:
     """Raises InputError, at the setting."""
     check_settings(site, SETTINGS)
-    return Said(
+    return FarmSettings(
         lease_seconds=_seconds(site, "lease", _LEASE, _LEAST_LEASE_SECONDS),
         checkpoints_seconds=_seconds(site, "checkpoints", _CHECKPOINTS, 1.0),
         rate=_rate(site),
@@ -81,9 +81,9 @@ def check_site(site: Site) -> None:
 
 
 def _rate(site: Site) -> float | None:
-    said = site.settings.get("rate")
+    text = site.settings.get("rate")
     try:
-        rate = float(parse_bytes(said)) if said else None
+        rate = float(parse_bytes(text)) if text else None
     except InputError as error:
         raise _at(site, "rate", error) from error
     if rate == 0.0:
@@ -93,14 +93,14 @@ def _rate(site: Site) -> float | None:
 
 
 def _seconds(site: Site, name: str, usual: str, least: float) -> float:
-    said = site.settings.get(name, usual)
+    text = site.settings.get(name, usual)
     try:
-        seconds = parse_seconds(said)
+        seconds = parse_seconds(text)
     except InputError as error:
         raise _at(site, name, error) from error
     if seconds < least:
         hint = f"Where nothing is said it is {usual}."
-        raise _at(site, name, InputError(f"{said!r} is too short: {least:g}s is the least", hint=hint))
+        raise _at(site, name, InputError(f"{text!r} is too short: {least:g}s is the least", hint=hint))
     return seconds
 
 
@@ -133,13 +133,13 @@ def is_over(silent_seconds: float, lease_seconds: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class LeaseFile:
     """What is in the file: seconds by pod."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-class Leases:
+class PodLeases:
     """Of the pods at one farm, over restarts. Safe to call from several threads."""
 
     def __init__(self, path: Path, usual_seconds: float) -> None:
@@ -147,16 +147,16 @@ class Leases:
         self._path, self._usual_seconds = path, usual_seconds
         self._lock = Lock()
         try:
-            self._seconds = dict(decode(path.read_bytes(), Kept).seconds)
+            self._seconds = dict(decode(path.read_bytes(), LeaseFile).seconds)
         except (OSError, InputError):
             self._seconds = {}
 
-    def asked(self, pods: Iterable[str]) -> float:
+    def lease_seconds(self, pods: Iterable[str]) -> float:
         """The lease (seconds) with which to ask for these pods: that with which they were asked for first.
         Raises StorageError."""
         with self._lock:
-            known = [self._seconds[pod] for pod in pods if pod in self._seconds]
-            seconds = max(known, default=self._usual_seconds)
+            lease_values = [self._seconds[pod] for pod in pods if pod in self._seconds]
+            seconds = max(lease_values, default=self._usual_seconds)
             new = {pod: seconds for pod in pods if pod not in self._seconds}
             if new:
                 self._write(self._seconds | new)
@@ -178,7 +178,7 @@ class Leases:
     def _write(self, seconds: dict[str, float]) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_private(self._path, encode(Kept(seconds=seconds)))
+            write_private(self._path, encode(LeaseFile(seconds=seconds)))
         except OSError as error:
             raise StorageError(f"cannot be written: {error.strerror}", place=str(self._path)) from error
         self._seconds = seconds
@@ -192,33 +192,37 @@ _TRIPS = 3
 
 
 def probe(
-    farm: Farm, limit_bytes_per_second: float | None = None, clock: Callable[[], float] = time.monotonic
-) -> Way:
+    farm: FarmClient, limit_bytes_per_second: float | None = None, clock: Callable[[], float] = time.monotonic
+) -> Route:
     """Some bytes there, some back. Raises UnavailableError. A farm that does not know probes tells only how
     long a round trip is."""
     trip = min(_timed(farm.greet, clock) for _ in range(_TRIPS))
     try:
         farm.probe(0, 0)  # data has connections of its own: making one is not counted
-        there = _pace(lambda size: partial(farm.probe, size, 0), trip, limit_bytes_per_second, clock)
-        back = _pace(lambda size: partial(farm.probe, 0, size), trip, limit_bytes_per_second, clock)
+        upload = _measured_rate(
+            lambda size: partial(farm.probe, size, 0), trip, limit_bytes_per_second, clock
+        )
+        download = _measured_rate(
+            lambda size: partial(farm.probe, 0, size), trip, limit_bytes_per_second, clock
+        )
     except UnavailableError:
         raise
     except GridmillError:
-        return Way(round_trip_seconds=trip)
-    return Way(there=there, back=back, round_trip_seconds=trip)
+        return Route(round_trip_seconds=trip)
+    return Route(upload=upload, download=download, round_trip_seconds=trip)
 
 
-def _pace(
+def _measured_rate(
     asking: Callable[[int], Callable[[], None]],
     trip: float,
     limit: float | None,
     clock: Callable[[], float],
-) -> Pace:
+) -> TransferRate:
     for size in _SIZES:
         took = max(_LEAST_SECONDS, _timed(asking(size), clock) - trip)
         if took >= _ENOUGH_SECONDS:
             break
-    return Pace(carried_bytes=float(size), seconds=max(took, size / limit if limit else 0.0))
+    return TransferRate(transferred_bytes=float(size), seconds=max(took, size / limit if limit else 0.0))
 
 
 def _timed(act: Callable[[], None], clock: Callable[[], float]) -> float:
@@ -229,59 +233,59 @@ def _timed(act: Callable[[], None], clock: Callable[[], float]) -> float:
 
 T = TypeVar("T")
 _LOOK_SECONDS = 5.0
-_NEVER = PodSight(sight=Sight.GONE, message="it was never started")
-_LEAVES = PodSight(sight=Sight.UNKNOWN, message="it is gone, and what it left comes home")
+_NEVER = PodReport(status=PodStatus.GONE, message="it was never started")
+_LEAVES = PodReport(status=PodStatus.UNKNOWN, message="it is gone, and what it left comes home")
 
 
-class ClusterSite:
+class FarmSite:
     """Safe to call from several threads."""
 
     def __init__(
         self,
         name: str,
-        farm: Farm,
+        farm: FarmClient,
         relay: Relay,
-        carrying: HomeCarrying,
+        carrying: HomeAttemptData,
         link: str,
-        leases: Leases,
+        leases: PodLeases,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name, self._farm, self._relay, self._carrying = name, farm, relay, carrying
+        self._name, self._farm, self._relay, self._attempt_data = name, farm, relay, carrying
         self._link, self._leases, self._monotonic = link, leases, monotonic
-        self._heard = monotonic()
+        self._last_contact = monotonic()
         self._lock = threading.Lock()
-        self._look: tuple[float, FarmLook] | None = None
+        self._cached_status: tuple[float, FarmStatus] | None = None
         self._unanswered: set[str] = set()
-        self._words = LastWords(self._bring_words)
+        self._undelivered = UndeliveredEvents(self._download_events)
 
     def nodes(self) -> tuple[Node, ...]:
         """The farm's. Raises UnavailableError."""
-        return self._asked().nodes
+        return self._status().nodes
 
-    def looks(self) -> Mapping[str, NodeLook]:
+    def utilization(self) -> Mapping[str, NodeUtilization]:
         """What the farm sees of its nodes now. Raises UnavailableError."""
-        return self._asked(fresh=True).looks
+        return self._status(fresh=True).utilization
 
-    def _asked(self, *, fresh: bool = False) -> FarmLook:
+    def _status(self, *, fresh: bool = False) -> FarmStatus:
         with self._lock:
-            known = self._look
-        if known is not None and not fresh and self._monotonic() - known[0] < _LOOK_SECONDS:
-            return known[1]
-        look = self._answer(self._farm.look)
+            status = self._cached_status
+        if status is not None and not fresh and self._monotonic() - status[0] < _LOOK_SECONDS:
+            return status[1]
+        look = self._answer(self._farm.status)
         with self._lock:
-            self._look = self._monotonic(), look
+            self._cached_status = self._monotonic(), look
         return look
 
     def _answer(self, ask: Callable[[], T]) -> T:
         """What the farm says. A refusal is told as UnavailableError: nothing the control node can mend."""
         try:
-            said = ask()
+            result = ask()
         except UnavailableError:
             raise
         except GridmillError as error:
             raise UnavailableError(error.message, hint=error.hint) from error
-        self._heard = self._monotonic()
-        return said
+        self._last_contact = self._monotonic()
+        return result
 
     def link(self) -> str:
         """What the farm puts in its place."""
@@ -299,14 +303,14 @@ class ClusterSite:
         by_deployment = attrgetter("deployment_id")
         once = {order.pod_id: order for order in orders}.values()
         for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
-            asked = tuple(some)
-            pods = {order.pod_id for order in asked}
-            wanted = Deploy(orders=asked, lease_seconds=self._leases.asked(pods))
+            orders_to_send = tuple(some)
+            pods = {order.pod_id for order in orders_to_send}
+            wanted = DeployRequest(orders=orders_to_send, lease_seconds=self._leases.lease_seconds(pods))
             self._unanswered |= pods
             self._answer(partial(self._farm.deploy, deployment_id, wanted))
             self._unanswered -= pods
 
-    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """What the farm says, of those that are gone once what they left is here; when it has been silent for
         longer than the lease, it has ended them all."""
         try:
@@ -315,126 +319,133 @@ class ClusterSite:
             if not any(map(self._is_lost, pod_ids)):
                 raise
             return {pod_id: self._given_up(pod_id) for pod_id in pod_ids}
-        sights = {pod_id: seen.sights.get(pod_id, _NEVER) for pod_id in pod_ids}
-        gone = [pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE]
-        here = self._words.here({pod_id: tuple(seen.words.get(pod_id, ())) for pod_id in gone})
+        sights = {pod_id: seen.reports.get(pod_id, _NEVER) for pod_id in pod_ids}
+        gone = [pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE]
+        here = self._undelivered.downloaded(
+            {pod_id: tuple(seen.undelivered.get(pod_id, ())) for pod_id in gone}
+        )
         return sights | {pod_id: _LEAVES for pod_id in gone if pod_id not in here}
 
-    def _given_up(self, pod_id: str) -> PodSight:
+    def _given_up(self, pod_id: str) -> PodReport:
         """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
         if pod_id in self._unanswered or not self._is_lost(pod_id):
-            return PodSight(sight=Sight.UNKNOWN, message="the farm does not answer")
+            return PodReport(status=PodStatus.UNKNOWN, message="the farm does not answer")
         why = f"the farm has not answered for {self._leases.of(pod_id):g} s: it has ended its pods by now"
-        return PodSight(sight=Sight.GONE, message=why)
+        return PodReport(status=PodStatus.GONE, message=why)
 
-    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+    def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
         """What it had journalled, with what it made brought home. Raises UnavailableError."""
-        here = self._words.take(pod_id)
+        here = self._undelivered.take(pod_id)
         if here is not None:
             return here
         if self._is_lost(pod_id):
-            self._words.drop((pod_id,))
-            self._carrying.leave(pod_id)
-            self._carrying.checkpoints.lose(pod_id)
+            self._undelivered.drop((pod_id,))
+            self._attempt_data.leave(pod_id)
+            self._attempt_data.checkpoints.lose(pod_id)
             return ()
-        words = self._answer(partial(self._farm.observe, (pod_id,))).words.get(pod_id, ())
-        return self._bring_words(pod_id, tuple(words))
+        words = self._answer(partial(self._farm.observe, (pod_id,))).undelivered.get(pod_id, ())
+        return self._download_events(pod_id, tuple(words))
 
-    def _bring_words(self, pod_id: str, words: Words) -> Words:
+    def _download_events(self, pod_id: str, words: Words) -> Words:
         """As it had journalled them, with what it made brought home. Raises UnavailableError."""
-        self._carrying.leave(pod_id)
-        told = self._carrying.bring_home(Events(events=words)).events
-        self._answer(partial(self._carrying.checkpoints.settle, pod_id))
+        self._attempt_data.leave(pod_id)
+        events = self._attempt_data.download_results(Events(events=words)).events
+        self._answer(partial(self._attempt_data.checkpoints.settle, pod_id))
         self._leases.over((pod_id,))
-        return told
+        return events
 
     def _is_lost(self, pod_id: str) -> bool:
         """Whether the farm has been silent for longer than that pod's lease."""
-        known = max(self._heard, self._farm.reached)
-        return is_over(self._monotonic() - known, self._leases.of(pod_id))
+        last_contact = max(self._last_contact, self._farm.reached)
+        return is_over(self._monotonic() - last_contact, self._leases.of(pod_id))
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """They are gone when this returns. Raises UnavailableError."""
         if not all(map(self._is_lost, pod_ids)):
             self._answer(partial(self._farm.end, pod_ids))
         for pod_id in pod_ids:
-            self._carrying.leave(pod_id)
+            self._attempt_data.leave(pod_id)
             if self._is_lost(pod_id):
-                self._carrying.checkpoints.lose(pod_id)
+                self._attempt_data.checkpoints.lose(pod_id)
             else:
-                self._answer(partial(self._carrying.checkpoints.settle, pod_id))
+                self._answer(partial(self._attempt_data.checkpoints.settle, pod_id))
         self._leases.over(pod_ids)
-        self._words.drop(pod_ids)
+        self._undelivered.drop(pod_ids)
 
-    def carried(self, attempt_id: str) -> Mapping[str, Any]:
+    def transfer_progress(self, attempt_id: str) -> Mapping[str, Any]:
         """See Carries."""
-        way, found = self._carrying.progress(attempt_id) or ("", None)
-        if found is None or not found.total_bytes:
+        way, progress = self._attempt_data.progress(attempt_id) or ("", None)
+        if progress is None or not progress.total_bytes:
             return {}
-        note = ", ".join([f"carried {way} {self._name}", *_transfer_pace(found)])
-        done = found.there_bytes + found.carried_bytes
-        return {"done": done, "total": found.total_bytes, "unit": "bytes", "note": note}
+        note = ", ".join([f"carried {way} {self._name}", *_rate_texts(progress)])
+        done = progress.present_bytes + progress.transferred_bytes
+        return {"done": done, "total": progress.total_bytes, "unit": "bytes", "note": note}
 
-    def farm(self) -> FarmLook:
+    def farm_status(self) -> FarmStatus:
         """See Carries."""
-        return self._asked()
+        return self._status()
 
-    def held_up(self) -> Mapping[str, str]:
+    def transfer_problems(self) -> Mapping[str, str]:
         """See Carries. What the farm says is lost belongs to it."""
         with self._lock:
-            known = self._look
-        lost = known[1].warnings if known is not None else ()
-        return {told: f"site {self._name}: {told}" for told in lost} | self._carrying.held_up()
+            status = self._cached_status
+        lost = status[1].warnings if status is not None else ()
+        return {message: f"site {self._name}: {message}" for message in lost} | self._attempt_data.held_up()
 
-    def lacking(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
+    def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
         """See Carries. What an attempt made there that the farm has not forgotten yet counts as lacking, as
         nobody waits for that here, and is kept by the time that it is read."""
-        self._carrying.forgetting.soon()
-        return self._answer(partial(lacking_bytes, self._farm, versions, self._carrying.trees.manifest_of))
+        self._attempt_data.cleanup.soon()
+        return self._answer(
+            partial(missing_bytes, self._farm, versions, self._attempt_data.trees.manifest_of)
+        )
 
-    def probe(self) -> Way:
+    def probe(self) -> Route:
         """See Carries."""
-        return self._answer(partial(probe, self._farm, self._carrying.limit_bytes_per_second))
+        return self._answer(partial(probe, self._farm, self._attempt_data.limit_bytes_per_second))
 
-    def tidy(self) -> None:
+    def clean_up_previous(self) -> None:
         """See Clears."""
-        self._carrying.tidy_buckets()
+        self._attempt_data.tidy_buckets()
 
-    def clear(self) -> None:
+    def delete_all(self) -> None:
         """See Clears."""
-        self._carrying.clear_buckets()
+        self._attempt_data.clear_buckets()
 
     def close(self) -> None:
         """Pods go on."""
-        self._words.close()
-        self._carrying.close()
+        self._undelivered.close()
+        self._attempt_data.close()
         self._relay.close()
 
 
-def _transfer_pace(found: Carried) -> Iterator[str]:
+def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
     """In words: how quick it goes, and what is left."""
-    if found.left_bytes and found.still_seconds >= LATELY_SECONDS:  # what ssh holds may take so long
-        yield f"nothing has moved for {show_seconds(found.still_seconds)}"
-    elif found.bytes_per_second:
-        yield f"{show_bytes(int(found.bytes_per_second))}/s"
-        if found.left_seconds:
-            yield f"{show_seconds(found.left_seconds)} left"
+    # what ssh holds may take so long
+    if transfer_state.left_bytes and transfer_state.still_seconds >= LATELY_SECONDS:
+        yield f"nothing has moved for {show_seconds(transfer_state.still_seconds)}"
+    elif transfer_state.bytes_per_second:
+        yield f"{show_bytes(int(transfer_state.bytes_per_second))}/s"
+        if transfer_state.left_seconds:
+            yield f"{show_seconds(transfer_state.left_seconds)} left"
 
 
-def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     """The site; the farm must have been joined. Raises InputError."""
     del doors  # the source dials
-    said = read(site)
+    farm_settings = read(site)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
-    there_and_back = buckets.Carriers(farm, site, source_name(settings.home), kept.folder)
-    carrying = HomeCarrying(farm, settings.root, settings.home / "bundles", notes, said.rate, there_and_back)
+    there_and_back = buckets.BucketEndpoints(farm, site, source_name(settings.home), kept.folder)
+    carrying = HomeAttemptData(
+        farm, settings.root, settings.home / "bundles", notes, farm_settings.rate, there_and_back
+    )
     socket = settings.home / "links.sock"
     relay = Relay(farm, partial(find("links", "unix"), str(socket)), carrying)
-    leases = Leases(kept.folder / "leases.json", said.lease_seconds)
-    made = ClusterSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
+    leases = PodLeases(kept.folder / "leases.json", farm_settings.lease_seconds)
+    made = FarmSite(site.name, farm, relay, carrying, f"unix:{socket}", leases)
     relay.start()
-    carrying.checkpoints.start(said.checkpoints_seconds)
-    carrying.forgetting.start()
+    carrying.checkpoints.start(farm_settings.checkpoints_seconds)
+    carrying.cleanup.start()
     return made

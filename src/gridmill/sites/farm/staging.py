@@ -14,10 +14,10 @@ from pathlib import Path
 from threading import Event, Lock
 
 from gridmill.codec import from_builtins
-from gridmill.domain.farm_protocol import Manifest, Place
+from gridmill.domain.farm_protocol import Manifest, PlaceTree
 from gridmill.domain.manifest import contents_uri
-from gridmill.domain.pod_protocol import Events, EventType, Order, Outcome, PodEvent
-from gridmill.domain.route import Carriage, Crossing, Staging
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Events, EventType, PodEvent
+from gridmill.domain.route import AttemptTransfers, Staging, Transfer
 from gridmill.domain.states import AttemptState
 from gridmill.domain.storage_uri import below
 from gridmill.errors import (
@@ -32,34 +32,34 @@ from gridmill.errors import (
     to_body,
 )
 from gridmill.sites.farm.attempt_log import (
-    Note,
-    Notes,
+    AttemptLog,
+    AttemptNote,
     ended,
     lost_note,
-    never_begun,
+    not_started,
     succeeded,
-    with_carriage,
+    with_transfers,
 )
-from gridmill.sites.farm.buckets import Carriers
-from gridmill.sites.farm.checkpoints import Checkpoints
-from gridmill.sites.farm.client import Farm
-from gridmill.sites.farm.download import Coming
-from gridmill.sites.farm.errors import ThereError
+from gridmill.sites.farm.buckets import BucketEndpoints
+from gridmill.sites.farm.checkpoints import CheckpointDownloads
+from gridmill.sites.farm.client import FarmClient
+from gridmill.sites.farm.download import ResultDownload
+from gridmill.sites.farm.errors import FarmStorageError
 from gridmill.sites.farm.inputs import (
     BUNDLES,
-    Known,
-    Tree,
-    Trees,
-    checkpoints_there,
+    InputTree,
+    InputTrees,
+    KnownFolders,
     counts,
-    input_there,
+    farm_checkpoint_uri,
+    farm_input,
     read_by,
 )
 from gridmill.transfer.contents import list_contents, write_contents
-from gridmill.transfer.engine import Carrier, Terms, push
-from gridmill.transfer.errors import RefusedError
+from gridmill.transfer.engine import ChunkEndpoint, TransferLimits, push
+from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.paths import chunk_sizes
-from gridmill.transfer.progress import Carried, Progress
+from gridmill.transfer.progress import TransferProgress, TransferState
 from gridmill.transfer.verify import check_order, seal
 
 _LOG = logging.getLogger(__name__)
@@ -67,14 +67,14 @@ _AGAIN_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 
 
-class Forgetting:
+class FarmCleanup:
     """Of attempts at one farm whose end was told, and whose results are here. Safe to use from several
     threads."""
 
-    def __init__(self, farm: Farm, notes: Notes, lock_of: Callable[[str], threading.Lock]) -> None:
+    def __init__(self, farm: FarmClient, notes: AttemptLog, lock_of: Callable[[str], threading.Lock]) -> None:
         """`lock_of` an attempt is held while anything of it is carried."""
         self._farm, self._notes, self._lock_of = farm, notes, lock_of
-        self._bell, self._over = threading.Event(), threading.Event()
+        self._wakeup, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -84,49 +84,49 @@ class Forgetting:
 
     def soon(self) -> None:
         """There is something. Answers at once."""
-        self._bell.set()
+        self._wakeup.set()
 
     def close(self) -> None:
         """What is left the next one does. May be repeated."""
-        self._over.set()
-        self._bell.set()
+        self._stopped.set()
+        self._wakeup.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        while not self._over.is_set():
-            self._bell.clear()
+        while not self._stopped.is_set():
+            self._wakeup.clear()
             try:
                 self.tick()
             except Exception:  # noqa: BLE001  the outermost loop: the next turn may fare better
-                _LOG.exception("attempts_not_forgotten")
-            self._bell.wait(_AGAIN_SECONDS)
+                _LOG.exception("attempts_not_deleted")
+            self._wakeup.wait(_AGAIN_SECONDS)
 
     def tick(self) -> None:
         """All; where the farm does not hear it, another time."""
-        for attempt_id in self._notes.still_there():
-            if self._over.is_set() or not self._forget(attempt_id):
+        for attempt_id in self._notes.to_delete_at_farm():
+            if self._stopped.is_set() or not self._delete_attempt(attempt_id):
                 return
 
     def first(self, uris: Collection[str]) -> None:
         """Those that made these folders, as these are to be read there: what the farm forgets it keeps for
         whoever reads it next. Where it does not hear one, that and the others have to be carried."""
-        for attempt_id, note in self._notes.still_there().items():
-            if note.output_uri and note.output_uri in uris and not self._forget(attempt_id):
+        for attempt_id, note in self._notes.to_delete_at_farm().items():
+            if note.output_uri and note.output_uri in uris and not self._delete_attempt(attempt_id):
                 return
 
-    def _forget(self, attempt_id: str) -> bool:
+    def _delete_attempt(self, attempt_id: str) -> bool:
         """Whether the farm heard it."""
         with self._lock_of(attempt_id):
             note = self._notes.find(attempt_id)
-            if note is None or not note.is_there or note.told is None:
+            if note is None or not note.is_there or note.end_event is None:
                 return True
             try:
                 with suppress(NotFoundError):
-                    self._farm.forget(attempt_id, keep=succeeded(note.told))
+                    self._farm.delete_attempt(attempt_id, keep=succeeded(note.end_event))
                 self._notes.write(attempt_id, replace(note, is_there=False))
             except GridmillError as error:
-                _LOG.debug("attempt_not_forgotten attempt=%s reason=%s", attempt_id, error)
+                _LOG.debug("attempt_not_deleted attempt=%s reason=%s", attempt_id, error)
                 return False
         return True
 
@@ -137,57 +137,62 @@ _PATIENCE_SECONDS = 5.0
 """Timeout of one request; callers repeat it while the farm is being connected."""
 
 
-class HomeCarrying:
-    """Carrying between this home's storage root and a farm. Safe to call from several threads."""
+class HomeAttemptData:
+    """Transfers the data of attempts between this home's storage root and a farm. Safe to call from several
+    threads."""
 
     def __init__(
         self,
-        farm: Farm,
+        farm: FarmClient,
         root: Path,
         bundles: Path,
         notes: Path,
         limit_bytes_per_second: float | None = None,
-        carriers: Carriers | None = None,
+        carriers: BucketEndpoints | None = None,
         trouble_seconds: float = _TROUBLE_SECONDS,
         refused_seconds: float = _REFUSED_SECONDS,
     ) -> None:
         """`notes` is a folder for what must be known again after a restart. Without `carriers` all goes
         through the farm. A disk there that fails is waited for `trouble_seconds`, a bucket that refuses
         `refused_seconds`: somebody has to set a key or a clock."""
-        self._carriers = carriers
-        self._farm, self._here = farm, root
-        self._noted, self._known = Notes(notes / "attempts"), Known(notes / "hashes")
-        self._terms = Terms(patience_seconds=_PATIENCE_SECONDS, limit_bytes_per_second=limit_bytes_per_second)
+        self._bucket_endpoints = carriers
+        self._farm, self._home_root = farm, root
+        self._noted, self._known = AttemptLog(notes / "attempts"), KnownFolders(notes / "hashes")
+        self._terms = TransferLimits(
+            patience_seconds=_PATIENCE_SECONDS, limit_bytes_per_second=limit_bytes_per_second
+        )
         self.limit_bytes_per_second = limit_bytes_per_second
-        self._comes = Coming(farm, root, notes.parent.name, self._known, self._carrier, self._terms)
-        self.trees = Trees(root, bundles, self._known)
+        self._downloads = ResultDownload(
+            farm, root, notes.parent.name, self._known, self._endpoint, self._terms
+        )
+        self.trees = InputTrees(root, bundles, self._known)
         self._root = ""
-        self._progress: dict[str, tuple[str, Progress]] = {}
+        self._progress: dict[str, tuple[str, TransferProgress]] = {}
         self._stops: dict[str, Event] = {}
-        self._back: dict[str, Crossing] = {}
-        self._troubled: dict[str, tuple[bool, float]] = {}
+        self._back: dict[str, Transfer] = {}
+        self._problem_since: dict[str, tuple[bool, float]] = {}
         self._trouble_seconds, self._refused_seconds = trouble_seconds, refused_seconds
         self._left: set[str] = set()
         self._held_up: dict[str, str] = {}
         self._closed = Event()
         self._locks: dict[str, Lock] = {}
         self._guard = Lock()
-        self.checkpoints = Checkpoints(
+        self.checkpoints = CheckpointDownloads(
             farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of
         )
 
-        self.forgetting = Forgetting(farm, self._noted, self._lock_of)
+        self.cleanup = FarmCleanup(farm, self._noted, self._lock_of)
 
-    def note(self, order: Order, pod_id: str = "") -> None:
+    def note(self, order: AttemptOrder, pod_id: str = "") -> None:
         """See Carrying."""
         mine, before = counts(order), self._noted.find(order.attempt_id)
-        note = Note(
+        note = AttemptNote(
             token=order.token,
             output_uri=order.output_uri if mine else "",
             checkpoint_uri=order.checkpoint_uri if mine else "",
-            checkpoints_there=checkpoints_there(order) if mine else "",
+            farm_checkpoints=farm_checkpoint_uri(order) if mine else "",
             part=order.part is not None,
-            there=before.there if before is not None else Crossing(),
+            upload=before.upload if before is not None else Transfer(),
             carried=before.carried if before is not None else "",
             staging=order.staging,
             pod_id=pod_id,
@@ -204,7 +209,7 @@ class HomeCarrying:
         if note is not None:
             self._noted.write(attempt_id, replace(note, refusal=to_body(why)))
 
-    def take_there(self, order: Order) -> Order:
+    def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
         """See Carrying. Asked twice, the second waits for the first, and finds all there."""
         with (
             self._lock_of(order.attempt_id),
@@ -212,25 +217,25 @@ class HomeCarrying:
         ):
             spent = 0.0
             self._refuse_ended(order.attempt_id)
-            order = check_order(order, self._here, _LOG.info)
+            order = check_order(order, self._home_root, _LOG.info)
             try:
                 if order.checkpoint_uri and counts(order):
                     self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
-                self.forgetting.first(read_by(order))
+                self.cleanup.first(read_by(order))
                 for tree in self.trees.of(order):
-                    spent += self._carry(tree, order, progress)
+                    spent += self._transfer(tree, order, progress)
             finally:
-                self._note_there(order.attempt_id, progress.look(), spent)
+                self._record_transfer(order.attempt_id, progress.look(), spent)
             self.checkpoints.carried(order.attempt_id)
-        there = self._root_there()
-        bundle = f"{there}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
+        farm_root = self._farm_root()
+        bundle = f"{farm_root}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
         return replace(
             order,
-            root=there,
+            root=farm_root,
             bundle_path=bundle,
-            checkpoint_uri=checkpoints_there(order),
-            inputs=tuple(map(input_there, order.inputs)),
-            earlier=tuple(map(input_there, order.earlier if order.job.dataset is not None else ())),
+            checkpoint_uri=farm_checkpoint_uri(order),
+            inputs=tuple(map(farm_input, order.inputs)),
+            earlier=tuple(map(farm_input, order.earlier if order.job.dataset is not None else ())),
             contents_uri="",  # they are listed here, once they have come
         )
 
@@ -240,28 +245,28 @@ class HomeCarrying:
         if note is not None and not note.is_open:
             raise InterruptedRunError(f"{attempt_id} has ended")
 
-    def _note_there(self, attempt_id: str, seen: Carried, seconds: float) -> None:
+    def _record_transfer(self, attempt_id: str, seen: TransferState, seconds: float) -> None:
         """What was carried so far is there when it is tried again."""
         note = self._noted.find(attempt_id)
         if note is None:
             return
-        carried = note.there.carried_bytes + seen.carried_bytes
-        there = Crossing(
-            carried_bytes=carried,
+        carried = note.upload.transferred_bytes + seen.transferred_bytes
+        transfer = Transfer(
+            transferred_bytes=carried,
             reused_bytes=max(0, seen.total_bytes - carried),
-            seconds=note.there.seconds + seconds,
+            seconds=note.upload.seconds + seconds,
         )
-        self._noted.write(attempt_id, replace(note, there=there))
+        self._noted.write(attempt_id, replace(note, upload=transfer))
 
     def _lock_of(self, attempt_id: str) -> Lock:
         with self._guard:
             return self._locks.setdefault(attempt_id, Lock())
 
     @contextmanager
-    def _telling(self, attempt_id: str, way: str) -> Iterator[Progress]:
+    def _telling(self, attempt_id: str, way: str) -> Iterator[TransferProgress]:
         """What is carried inside can be seen, and why it cannot go on (of a farm that is away: its site).
         Raises UnavailableError for what was interrupted by `close`."""
-        progress = Progress()
+        progress = TransferProgress()
         self._progress[attempt_id] = way, progress
         try:
             yield progress
@@ -280,24 +285,28 @@ class HomeCarrying:
             self._progress.pop(attempt_id, None)
 
     def held_up(self) -> dict[str, str]:
-        """Why what attempts need or have made cannot be carried now."""
+        """Why the data of attempts cannot be transferred now."""
         return dict(self._held_up)
 
-    def progress(self, attempt_id: str) -> tuple[str, Carried] | None:
+    def progress(self, attempt_id: str) -> tuple[str, TransferState] | None:
         """How far its data is on the way `to` the farm (or `by a bucket to`) or `from` it; None when none
         is."""
-        found = self._progress.get(attempt_id)
-        return (found[0], found[1].look()) if found is not None else None
+        progress_of_attempt = self._progress.get(attempt_id)
+        return (
+            (progress_of_attempt[0], progress_of_attempt[1].look())
+            if progress_of_attempt is not None
+            else None
+        )
 
-    def _root_there(self) -> str:
+    def _farm_root(self) -> str:
         if not self._root:
-            self._root = self._farm.look().root
+            self._root = self._farm.status().root
         return self._root
 
-    def _carry(self, tree: Tree, order: Order, progress: Progress) -> float:
+    def _transfer(self, tree: InputTree, order: AttemptOrder, progress: TransferProgress) -> float:
         """Until nothing lacks there: what was there when it was asked may have gone since. For how many
         seconds chunks travelled."""
-        place = Place(
+        place = PlaceTree(
             uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
         )
         seconds = 0.0
@@ -307,29 +316,29 @@ class HomeCarrying:
                     progress.expect(tree.manifest.size_bytes, tree.manifest.size_bytes)
                 return seconds
             stop, began = self._stops.get(order.attempt_id), time.monotonic()
-            carrier = self._carrier(order.staging, tree.manifest)
+            carrier = self._endpoint(order.staging, tree.manifest)
             push(tree.manifest, tree.path, carrier, progress=progress, terms=self._terms, stop=stop)
             seconds += time.monotonic() - began
         raise UnavailableError(
             f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
         )
 
-    def _carrier(self, staging: Staging, manifest: Manifest) -> Carrier:
+    def _endpoint(self, staging: Staging, manifest: Manifest) -> ChunkEndpoint:
         return (
-            self._carriers.carrier(staging, chunk_sizes(manifest))
-            if self._carriers is not None
+            self._bucket_endpoints.endpoint(staging, chunk_sizes(manifest))
+            if self._bucket_endpoints is not None
             else self._farm
         )
 
     def tidy_buckets(self) -> None:
         """What earlier processes of this home left in buckets goes from now on."""
-        if self._carriers is not None:
-            self._carriers.start()
+        if self._bucket_endpoints is not None:
+            self._bucket_endpoints.start()
 
     def clear_buckets(self) -> None:
         """Nothing is carried to that farm any more: what is in buckets for that goes."""
-        if self._carriers is not None:
-            self._carriers.clear()
+        if self._bucket_endpoints is not None:
+            self._bucket_endpoints.clear()
 
     def close(self) -> None:
         """Carry nothing more; what has arrived stays. May be repeated."""
@@ -337,13 +346,13 @@ class HomeCarrying:
         for stop in tuple(self._stops.values()):
             stop.set()
         self.checkpoints.close()
-        self.forgetting.close()
-        if self._carriers is not None:
-            self._carriers.close()
+        self.cleanup.close()
+        if self._bucket_endpoints is not None:
+            self._bucket_endpoints.close()
 
     # home
 
-    def bring_home(self, events: Events) -> Events:
+    def download_results(self, events: Events) -> Events:
         """See Carrying."""
         return Events(events=tuple(map(self._brought, events.events)))
 
@@ -360,29 +369,31 @@ class HomeCarrying:
             if note is None:
                 return event
             if not event.token:  # its pod never heard of it
-                event = never_begun(event, note)
-            elif note.told is not None:
-                return replace(event, body=note.told)
+                event = not_started(event, note)
+            elif note.end_event is not None:
+                return replace(event, body=note.end_event)
             else:
                 event = self._with_results(event, note, progress)
-                event = with_carriage(event, self._carriage(event.attempt_id, note))
+                event = with_transfers(event, self._attempt_transfers(event.attempt_id, note))
             is_there = event.attempt_id not in self._left  # that stays at the farm for its time
-            self._noted.write(event.attempt_id, replace(note, told=event.body, is_there=is_there))
+            self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
             self._stops.pop(event.attempt_id, None)
-            self._troubled.pop(event.attempt_id, None)
-        self.forgetting.soon()
+            self._problem_since.pop(event.attempt_id, None)
+        self.cleanup.soon()
         return event
 
-    def _carriage(self, attempt_id: str, note: Note) -> Carriage:
-        back = self._back.pop(attempt_id, Crossing())
+    def _attempt_transfers(self, attempt_id: str, note: AttemptNote) -> AttemptTransfers:
+        back = self._back.pop(attempt_id, Transfer())
         trip = self._farm.round_trip_seconds
-        return Carriage(there=note.there, back=back, staging=note.staging, round_trip_seconds=trip)
+        return AttemptTransfers(
+            upload=note.upload, download=back, staging=note.staging, round_trip_seconds=trip
+        )
 
-    def _with_results(self, event: PodEvent, note: Note, progress: Progress) -> PodEvent:
+    def _with_results(self, event: PodEvent, note: AttemptNote, progress: TransferProgress) -> PodEvent:
         """Raises UnavailableError, to be asked again; what can never be carried fails the attempt."""
-        outcome = from_builtins(event.body["outcome"], Outcome)
+        outcome = from_builtins(event.body["outcome"], AttemptOutcome)
         done = outcome.state == AttemptState.SUCCEEDED
-        must = note.part or any(one.uri for one in outcome.outputs)
+        must = note.part or any(output.uri for output in outcome.outputs)
         try:
             if done and note.output_uri:
                 with self._bearing(event.attempt_id):
@@ -397,15 +408,15 @@ class HomeCarrying:
         except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
-            told = f"what it made cannot be carried home: {error}"
-            event = ended(event, AttemptState.FAILED, told, hint=error.hint)
+            message = f"what it made cannot be carried home: {error}"
+            event = ended(event, AttemptState.FAILED, message, hint=error.hint)
         if note.checkpoint_uri:
             self._keep_checkpoints(note, event.attempt_id, done=done)
         return event
 
-    def _keep_checkpoints(self, note: Note, attempt_id: str, *, done: bool) -> None:
+    def _keep_checkpoints(self, note: AttemptNote, attempt_id: str, *, done: bool) -> None:
         if done:
-            return shutil.rmtree(below(self._here, note.checkpoint_uri), ignore_errors=True)
+            return shutil.rmtree(below(self._home_root, note.checkpoint_uri), ignore_errors=True)
         try:
             with self._bearing(attempt_id):
                 self._fetch_checkpoints(attempt_id, note)
@@ -414,7 +425,7 @@ class HomeCarrying:
         except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
-            _LOG.warning("checkpoints_not_carried reason=%s", error)
+            _LOG.warning("checkpoints_not_transferred reason=%s", error)
 
     @contextmanager
     def _bearing(self, attempt_id: str) -> Iterator[None]:
@@ -422,11 +433,11 @@ class HomeCarrying:
         there is left there. Raises DataError once it is too long, UnavailableError before."""
         try:
             yield
-        except (ThereError, RefusedError) as error:
-            refused, now = isinstance(error, RefusedError), time.monotonic()
-            was, since = self._troubled.get(attempt_id, (refused, now))
+        except (FarmStorageError, TransferRefusedError) as error:
+            refused, now = isinstance(error, TransferRefusedError), time.monotonic()
+            was, since = self._problem_since.get(attempt_id, (refused, now))
             since = since if was == refused else now
-            self._troubled[attempt_id] = refused, since
+            self._problem_since[attempt_id] = refused, since
             if now - since >= (self._refused_seconds if refused else self._trouble_seconds):
                 self._left.add(attempt_id)
                 raise DataError(error.message, hint=error.hint, place=error.place) from error
@@ -434,41 +445,43 @@ class HomeCarrying:
                 raise UnavailableError(error.message, hint=error.hint, place=error.place) from error
             raise
         except UnavailableError:
-            self._troubled.pop(attempt_id, None)
+            self._problem_since.pop(attempt_id, None)
             raise
 
-    def _fetch(self, note: Note, attempt_id: str, progress: Progress) -> None:
+    def _fetch(self, note: AttemptNote, attempt_id: str, progress: TransferProgress) -> None:
         """What it made, whole or not at all. Raises NotFoundError where there is nothing."""
 
-        def came(crossing: Crossing) -> None:
-            self._back[attempt_id] = self._back.get(attempt_id, Crossing()) + crossing
+        def came(crossing: Transfer) -> None:
+            self._back[attempt_id] = self._back.get(attempt_id, Transfer()) + crossing
 
         uri, alike = note.output_uri, (note.output_uri, *note.alike)
-        self._comes.fetch(
+        self._downloads.fetch(
             uri, uri, note.staging, alike=alike, progress=progress, stop=self._closed, came=came
         )
 
     def _list(self, uri: str) -> None:
         """The files that have come, with their hashes, for the version's manifest."""
-        folder = below(self._here, uri)
+        folder = below(self._home_root, uri)
         contents = list_contents(folder)
-        write_contents(below(self._here, contents_uri(uri)), contents)
+        write_contents(below(self._home_root, contents_uri(uri)), contents)
         seal(folder, contents)
 
     def _fetch_checkpoints(
-        self, attempt_id: str, note: Note, manifest: Manifest | None = None, stop: Event | None = None
+        self, attempt_id: str, note: AttemptNote, manifest: Manifest | None = None, stop: Event | None = None
     ) -> None:
-        there, here = note.checkpoints_there, note.checkpoint_uri
+        farm_uri, home_uri = note.farm_checkpoints, note.checkpoint_uri
         stop = stop or self._closed
-        self._comes.fetch(there, here, note.staging, manifest=manifest, alike=(here,), stop=stop)
+        self._downloads.fetch(
+            farm_uri, home_uri, note.staging, manifest=manifest, alike=(home_uri,), stop=stop
+        )
 
     def leave(self, pod_id: str) -> None:
         """A pod is gone: nothing further is carried there for what it was to run."""
         for attempt_id, note in self._noted.open().items():
             if note.pod_id == pod_id:
-                self.give_up(attempt_id)
+                self.abandon(attempt_id)
 
-    def give_up(self, attempt_id: str) -> None:
+    def abandon(self, attempt_id: str) -> None:
         """See Carrying. What has arrived stays: the next attempt has use for it."""
         self._held_up.pop(attempt_id, None)
         stop = self._stops.get(attempt_id)

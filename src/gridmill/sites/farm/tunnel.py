@@ -32,17 +32,17 @@ kill "$lifeline" 2>/dev/null; rm -rf "$folder"; exit "$code"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _SshProcess:
     """One `ssh`: its keeper, the socket that it makes, and what it says."""
 
-    keeper: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes]"
     socket: Path
     log: IO[bytes]
 
     def is_open(self) -> bool:
-        return self.keeper.poll() is None and self.socket.exists()
+        return self.process.poll() is None and self.socket.exists()
 
-    def said(self) -> str:
+    def last_line(self) -> str:
         """Its last line that was not asked for yet."""
         self.log.seek(0)
         text = self.log.read().decode(errors="replace")
@@ -50,13 +50,13 @@ class _Way:
         return text.strip().rpartition("\n")[2].strip()
 
     def end(self) -> None:
-        assert self.keeper.stdin is not None
-        self.keeper.stdin.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         try:
-            self.keeper.wait(_END_SECONDS)
+            self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self.keeper.kill()
-            self.keeper.wait()
+            self.process.kill()
+            self.process.wait()
         self.log.close()
 
 
@@ -66,38 +66,38 @@ class Tunnel:
     def __init__(self, destination: str, host: str, port: int) -> None:
         """`destination` is USER@HOST, or ssh://USER@HOST:PORT."""
         self._destination, self._target = destination, f"{host}:{port}"
-        self._way: _Way | None = None
+        self._ssh: _SshProcess | None = None
         self._failed: tuple[float, AwayError] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
     def path(self) -> Path:
         """The socket, open. Raises AwayError with what ssh says."""
-        asked = time.monotonic()
+        began = time.monotonic()
         with self._lock:
-            if self._failed is not None and self._failed[0] > asked:
+            if self._failed is not None and self._failed[0] > began:
                 raise self._failed[1]  # of a try that began no earlier
-            if self._way is None or not self._way.is_open():
+            if self._ssh is None or not self._ssh.is_open():
                 self._end()
                 self._open()
-            assert self._way is not None
-            return self._way.socket
+            assert self._ssh is not None
+            return self._ssh.socket
 
-    def said(self) -> str:
+    def last_message(self) -> str:
         """What ssh said last of a connection that did not come about."""
         with self._lock:
-            return self._way.said() if self._way is not None else ""
+            return self._ssh.last_line() if self._ssh is not None else ""
 
     def _open(self) -> None:
         try:
-            self._way = self._start()
-            self._wait(self._way)
+            self._ssh = self._start()
+            self._wait(self._ssh)
         except AwayError as error:
             self._end()
             self._failed = time.monotonic(), error
             raise
 
-    def _start(self) -> _Way:
+    def _start(self) -> _SshProcess:
         folder = Path(tempfile.mkdtemp(prefix="gmt"))
         socket, log = folder / "farm", (folder / "log").open("a+b")
         ssh = ("ssh", "-N", "-L", f"{socket}:{self._target}", *_OPTIONS, "--", self._destination)
@@ -108,20 +108,20 @@ class Tunnel:
             stderr=log,
             start_new_session=True,
         )
-        return _Way(keeper=keeper, socket=socket, log=log)
+        return _SshProcess(process=keeper, socket=socket, log=log)
 
-    def _wait(self, way: _Way) -> None:
+    def _wait(self, way: _SshProcess) -> None:
         until = time.monotonic() + _START_SECONDS
         while not way.is_open():
-            if way.keeper.poll() is not None or time.monotonic() > until or self._closed:
+            if way.process.poll() is not None or time.monotonic() > until or self._closed:
                 raise AwayError(
-                    f"no way to {self._destination} by ssh: {way.said() or 'it does not answer'}",
+                    f"no way to {self._destination} by ssh: {way.last_line() or 'it does not answer'}",
                     hint=f"Try `ssh {self._destination} true`: it must work without a password.",
                 )
             time.sleep(_POLL_SECONDS)
 
     def _end(self) -> None:
-        way, self._way = self._way, None
+        way, self._ssh = self._ssh, None
         if way is not None:
             way.end()
 

@@ -22,15 +22,15 @@ from gridmill.codec import decode, encode
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodOrder
-from gridmill.domain.site import Node, NodeLook
+from gridmill.domain.site import Node, NodeUtilization
 from gridmill.errors import GridmillError, UnavailableError
-from gridmill.ports.site import PodSight, Sight
-from gridmill.sites.ray.pod_keeper import Keeper, look, look_around, read_last_words
-from gridmill.sites.ray.protocol import Answer, Asked, Opening
+from gridmill.ports.site import PodReport, PodStatus
+from gridmill.sites.ray.pod_keeper import PodActor, look, look_around, read_last_words
+from gridmill.sites.ray.protocol import BridgeHello, BridgeRequest, BridgeResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class PlacementNote:
     """The Ray node's id, the first pod of its placement group, Unix time, whether it is gone for good, and
     why it is if it never came: as its node had `left` the cluster, or else."""
 
@@ -41,46 +41,46 @@ class Note:
     why: str = ""
     left: bool = False
 
-    def ended(self) -> "Note":
+    def ended(self) -> "PlacementNote":
         """The same of a pod that is gone."""
         return replace(self, over=True)
 
 
-class Notes:
+class PlacementNotes:
     """One file for each pod id, in the control node's home."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, pod_id: str) -> Note | None:
+    def read(self, pod_id: str) -> PlacementNote | None:
         """None for a pod that was never brought up here."""
         try:
-            return decode((self._folder / pod_id).read_bytes(), Note)
+            return decode((self._folder / pod_id).read_bytes(), PlacementNote)
         except FileNotFoundError:
             return None
 
-    def write(self, pod_id: str, note: Note) -> None:
+    def write(self, pod_id: str, note: PlacementNote) -> None:
         """Whole or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self._folder / f".{pod_id}"
         draft.write_bytes(encode(note))
         draft.rename(self._folder / pod_id)
 
-    def forget(self, before: float) -> None:
+    def remove_ended(self, before: float) -> None:
         """Remove notes, from before that time, of pods that are gone for good: nobody asks for these."""
         for pod_id, note in tuple(self._all()):
             if note.over and note.at < before:
                 (self._folder / pod_id).unlink(missing_ok=True)
 
-    def known(self) -> tuple[str, ...]:
+    def active_pods(self) -> tuple[str, ...]:
         """The pods that are noted and not over."""
         return tuple(name for name, note in self._all() if not note.over)
 
-    def beside(self, note: Note) -> tuple[Note, ...]:
+    def same_group(self, note: PlacementNote) -> tuple[PlacementNote, ...]:
         """Those of the same placement group, itself included."""
         return tuple(other for _, other in self._all() if other.group == note.group)
 
-    def _all(self) -> Iterator[tuple[str, Note]]:
+    def _all(self) -> Iterator[tuple[str, PlacementNote]]:
         for path in sorted(self._folder.glob("[!.]*")):
             note = self.read(path.name)
             if note is not None:
@@ -161,37 +161,37 @@ _NOTES_KEPT_SECONDS = 7 * 86400.0
 class Bridge:
     """Answers requests about the pods of one site."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: BridgeHello) -> None:
         """Raises RayError, RuntimeError, ConnectionError, ValueError when the cluster does not take us."""
         self._opening = opening
-        self._notes = Notes(Path(opening.notes))
-        self._asked: dict[str, Any] = {}  # the look that is under way at each pod's keeper
+        self._notes = PlacementNotes(Path(opening.notes))
+        self._futures: dict[str, Any] = {}  # the look that is under way at each pod's keeper
         self._left: dict[str, Any] = {}  # the look that is under way at what is left of a pod without one
         self._lost_since: dict[str, float] = {}
         self._groups: dict[str, str] | None = None
-        self._notes.forget(time.time() - _NOTES_KEPT_SECONDS)
+        self._notes.remove_ended(time.time() - _NOTES_KEPT_SECONDS)
         ray.init(
             address=opening.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
         )
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, bridge_request: BridgeRequest) -> BridgeResponse:
         """What was asked for."""
         self._groups = None
-        match asked.what:
+        match bridge_request.operation:
             case "nodes":
-                return Answer(nodes=self._nodes())
+                return BridgeResponse(nodes=self._nodes())
             case "looks":
-                return Answer(looks=self._looks())
+                return BridgeResponse(utilization=self._looks())
             case "bring_up":
-                self._bring_up(asked.orders)
-                return Answer()
+                self._bring_up(bridge_request.orders)
+                return BridgeResponse()
             case "observe":
-                return Answer(sights=self._observe(asked.pods))
-            case "last_words":
-                return self._last_words(asked.pods[0])
+                return BridgeResponse(pod_reports=self._observe(bridge_request.pods))
+            case "undelivered_events":
+                return self._last_words(bridge_request.pods[0])
             case _:
-                self._tear_down(asked.pods)
-                return Answer()
+                self._tear_down(bridge_request.pods)
+                return BridgeResponse()
 
     # nodes
 
@@ -204,16 +204,16 @@ class Bridge:
     def _nodes(self) -> tuple[Node, ...]:
         return tuple(Node(name=name, capacity=capacity_of(node)) for name, node in self._living().items())
 
-    def _looks(self) -> dict[str, NodeLook]:
-        asked = {
+    def _looks(self) -> dict[str, NodeUtilization]:
+        refs = {
             name: look_around.options(
                 num_cpus=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(str(node["NodeID"]), soft=False),
             ).remote(self._opening.home)
             for name, node in self._living().items()
         }
-        ready = _ended(list(asked.values()), _LOOK_SECONDS * 4)
-        return {name: decode(ray.get(told), NodeLook) for name, told in asked.items() if told in ready}
+        ready = _ended(list(refs.values()), _LOOK_SECONDS * 4)
+        return {name: decode(ray.get(ref), NodeUtilization) for name, ref in refs.items() if ref in ready}
 
     # pods
 
@@ -222,8 +222,8 @@ class Bridge:
 
     def _bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Each deployment's pods get one placement group: all of them or none."""
-        known = {order.pod_id: order for order in orders}
-        fresh = [order for order in known.values() if self._notes.read(order.pod_id) is None]
+        orders_by_pod = {order.pod_id: order for order in orders}
+        fresh = [order for order in orders_by_pod.values() if self._notes.read(order.pod_id) is None]
         nodes = self._living()
         for deployment in dict.fromkeys(order.deployment_id for order in fresh):
             pods = [order for order in fresh if order.deployment_id == deployment]
@@ -235,15 +235,15 @@ class Bridge:
 
     def _refuse(self, orders: Sequence[PodOrder], why: str, *, left: bool = False) -> None:
         for order in orders:
-            note = Note(node="", group=order.pod_id, at=time.time(), over=True, why=why, left=left)
+            note = PlacementNote(node="", group=order.pod_id, at=time.time(), over=True, why=why, left=left)
             self._notes.write(order.pod_id, note)
 
     def _place(self, orders: Sequence[PodOrder], nodes: dict[str, dict[str, Any]]) -> None:
         name = orders[0].pod_id
         for order in orders:
             node = nodes.get(order.node)
-            known = str(node["NodeID"]) if node else ""
-            self._notes.write(order.pod_id, Note(node=known, group=name, at=time.time()))
+            node_id = str(node["NodeID"]) if node else ""
+            self._notes.write(order.pod_id, PlacementNote(node=node_id, group=name, at=time.time()))
         group = placement_group(
             [bundle_of(order, nodes.get(order.node)) for order in orders],
             strategy="PACK",
@@ -251,10 +251,10 @@ class Bridge:
             lifetime="detached",
         )
         opening = self._opening
-        there = (dict(opening.environment), opening.root_mark, opening.patience_seconds)
+        node_arguments = (dict(opening.environment), opening.root_mark, opening.patience_seconds)
         for index, order in enumerate(orders):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-            keeper: Any = Keeper
+            keeper: Any = PodActor
             keeper.options(
                 name=self._name(order.pod_id),
                 namespace=NAMESPACE,
@@ -264,7 +264,7 @@ class Bridge:
                 num_gpus=order.capacity.gpus,
                 max_concurrency=4,
                 scheduling_strategy=strategy,
-            ).remote(encode(order), *there)
+            ).remote(encode(order), *node_arguments)
 
     def _keeper(self, pod_id: str) -> Any:  # noqa: ANN401  an actor's handle
         try:
@@ -272,67 +272,67 @@ class Bridge:
         except ValueError:
             return None
 
-    def _observe(self, pod_ids: Sequence[str]) -> dict[str, PodSight]:
+    def _observe(self, pod_ids: Sequence[str]) -> dict[str, PodReport]:
         keepers = {pod_id: keeper for pod_id in pod_ids if (keeper := self._keeper(pod_id)) is not None}
         for pod_id, keeper in keepers.items():
-            if pod_id not in self._asked:
-                self._asked[pod_id] = keeper.sight.remote()
-        pending = [self._asked[pod_id] for pod_id in keepers]
+            if pod_id not in self._futures:
+                self._futures[pod_id] = keeper.sight.remote()
+        pending = [self._futures[pod_id] for pod_id in keepers]
         ready = (
             set(ray.wait(pending, num_returns=len(pending), timeout=_LOOK_SECONDS)[0]) if pending else set()
         )
-        told = {
-            pod_id: self._told(pod_id) if self._asked[pod_id] in ready else self._waiting(pod_id)
+        answers = {
+            pod_id: self._pod_report(pod_id) if self._futures[pod_id] in ready else self._waiting(pod_id)
             for pod_id in keepers
         }
-        known = {pod_id: sight for pod_id, sight in told.items() if sight is not None}
-        return known | self._without_keepers([pod_id for pod_id in pod_ids if pod_id not in known])
+        reports = {pod_id: sight for pod_id, sight in answers.items() if sight is not None}
+        return reports | self._without_keepers([pod_id for pod_id in pod_ids if pod_id not in reports])
 
-    def _waiting(self, pod_id: str) -> PodSight:
+    def _waiting(self, pod_id: str) -> PodReport:
         """Its keeper has not answered: it waits for its place, or begins, or the link is slow. A group that
         was never placed and of which a node has left never will be."""
         note = self._notes.read(pod_id)
         if note is None or self._group(pod_id) != "PENDING":
-            return PodSight(sight=Sight.RUNNING, message="waits for an answer of its node")
+            return PodReport(status=PodStatus.RUNNING, message="waits for an answer of its node")
         living = {str(node["NodeID"]) for node in self._living().values()}
-        if all(other.node in living for other in self._notes.beside(note) if other.node):
-            return PodSight(sight=Sight.QUEUED, message="waits for Ray, whose nodes have no room now")
-        self._asked.pop(pod_id, None)
-        self._let_go(pod_id)
+        if all(other.node in living for other in self._notes.same_group(note) if other.node):
+            return PodReport(status=PodStatus.QUEUED, message="waits for Ray, whose nodes have no room now")
+        self._futures.pop(pod_id, None)
+        self._release_group(pod_id)
         why = "its node has left the cluster before it was placed"
-        return PodSight(sight=Sight.GONE, message=why, left=True)
+        return PodReport(status=PodStatus.GONE, message=why, left=True)
 
-    def _told(self, pod_id: str) -> PodSight | None:
+    def _pod_report(self, pod_id: str) -> PodReport | None:
         """None where its keeper is dead."""
         unfit = False
         try:
-            sight, message, unfit = ray.get(self._asked.pop(pod_id))
+            sight, message, unfit = ray.get(self._futures.pop(pod_id))
         except RayActorError as error:
             if "creation task" not in str(error):
                 return None
-            sight, message = Sight.GONE, f"its keeper could not begin: {last_of(error)}"
+            sight, message = PodStatus.GONE, f"its keeper could not begin: {last_of(error)}"
         except RayError:
             return None
         self._lost_since.pop(pod_id, None)
-        if sight == Sight.GONE:
-            self._let_go(pod_id)
-        return PodSight(sight=Sight(sight), message=message, unfit=unfit)
+        if sight == PodStatus.GONE:
+            self._release_group(pod_id)
+        return PodReport(status=PodStatus(sight), message=message, unfit=unfit)
 
-    def _let_go(self, pod_id: str) -> None:
+    def _release_group(self, pod_id: str) -> None:
         """It has ended by itself: its place is given back."""
         keeper = self._keeper(pod_id)
         if keeper is not None:
             ray.kill(keeper)
         self._over(pod_id)
 
-    def _without_keepers(self, pod_ids: Sequence[str]) -> dict[str, PodSight]:
+    def _without_keepers(self, pod_ids: Sequence[str]) -> dict[str, PodReport]:
         """Their keepers are dead or were never made. The nodes tell what is left of the pods, side by side:
         one that hangs does not hold up the others."""
-        sights: dict[str, PodSight] = {}
-        notes: dict[str, Note] = {}
+        sights: dict[str, PodReport] = {}
+        notes: dict[str, PlacementNote] = {}
         living = {str(node["NodeID"]) for node in self._living().values()} if pod_ids else set()
         for pod_id in pod_ids:
-            self._asked.pop(pod_id, None)
+            self._futures.pop(pod_id, None)
             note = self._notes.read(pod_id)
             if note is not None and not note.over and note.node in living:
                 notes[pod_id] = note
@@ -346,17 +346,17 @@ class Bridge:
             sights[pod_id] = self._looked_at(pod_id, self._left[pod_id] in ready)
         return sights
 
-    def _unlooked(self, pod_id: str, note: Note | None) -> PodSight:
+    def _unlooked(self, pod_id: str, note: PlacementNote | None) -> PodReport:
         """No node can tell of it. Where that is lost the pod may still run there, cut off, until its keeper
         ends itself: time tells."""
         self._left.pop(pod_id, None)
         if note is None:
-            return PodSight(sight=Sight.GONE, message="it was never started")
+            return PodReport(status=PodStatus.GONE, message="it was never started")
         if note.over:
-            return PodSight(sight=Sight.GONE, message=note.why or "it has ended", left=note.left)
+            return PodReport(status=PodStatus.GONE, message=note.why or "it has ended", left=note.left)
         return self._lost(pod_id)
 
-    def _ask_what_is_left(self, pod_id: str, note: Note) -> Any:  # noqa: ANN401  a reference
+    def _ask_what_is_left(self, pod_id: str, note: PlacementNote) -> Any:  # noqa: ANN401  a reference
         where = NodeAffinitySchedulingStrategy(note.node, soft=False)
         opening = self._opening
         return look.options(num_cpus=0, scheduling_strategy=where).remote(
@@ -370,25 +370,25 @@ class Bridge:
     def _read(self, reference: Any) -> Any:  # noqa: ANN401  what the node told
         return ray.get(reference)
 
-    def _looked_at(self, pod_id: str, ready: bool) -> PodSight:
-        unknown = PodSight(sight=Sight.UNKNOWN, message="its node does not answer")
+    def _looked_at(self, pod_id: str, ready: bool) -> PodReport:
+        unknown = PodReport(status=PodStatus.UNKNOWN, message="its node does not answer")
         if not ready:
             return unknown  # the look goes on: it is asked for again with the next request
         try:
             sight, message = self._read(self._left.pop(pod_id))
         except RayError:
             return unknown
-        if sight == Sight.GONE:
+        if sight == PodStatus.GONE:
             self._over(pod_id)
-        return PodSight(sight=Sight(sight), message=message)
+        return PodReport(status=PodStatus(sight), message=message)
 
-    def _lost(self, pod_id: str) -> PodSight:
+    def _lost(self, pod_id: str) -> PodReport:
         since = self._lost_since.setdefault(pod_id, time.monotonic())
         if time.monotonic() - since < self._patience_with(pod_id):
-            return PodSight(sight=Sight.UNKNOWN, message="its node is lost")
+            return PodReport(status=PodStatus.UNKNOWN, message="its node is lost")
         self._over(pod_id)
         why = "its node is lost: powered off, cut off or removed"
-        return PodSight(sight=Sight.GONE, message=why, left=True)
+        return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _patience_with(self, pod_id: str) -> float:
         """A node that took its leave has ended its pods by itself, in the seconds they are given."""
@@ -400,25 +400,25 @@ class Bridge:
     def _over(self, pod_id: str) -> None:
         """It is gone for good, or never comes; with the last of its placement group that goes too."""
         self._lost_since.pop(pod_id, None)
-        note = self._notes.read(pod_id) or Note(node="", group=pod_id, at=time.time())
+        note = self._notes.read(pod_id) or PlacementNote(node="", group=pod_id, at=time.time())
         self._notes.write(pod_id, note.ended())
-        if self._group(pod_id) and all(other.over for other in self._notes.beside(note)):
+        if self._group(pod_id) and all(other.over for other in self._notes.same_group(note)):
             remove_placement_group(ray.util.get_placement_group(self._name(note.group)))
             self._groups = None
 
-    def _last_words(self, pod_id: str) -> Answer:
+    def _last_words(self, pod_id: str) -> BridgeResponse:
         note = self._notes.read(pod_id)
         living = {str(node["NodeID"]) for node in self._living().values()}
         if note is None or note.node not in living:
-            return Answer()
+            return BridgeResponse()
         where = NodeAffinitySchedulingStrategy(note.node, soft=False)
-        asked = read_last_words.options(num_cpus=0, scheduling_strategy=where).remote(
+        ref = read_last_words.options(num_cpus=0, scheduling_strategy=where).remote(
             self._opening.home, pod_id
         )
         try:
-            return decode(ray.get(asked, timeout=_LOOK_SECONDS * 4), Answer)
+            return decode(ray.get(ref, timeout=_LOOK_SECONDS * 4), BridgeResponse)
         except (RayError, TimeoutError):
-            return Answer()
+            return BridgeResponse()
 
     def _tear_down(self, pod_ids: Sequence[str]) -> None:
         """End pods through their keepers, and these. Raises UnavailableError while a lost node may still have
@@ -432,7 +432,7 @@ class Bridge:
             ray.kill(keeper)
         unsure = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
         sights = self._without_keepers(unsure)
-        left = [pod_id for pod_id in unsure if sights[pod_id].sight != Sight.GONE]
+        left = [pod_id for pod_id in unsure if sights[pod_id].status != PodStatus.GONE]
         if left:
             raise UnavailableError(f"{left[0]} may still run on a node that does not answer")
 
@@ -440,14 +440,14 @@ class Bridge:
         """Whether it is known to be without a look at its node."""
         note = self._notes.read(pod_id)
         never = note is None or (pod_id not in placed and not note.over and self._group(pod_id) == "PENDING")
-        over = never or (ended is not None and _well(ended))
+        over = never or (ended is not None and _succeeded(ended))
         if over:
             self._over(pod_id)
         return over
 
     def _placed(self) -> frozenset[str]:
         """Pods with a note whose placement group stands."""
-        return frozenset(pod_id for pod_id in self._notes.known() if self._group(pod_id) == "CREATED")
+        return frozenset(pod_id for pod_id in self._notes.active_pods() if self._group(pod_id) == "CREATED")
 
     def _group(self, pod_id: str) -> str:
         """The state of a pod's placement group; empty where there is none."""
@@ -457,8 +457,8 @@ class Bridge:
     def _standing(self) -> dict[str, str]:
         """The states of placement groups by name, asked for once for all that one request is about."""
         if self._groups is None:
-            known: list[dict[str, Any]] = list(ray.util.placement_group_table().values())
-            self._groups = {one["name"]: str(one["state"]) for one in known if one["state"] != "REMOVED"}
+            groups: list[dict[str, Any]] = list(ray.util.placement_group_table().values())
+            self._groups = {one["name"]: str(one["state"]) for one in groups if one["state"] != "REMOVED"}
         return self._groups
 
 
@@ -470,7 +470,7 @@ def _ended(references: list[Any], seconds: float) -> list[Any]:
     return ready
 
 
-def _well(ended: Any) -> bool:  # noqa: ANN401  an object reference
+def _succeeded(ended: Any) -> bool:  # noqa: ANN401  an object reference
     if ended is None:
         return True
     try:
@@ -491,23 +491,26 @@ def main() -> int:
     os.dup2(2, 1)
     lines = _lines(sys.stdin.buffer)
     try:
-        bridge = Bridge(decode(next(lines), Opening))
+        bridge = Bridge(decode(next(lines), BridgeHello))
     except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
-        _say(out, Answer(error=f"the Ray cluster does not take us: {short_of(error)}", hint=hint_of(error)))
+        _write_response(
+            out,
+            BridgeResponse(error=f"the Ray cluster does not take us: {short_of(error)}", hint=hint_of(error)),
+        )
         return 1
-    _say(out, Answer())
+    _write_response(out, BridgeResponse())
     for line in lines:
         try:
-            _say(out, bridge.answer(decode(line, Asked)))
+            _write_response(out, bridge.answer(decode(line, BridgeRequest)))
         except GridmillError as error:
-            _say(out, Answer(error=error.message, hint=error.hint))
+            _write_response(out, BridgeResponse(error=error.message, hint=error.hint))
         except (RayError, RuntimeError, ConnectionError, ValueError) as error:
-            _say(out, Answer(error=f"Ray says: {short_of(error)}"))
+            _write_response(out, BridgeResponse(error=f"Ray says: {short_of(error)}"))
             return 1  # the next request opens the cluster anew
     return 0
 
 
-def _say(out: BinaryIO, answer: Answer) -> None:
+def _write_response(out: BinaryIO, answer: BridgeResponse) -> None:
     out.write(encode(answer) + b"\n")
     out.flush()
 

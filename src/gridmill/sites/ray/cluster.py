@@ -18,7 +18,7 @@ from gridmill.domain.naming import read_address
 from gridmill.errors import InputError, StorageError, UnavailableError
 from gridmill.sites.machine import ray_processes
 from gridmill.sites.ray.machine_lock import noting, runs, try_claim
-from gridmill.sites.ray.site import RAY_ENVIRONMENT, answers, knock, speaks
+from gridmill.sites.ray.site import RAY_ENVIRONMENT, answers, local_address_towards, speaks
 
 HEALTH = {
     "RAY_health_check_period_ms": "1000",
@@ -77,15 +77,15 @@ class RayNode:
             time.sleep(_POLL_SECONDS)
 
 
-def refusal(told: str, log: Path) -> InputError | UnavailableError:
+def refusal(output: str, log: Path) -> InputError | UnavailableError:
     """What Ray said when it did not start, as an error of ours."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    if "ersion mismatch" in told:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if "ersion mismatch" in output:
         return InputError(
-            f"this machine has another Ray or another Python than the grid{_versions(told)}",
+            f"this machine has another Ray or another Python than the grid{_versions(output)}",
             hint="Both must be the same, Python to the patch level: install those of the head here.",
         )
-    if "nauthenticated" in told or "uthentication" in told:
+    if "nauthenticated" in output or "uthentication" in output:
         return InputError(
             "the grid does not take this token",
             hint="`gridmill up --ray HOST` prints where the right one is.",
@@ -109,15 +109,16 @@ def want_own(host: str) -> None:
         ) from error
 
 
-def _versions(told: str) -> str:
+def _versions(output: str) -> str:
     """Those of the grid, and of this machine, as Ray names them one after the other."""
-    found = [
-        dict(_VERSION.findall(part)) for part in told.partition("was started with:")[2].split("This process")
+    versions = [
+        dict(_VERSION.findall(part))
+        for part in output.partition("was started with:")[2].split("This process")
     ]
-    if len(found) != 2 or any(len(one) != 2 for one in found):
+    if len(versions) != 2 or any(len(one) != 2 for one in versions):
         return ""
-    there, here = (f"Ray {one['Ray']} and Python {one['Python']}" for one in found)
-    return f": it has {there}, this machine {here}"
+    head_text, node_text = (f"Ray {one['Ray']} and Python {one['Python']}" for one in versions)
+    return f": it has {head_text}, this machine {node_text}"
 
 
 def start_head(folder: Path, host: str, port: int) -> RayNode | None:
@@ -164,7 +165,7 @@ def join(
     _want_head(host, port)
     path = folder / "token"
     _write_secret(path, token)
-    words = [f"--address={address}", f"--node-ip-address={knock(host, port)}"]
+    words = [f"--address={address}", f"--node-ip-address={local_address_towards(host, port)}"]
     words += [f"--num-cpus={cpus}"] if cpus else []
     words += [f"--memory={memory_bytes}"] if memory_bytes else []
     return _start(folder, words, token_path=path, behind=behind, claim=claim)

@@ -94,7 +94,7 @@ def _is_orphan(folder: Path, pid: int) -> bool:
     """Whether who started it is gone."""
     try:
         parent = int((folder / _PID).read_text().split()[1])
-        told = Path(f"/proc/{pid}/status").read_text()
+        status_text = Path(f"/proc/{pid}/status").read_text()
     except (OSError, ValueError, IndexError):
         return False
-    return f"PPid:\t{parent}\n" not in told
+    return f"PPid:\t{parent}\n" not in status_text

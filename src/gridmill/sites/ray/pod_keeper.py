@@ -1,4 +1,4 @@
-"""The actors on Ray's nodes: a keeper for each pod, checks of the node, and what a dead keeper left.
+"""The actors on Ray's nodes: one for each pod, checks of the node, and cleanup after a dead actor.
 
 A keeper holds the pod's place in its placement group and a pipe of which the pod has the other end: when the
 keeper ends, in whatever way, the pod ends itself and its jobs. So a pod ends whenever Ray ends its actor.
@@ -25,15 +25,15 @@ from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.errors import GridmillError
-from gridmill.ports.site import Sight
+from gridmill.ports.site import PodStatus
 from gridmill.settings import Settings, read_settings
 from gridmill.sites.machine import count_gpus, look_at_machine, memory_of_machine
 from gridmill.sites.processes import ProcessSite, clear, clear_old
-from gridmill.sites.ray.protocol import Answer
+from gridmill.sites.ray.protocol import BridgeResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class NodeCapacity:
     """What it has, and what pods that are there have been promised of its memory. `gpus` None: only the
     driver of another maker knows."""
 
@@ -50,14 +50,14 @@ def why_unseen(root_mark: Path) -> str:
     return f"the storage root {root} is not seen on host {host}; mount it there under the same path"
 
 
-def why_unfit(order: PodOrder, machine: Machine, gpus: str = "") -> str:
+def why_unfit(order: PodOrder, machine: NodeCapacity, gpus: str = "") -> str:
     """What it lacks of what it promised; empty when it has it. `gpus` are those that Ray gave, as in
     CUDA_VISIBLE_DEVICES."""
     host = socket.gethostname()
     return _without_memory(host, order.capacity.memory_bytes, machine) or _without_gpu(host, gpus, machine)
 
 
-def _without_memory(host: str, wanted: int, machine: Machine) -> str:
+def _without_memory(host: str, wanted: int, machine: NodeCapacity) -> str:
     if machine.claimed_bytes + wanted <= machine.memory_bytes:
         return ""
     others = f", {show_bytes(machine.claimed_bytes)} of it for other pods," if machine.claimed_bytes else ""
@@ -67,7 +67,7 @@ def _without_memory(host: str, wanted: int, machine: Machine) -> str:
     )
 
 
-def _without_gpu(host: str, given: str, machine: Machine) -> str:
+def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
     """Names that are no numbers are parts of a GPU."""
     has = machine.gpus
     missing = [one for one in given.split(",") if one.isdigit() and has is not None and int(one) >= has]
@@ -90,15 +90,15 @@ def _site(home: str, environment: Mapping[str, str]) -> ProcessSite:
     return ProcessSite(replace(settings, home=Path(home)), lifeline=True)
 
 
-def _mind_the_head(head: GcsClient, seconds: float) -> None:
+def _watch_head(head: GcsClient, seconds: float) -> None:
     """End this process, and with it the pod, once the cluster's head was out of reach for that long, or that
     of another cluster is at its address: the pod's jobs may soon run elsewhere. (Ray's agents give up only
     when they hear that they are dead.) A head that comes back with its state is the same."""
-    heard = time.monotonic()
-    while time.monotonic() - heard < seconds:
+    last_contact = time.monotonic()
+    while time.monotonic() - last_contact < seconds:
         try:
             head.internal_kv_exists(b"session_name", b"session", timeout=_ASK_SECONDS)
-            heard = time.monotonic()
+            last_contact = time.monotonic()
         except AuthenticationError:
             break
         except RpcError:
@@ -108,8 +108,8 @@ def _mind_the_head(head: GcsClient, seconds: float) -> None:
 
 
 @ray.remote
-class Keeper:
-    """Of one pod on this node. Where it cannot be, it is GONE with the reason."""
+class PodActor:
+    """The actor of one pod on this node. If the pod cannot run, it is GONE with the reason."""
 
     def __init__(
         self, order: bytes, environment: Mapping[str, str], root_mark: str, patience_seconds: float
@@ -117,7 +117,7 @@ class Keeper:
         address = ray.get_runtime_context().gcs_address
         head = GcsClient(address=address, cluster_id=GcsClient(address=address).cluster_id.hex())
         watch = (head, patience_seconds * GIVE_UP_SHARE)
-        threading.Thread(target=_mind_the_head, args=watch, daemon=True).start()
+        threading.Thread(target=_watch_head, args=watch, daemon=True).start()
         self._order = decode(order, PodOrder)
         given = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
         os.environ["GRIDMILL_GPUS"] = given
@@ -133,7 +133,7 @@ class Keeper:
             with (home / "claims.lock").open("ab") as turn:
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 clear_old(home / "pods", time.time())
-                machine = Machine(
+                machine = NodeCapacity(
                     memory_bytes=memory_of_machine(),
                     claimed_bytes=self._site.claimed_bytes(),
                     gpus=count_gpus(),
@@ -151,9 +151,9 @@ class Keeper:
     def sight(self) -> tuple[str, str, bool]:
         """What this node sees of the pod, and whether it lacks what it promised."""
         if self._unfit:
-            return Sight.GONE.value, self._unfit, self._lacks
+            return PodStatus.GONE.value, self._unfit, self._lacks
         seen = self._site.observe([self._order.pod_id])[self._order.pod_id]
-        return seen.sight.value, seen.message, False
+        return seen.status.value, seen.message, False
 
     def end(self) -> None:
         """End the pod and its jobs. Nobody asks for it again: nothing of it stays."""
@@ -168,7 +168,7 @@ def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, s
     site = _site(home, environment)
     site.tear_down([pod_id])
     seen = site.observe([pod_id])[pod_id]
-    return seen.sight.value, "its keeper ended" if seen.sight == "gone" else seen.message
+    return seen.status.value, "its keeper ended" if seen.status == "gone" else seen.message
 
 
 @ray.remote
@@ -181,4 +181,4 @@ def look_around(home: str) -> bytes:
 @ray.remote
 def read_last_words(home: str, pod_id: str) -> bytes:
     """What the pod had journalled."""
-    return encode(Answer(events=tuple(_site(home, {}).last_words(pod_id))))
+    return encode(BridgeResponse(events=tuple(_site(home, {}).undelivered_events(pod_id))))

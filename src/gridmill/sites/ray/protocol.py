@@ -5,12 +5,12 @@ from dataclasses import field
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.site import Node, NodeLook
-from gridmill.ports.site import PodSight
+from gridmill.domain.site import Node, NodeUtilization
+from gridmill.ports.site import PodReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class BridgeHello:
     """The bridge's first line: the cluster's address; `mark` tells this home's pods from another's; `notes`
     is the folder with notes of where each pod was brought up; `home` the pods' folder on every node;
     `environment` what they start with; `root_mark` a file below the storage root. Pods of a
@@ -26,21 +26,21 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class BridgeRequest:
     """One request: `nodes`, `looks`, `bring_up`, `observe`, `last_words` or `tear_down`."""
 
-    what: str
+    operation: str
     pods: tuple[str, ...] = ()
     orders: tuple[PodOrder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class BridgeResponse:
     """Its answer; `error` says why there is none, with `hint`."""
 
     nodes: tuple[Node, ...] = ()
-    looks: Mapping[str, NodeLook] = field(default_factory=dict)
-    sights: Mapping[str, PodSight] = field(default_factory=dict)
+    utilization: Mapping[str, NodeUtilization] = field(default_factory=dict)
+    pod_reports: Mapping[str, PodReport] = field(default_factory=dict)
     events: tuple[PodEvent, ...] = ()
     error: str = ""
     hint: str = ""

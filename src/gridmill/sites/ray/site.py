@@ -3,7 +3,8 @@
 Ray requires the same Python and the same Ray on all its nodes, starts threads and may end its process; none
 of that belongs into a control node. A bridge that dies or hangs is started again; the pods are not affected.
 
-`knock` first checks whether a Ray head listens at an address, because Ray itself tries for a minute.
+`local_address_towards` first checks whether a Ray head listens at an address, because Ray itself tries for a
+minute.
 """
 
 import os
@@ -22,12 +23,12 @@ from gridmill.codec import decode, encode
 from gridmill.domain.amounts import parse_seconds
 from gridmill.domain.naming import read_address
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.site import Node, NodeLook, Site, check_settings
+from gridmill.domain.site import Node, NodeUtilization, Site, check_settings
 from gridmill.errors import InputError, UnavailableError
-from gridmill.ports.site import Doors, PodSight, SitePort
+from gridmill.ports.site import PodListeners, PodReport, SitePort
 from gridmill.settings import Settings
 from gridmill.sites.marks import mark_root
-from gridmill.sites.ray.protocol import Answer, Asked, Opening
+from gridmill.sites.ray.protocol import BridgeHello, BridgeRequest, BridgeResponse
 
 SECONDS = 5.0
 _SETTINGS = 4
@@ -36,7 +37,7 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
 _TYPE_AT = 3
 
 
-def knock(host: str, port: int) -> str:
+def local_address_towards(host: str, port: int) -> str:
     """This machine's address on the way there. Raises OSError where nobody answers."""
     with socket.create_connection((host, port), timeout=SECONDS) as opened:
         return str(opened.getsockname()[0])
@@ -45,7 +46,7 @@ def knock(host: str, port: int) -> str:
 def answers(host: str, port: int) -> bool:
     """Whether somebody does."""
     with suppress(OSError):
-        return bool(knock(host, port))
+        return bool(local_address_towards(host, port))
     return False
 
 
@@ -83,7 +84,7 @@ _LOG_BYTES = 2**20
 class RaySite:
     """A SitePort. Safe to call from several threads: one request at a time."""
 
-    def __init__(self, opening: Opening, link: str, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, opening: BridgeHello, link: str, environment: Mapping[str, str], log: Path) -> None:
         self._opening = opening
         self._link = link
         self._environment = environment
@@ -95,11 +96,11 @@ class RaySite:
 
     def nodes(self) -> tuple[Node, ...]:
         """The cluster's living nodes: what Ray gives of each. Raises UnavailableError."""
-        return self._ask(Asked(what="nodes")).nodes
+        return self._ask(BridgeRequest(operation="nodes")).nodes
 
-    def looks(self) -> Mapping[str, NodeLook]:
+    def utilization(self) -> Mapping[str, NodeUtilization]:
         """Each living node looks at itself."""
-        return self._ask(Asked(what="looks")).looks
+        return self._ask(BridgeRequest(operation="looks")).utilization
 
     def link(self) -> str:
         """Where the pods dial in."""
@@ -115,20 +116,22 @@ class RaySite:
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """A placement group for a deployment's: Ray places all or none. Does not wait for it."""
         if orders:
-            self._ask(Asked(what="bring_up", orders=tuple(orders)))
+            self._ask(BridgeRequest(operation="bring_up", orders=tuple(orders)))
 
-    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """All at once."""
-        return self._ask(Asked(what="observe", pods=tuple(pod_ids))).sights if pod_ids else {}
+        return (
+            self._ask(BridgeRequest(operation="observe", pods=tuple(pod_ids))).pod_reports if pod_ids else {}
+        )
 
-    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+    def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
         """What lies on the pod's node; nothing when the node is lost."""
-        return self._ask(Asked(what="last_words", pods=(pod_id,))).events
+        return self._ask(BridgeRequest(operation="undelivered_events", pods=(pod_id,))).events
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
         """End them and give their placement groups back."""
         if pod_ids:
-            self._ask(Asked(what="tear_down", pods=tuple(pod_ids)))
+            self._ask(BridgeRequest(operation="tear_down", pods=tuple(pod_ids)))
 
     def close(self) -> None:
         """End the bridge; actors and pods go on. Who waits for an answer is told at once."""
@@ -141,10 +144,10 @@ class RaySite:
 
     # the bridge
 
-    def _ask(self, asked: Asked) -> Answer:
+    def _ask(self, bridge_request: BridgeRequest) -> BridgeResponse:
         with self._lock:
             bridge = self._living()
-            answer = self._exchange(bridge, encode(asked), _ANSWER_SECONDS)
+            answer = self._exchange(bridge, encode(bridge_request), _ANSWER_SECONDS)
         return _checked(answer)
 
     def _living(self) -> subprocess.Popen[bytes]:
@@ -181,7 +184,7 @@ class RaySite:
                 start_new_session=True,
             )
 
-    def _exchange(self, bridge: subprocess.Popen[bytes], line: bytes, seconds: float) -> Answer:
+    def _exchange(self, bridge: subprocess.Popen[bytes], line: bytes, seconds: float) -> BridgeResponse:
         assert bridge.stdin is not None
         try:
             bridge.stdin.write(line + b"\n")
@@ -192,7 +195,7 @@ class RaySite:
             raise UnavailableError(
                 f"the process that speaks to Ray ended ({error})", hint=self._hint()
             ) from error
-        return decode(answer, Answer)
+        return decode(answer, BridgeResponse)
 
     def _read_line(self, bridge: subprocess.Popen[bytes], seconds: float) -> bytes:
         assert bridge.stdout is not None
@@ -238,18 +241,18 @@ def _want_answer(address: str) -> None:
         )
 
 
-def _checked(answer: Answer) -> Answer:
+def _checked(answer: BridgeResponse) -> BridgeResponse:
     if answer.error:
         raise UnavailableError(answer.error, hint=answer.hint)
     return answer
 
 
-def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     """The site. Raises InputError for its settings, UnavailableError without Ray."""
     check_site(site)
     folder = settings.home / "sites" / site.name
     mark = _mark(folder)
-    opening = Opening(
+    opening = BridgeHello(
         address=site.address or "",
         mark=mark,
         notes=str(folder / "pods"),
@@ -258,7 +261,7 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
         root_mark=str(mark_root(settings.root, mark)),
         patience_seconds=_patience_seconds(site),
     )
-    return RaySite(opening, _door(site, doors), _environment(site), folder / "bridge.log")
+    return RaySite(opening, _listener_link(site, doors), _environment(site), folder / "bridge.log")
 
 
 def check_site(site: Site) -> None:
@@ -323,7 +326,7 @@ def _environment(site: Site) -> dict[str, str]:
     return environment
 
 
-def _door(site: Site, doors: Doors) -> str:
+def _listener_link(site: Site, doors: PodListeners) -> str:
     given = site.settings.get("control", "")
     host, port = read_address(given, port=0) if given else (_facing(site.address or ""), 0)
     return doors.tls(host, port)

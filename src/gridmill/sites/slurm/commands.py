@@ -23,8 +23,8 @@ from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.site import Site
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sites.slurm import script
-from gridmill.sites.slurm.script import Batch
-from gridmill.sites.slurm.settings import Wishes, wishes_of
+from gridmill.sites.slurm.script import BatchJob
+from gridmill.sites.slurm.settings import SlurmSettings, settings_of
 
 TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 10
@@ -34,7 +34,7 @@ it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class CompletedCommand:
     """A command that has ended."""
 
     status: int
@@ -50,7 +50,7 @@ class Done:
 class Shell(Protocol):
     """Safe to use from several threads."""
 
-    def run(self, script: str, data: bytes | None = None) -> Done:
+    def run(self, script: str, data: bytes | None = None) -> CompletedCommand:
         """Run a shell script; `data` is its standard input. Raises UnavailableError when it cannot be run,
         or takes longer than 30 s."""
 
@@ -61,7 +61,7 @@ class Shell(Protocol):
 class LocalShell:
     """Commands run on this machine."""
 
-    def run(self, script: str, data: bytes | None = None) -> Done:
+    def run(self, script: str, data: bytes | None = None) -> CompletedCommand:
         """See Shell."""
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         return _run(
@@ -84,7 +84,7 @@ class SshShell:
         self._master: subprocess.Popen[bytes] | None = None
         self._opening = threading.Lock()
 
-    def run(self, script: str, data: bytes | None = None) -> Done:
+    def run(self, script: str, data: bytes | None = None) -> CompletedCommand:
         """See Shell."""
         self._open()
         remote = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
@@ -152,16 +152,18 @@ def shell_of(site: Site) -> Shell:
             hint="Write ssh://USER@HOST, or leave it out where sbatch can be run on this machine.",
             place=f"site {site.name}: address",
         )
-    return SshShell(f"ssh://{target}", wishes_of(site).ssh)
+    return SshShell(f"ssh://{target}", settings_of(site).ssh)
 
 
 def check_site(site: Site) -> None:
     """Raises InputError for an address or settings that cannot be."""
-    wishes_of(site)
+    settings_of(site)
     shell_of(site)
 
 
-def _run(words: Sequence[str], script: str, data: bytes | None, env: dict[str, str] | None) -> Done:
+def _run(
+    words: Sequence[str], script: str, data: bytes | None, env: dict[str, str] | None
+) -> CompletedCommand:
     try:
         done = subprocess.run(
             words,
@@ -173,20 +175,20 @@ def _run(words: Sequence[str], script: str, data: bytes | None, env: dict[str, s
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        said = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        error_lines = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
         raise UnavailableError(
-            ": ".join((f"Slurm's commands gave no answer within {TIMEOUT_SECONDS:g} s", *said))
+            ": ".join((f"Slurm's commands gave no answer within {TIMEOUT_SECONDS:g} s", *error_lines))
         ) from error
     except OSError as error:
         raise UnavailableError(f"{words[0]} cannot be run: {error.strerror}") from error
-    return Done(status=done.returncode, out=done.stdout, err=done.stderr.decode(errors="replace"))
+    return CompletedCommand(status=done.returncode, out=done.stdout, err=done.stderr.decode(errors="replace"))
 
 
 def _last_line(text: str) -> str:
     return next((line for line in reversed(text.strip().splitlines()) if line.strip()), "it says nothing")
 
 
-def packed(batch: Batch, wishes: Wishes, orders: Sequence[PodOrder]) -> bytes:
+def packed(batch: BatchJob, wishes: SlurmSettings, orders: Sequence[PodOrder]) -> bytes:
     """A deployment's files, for its user only: orders hold secrets."""
     here = f"deployments/{batch.deployment_id}"
     files = {

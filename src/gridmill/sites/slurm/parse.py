@@ -7,7 +7,7 @@ from dataclasses import replace
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Node
-from gridmill.sites.slurm.states import Phase, SlurmState, state_of
+from gridmill.sites.slurm.states import SlurmPhase, SlurmState, state_of
 
 SQUEUE_FIELDS = (
     "JobID",
@@ -40,7 +40,7 @@ _POWERED_DOWN = "~#%"  # asleep, waking up, going to sleep: Slurm wakes such nod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class SqueueJob:
     """A job as squeue lists it. Where it runs, `began` is its Unix time of start and
     `ends` the one at which its time limit is reached."""
 
@@ -58,41 +58,41 @@ class Listed:
     @property
     def state(self) -> SlurmState:
         """What its state means here. One that is pending again after it ran never starts its pods again."""
-        known = state_of(self.word)
-        if known.phase == Phase.PENDING and self.restarts:
+        result = state_of(self.word)
+        if result.phase == SlurmPhase.PENDING and self.restarts:
             return state_of("REQUEUED")
-        return known
+        return result
 
 
 CLOCK = "clock/"
 """Prefix of the line of `look` with the Unix time of that machine."""
 
 
-def parse_squeue(text: str, ahead: float = 0.0) -> tuple[Listed, ...]:
+def parse_squeue(text: str, ahead: float = 0.0) -> tuple[SqueueJob, ...]:
     """Jobs from `squeue --noheader --Format=SQUEUE_FORMAT`; lines that are none are left out. The clock there
     is `ahead` of ours by so many seconds: times are given as ours has them."""
     return tuple(_moved(job, -ahead) for line in text.splitlines() if (job := _listed(line)) is not None)
 
 
-def clock_ahead(text: str, now: float, known: float = 0.0) -> float:
-    """By how many seconds the clock there is ahead of ours, where it is `now`. What was `known` stays while
-    it is about right: times that moved a little at each look would be changes."""
-    there = (line.removeprefix(CLOCK) for line in text.splitlines() if line.startswith(CLOCK))
-    ahead = next((float(time) - now for time in there if time.isdigit()), known)
-    return known if abs(ahead - known) < _SAME_SECONDS else ahead
+def clock_ahead(text: str, now: float, previous: float = 0.0) -> float:
+    """By how many seconds the clock there is ahead of ours, where it is `now`. What was `previous` stays
+    while it is about right: times that moved a little at each look would be changes."""
+    clock_lines = (line.removeprefix(CLOCK) for line in text.splitlines() if line.startswith(CLOCK))
+    ahead = next((float(time) - now for time in clock_lines if time.isdigit()), previous)
+    return previous if abs(ahead - previous) < _SAME_SECONDS else ahead
 
 
-def _moved(job: Listed, seconds: float) -> Listed:
+def _moved(job: SqueueJob, seconds: float) -> SqueueJob:
     began, ends = (None if time is None else time + seconds for time in (job.began, job.ends))
     return replace(job, began=began, ends=ends)
 
 
-def _listed(line: str) -> Listed | None:
+def _listed(line: str) -> SqueueJob | None:
     parts = line.split("|")
     if len(parts) < len(SQUEUE_FIELDS) or not parts[0].strip()[:1].isdigit():
         return None
     number, name, word, reason, status, nodes, start, end, used, restarts = map(str.strip, parts[:10])
-    return Listed(
+    return SqueueJob(
         id=number,
         name=name,
         word=word,
@@ -106,7 +106,7 @@ def _listed(line: str) -> Listed | None:
     )
 
 
-def most_alive(jobs: Iterable[Listed], name: str) -> Listed | None:
+def most_alive(jobs: Iterable[SqueueJob], name: str) -> SqueueJob | None:
     """Of the jobs with that name the one that counts: the most alive, of the ended ones the last."""
     mine = [job for job in jobs if job.name == name]
     return max(mine, key=lambda job: (job.state.phase, int(re.split(r"\D", job.id)[0])), default=None)
@@ -126,7 +126,7 @@ def parse_clock(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class SacctJob:
     """What sacct has of a job: the largest memory of a task, CPU time of all."""
 
     name: str
@@ -139,15 +139,15 @@ class Account:
     @property
     def is_final(self) -> bool:
         """Whether the accounting knows that the job is over."""
-        return state_of(self.word).phase == Phase.OVER
+        return state_of(self.word).phase == SlurmPhase.OVER
 
 
-def parse_sacct(text: str) -> tuple[Account, ...]:
+def parse_sacct(text: str) -> tuple[SacctJob, ...]:
     """Jobs from `sacct --noheader --parsable2 --noconvert --format=SACCT_FORMAT`, in the order submitted.
 
     A step's line (`12.0`) follows its job's and adds its peak of memory.
     """
-    jobs: dict[str, Account] = {}
+    jobs: dict[str, SacctJob] = {}
     for line in text.splitlines():
         parts = line.split("|")
         if len(parts) < len(SACCT_FIELDS):
@@ -160,9 +160,9 @@ def parse_sacct(text: str) -> tuple[Account, ...]:
     return tuple(jobs.values())
 
 
-def _account(parts: Sequence[str]) -> Account:
+def _account(parts: Sequence[str]) -> SacctJob:
     _, name, word, code, elapsed, memory, cpu, _ = parts[:8]
-    return Account(
+    return SacctJob(
         name=name,
         word=word,
         exit_code=code,
@@ -172,10 +172,10 @@ def _account(parts: Sequence[str]) -> Account:
     )
 
 
-def _with_step(job: Account, parts: Sequence[str]) -> Account:
+def _with_step(job: SacctJob, parts: Sequence[str]) -> SacctJob:
     step = _account(parts)
     word = step.word if step.word.startswith("OUT_OF_ME") and job.word == "FAILED" else job.word
-    return Account(
+    return SacctJob(
         name=job.name,
         word=word,
         exit_code=job.exit_code,

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.resource import Use
+from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import Cause
-from gridmill.ports.site import PodSight, Sight
-from gridmill.sites.slurm.parse import Account, Listed
-from gridmill.sites.slurm.states import Phase, SlurmState, never_starts, state_of
+from gridmill.ports.site import PodReport, PodStatus
+from gridmill.sites.slurm.parse import SacctJob, SqueueJob
+from gridmill.sites.slurm.states import SlurmPhase, SlurmState, never_starts, state_of
 
 ABSENT_SECONDS = 10.0
 """Slurm may not list a job for a moment while its controller restarts; a job that is absent longer has
@@ -28,13 +28,13 @@ _BY_ITSELF = ("COMPLETED", "FAILED")
 _OF_A_SCRIPT = re.compile(r"^\S*pod\.sh: (line )?\d+: ")
 _LINE_LENGTH = 200
 
-_NEVER = PodSight(sight=Sight.GONE, message="it was never started")
-_NOT_YET = PodSight(sight=Sight.UNKNOWN, message="Slurm has not taken its job yet")
-_ENDED = PodSight(sight=Sight.GONE, message="it has ended")
+_NEVER = PodReport(status=PodStatus.GONE, message="it was never started")
+_NOT_YET = PodReport(status=PodStatus.UNKNOWN, message="Slurm has not taken its job yet")
+_ENDED = PodReport(status=PodStatus.GONE, message="it has ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class PodEvidence:
     """`marks` are those in the pod's folder (claimed, stop, signalled, ended). `prepared`: its deployment's
     files are there, so it was to be submitted. `for_seconds` is since when the job has been as it is now.
     `accounting`: there is one, and it may still tell of the job."""
@@ -42,45 +42,45 @@ class Evidence:
     marks: frozenset[str]
     submitted: bool
     prepared: bool = False
-    job: Listed | None
-    account: Account | None = None
+    job: SqueueJob | None
+    account: SacctJob | None = None
     accounting: bool = False
     for_seconds: float = 0.0
 
 
-def sight_of(seen: Evidence) -> PodSight:
+def report_of(seen: PodEvidence) -> PodReport:
     """The pod as the site sees it."""
     if seen.job is None:
         return _without_job(seen)
     state = seen.job.state
-    if state.phase == Phase.OVER:
+    if state.phase == SlurmPhase.OVER:
         return _over(seen, seen.job, state)
     if "ended" in seen.marks:
         return _ended_before_its_job(seen)
-    if state.phase == Phase.PENDING:
+    if state.phase == SlurmPhase.PENDING:
         return _pending(seen.job, state)
-    if state.phase == Phase.RUNNING:
-        return PodSight(sight=Sight.RUNNING, began=seen.job.began, ends=seen.job.ends)
-    return PodSight(sight=Sight.UNKNOWN, message=f"{_named(seen.job)}: {state.sentence}")
+    if state.phase == SlurmPhase.RUNNING:
+        return PodReport(status=PodStatus.RUNNING, began=seen.job.began, ends=seen.job.ends)
+    return PodReport(status=PodStatus.UNKNOWN, message=f"{_named(seen.job)}: {state.sentence}")
 
 
-def is_unexplained(seen: Evidence) -> bool:
+def is_unexplained(seen: PodEvidence) -> bool:
     """Whether its script ended by itself and the pod never did: its log may tell why (there is no such Python
     on the node, say)."""
-    told = seen.job or seen.account
-    return told is not None and told.word in _BY_ITSELF and "ended" not in seen.marks
+    job = seen.job or seen.account
+    return job is not None and job.word in _BY_ITSELF and "ended" not in seen.marks
 
 
-def with_log(sight: PodSight, log: str) -> PodSight:
+def with_log(sight: PodReport, log: str) -> PodReport:
     """With the last line of its log, if there is one."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    if sight.sight != Sight.GONE or not lines:
+    if sight.status != PodStatus.GONE or not lines:
         return sight
     said = _OF_A_SCRIPT.sub("", lines[-1])[:_LINE_LENGTH]
     return replace(sight, message=f"{sight.message}; its log ends with: {said}")
 
 
-def _without_job(seen: Evidence) -> PodSight:
+def _without_job(seen: PodEvidence) -> PodReport:
     if not seen.submitted and "claimed" not in seen.marks:
         return _NOT_YET if seen.prepared else _NEVER
     if _ended_by_itself(seen.marks):
@@ -89,8 +89,8 @@ def _without_job(seen: Evidence) -> PodSight:
         state = state_of(seen.account.word)
         return _gone(seen.account.word, state, _figures(None, seen.account), seen.account, 0.0)
     if seen.for_seconds < ABSENT_SECONDS:
-        return PodSight(sight=Sight.UNKNOWN, message="Slurm does not list its job now")
-    return PodSight(sight=Sight.GONE, message="Slurm does not know its job any more")
+        return PodReport(status=PodStatus.UNKNOWN, message="Slurm does not list its job now")
+    return PodReport(status=PodStatus.GONE, message="Slurm does not know its job any more")
 
 
 def _ended_by_itself(marks: frozenset[str]) -> bool:
@@ -98,32 +98,37 @@ def _ended_by_itself(marks: frozenset[str]) -> bool:
     return "ended" in marks and ("signalled" not in marks or "stop" in marks)
 
 
-def _ended_before_its_job(seen: Evidence) -> PodSight:
+def _ended_before_its_job(seen: PodEvidence) -> PodReport:
     """By itself; or by a signal: then Slurm is about to say why."""
     if _ended_by_itself(seen.marks) or seen.for_seconds >= SIGNALLED_SECONDS:
         return _ENDED
-    return PodSight(sight=Sight.UNKNOWN, message="it was told to end; Slurm has not said why yet")
+    return PodReport(status=PodStatus.UNKNOWN, message="it was told to end; Slurm has not said why yet")
 
 
-def _pending(job: Listed, state: SlurmState) -> PodSight:
+def _pending(job: SqueueJob, state: SlurmState) -> PodReport:
     problem = never_starts(job.reason)
     if problem:
         message = f"{_named(job)} can never start: {problem} ({job.reason})"
-        return PodSight(sight=Sight.GONE, message=message, hopeless=True)
+        return PodReport(status=PodStatus.GONE, message=message, hopeless=True)
     why = state.sentence or (f"reason: {job.reason}" if job.reason not in ("", "None") else "")
-    return PodSight(
-        sight=Sight.QUEUED, message=f"{_named(job)} waits in Slurm's queue" + (f" ({why})" if why else "")
+    return PodReport(
+        status=PodStatus.QUEUED,
+        message=f"{_named(job)} waits in Slurm's queue" + (f" ({why})" if why else ""),
     )
 
 
-def _over(seen: Evidence, job: Listed, state: SlurmState) -> PodSight:
+def _over(seen: PodEvidence, job: SqueueJob, state: SlurmState) -> PodReport:
     if job.word == "NODE_FAIL" and "ended" not in seen.marks and seen.for_seconds < FENCE_SECONDS:
-        return PodSight(sight=Sight.UNKNOWN, message=f"{_named(job)} lost a node; pods there are told to end")
+        return PodReport(
+            status=PodStatus.UNKNOWN, message=f"{_named(job)} lost a node; pods there are told to end"
+        )
     if _ended_by_itself(seen.marks) and job.word != "NODE_FAIL":
         return _ENDED
     account = seen.account if seen.account is not None and seen.account.is_final else None
     if account is None and seen.accounting and seen.for_seconds < ACCOUNTING_SECONDS:
-        return PodSight(sight=Sight.UNKNOWN, message=f"{_named(job)} is over; its accounting is awaited")
+        return PodReport(
+            status=PodStatus.UNKNOWN, message=f"{_named(job)} is over; its accounting is awaited"
+        )
     word = job.word if job.state is state_of(job.word) else "REQUEUED"
     if account is not None and state_of(account.word).cause == Cause.MEMORY:
         word, state = "OUT_OF_MEMORY", state_of("OUT_OF_MEMORY")
@@ -131,21 +136,21 @@ def _over(seen: Evidence, job: Listed, state: SlurmState) -> PodSight:
 
 
 def _gone(
-    word: str, state: SlurmState, figures: str, account: Account | None, elapsed_seconds: float
-) -> PodSight:
+    word: str, state: SlurmState, figures: str, account: SacctJob | None, elapsed_seconds: float
+) -> PodReport:
     sentence = f": {state.sentence}" if state.sentence else ""
-    use = Use(wall_seconds=elapsed_seconds)
+    use = MeasuredUse(wall_seconds=elapsed_seconds)
     if account is not None:
-        use = Use(
+        use = MeasuredUse(
             wall_seconds=account.elapsed_seconds,
             cpu_seconds=account.cpu_seconds,
             peak_memory_bytes=account.peak_memory_bytes,
         )
     message = f"Slurm ended it, {word}{sentence} ({figures})"
-    return PodSight(sight=Sight.GONE, message=message, cause=state.cause, use=use)
+    return PodReport(status=PodStatus.GONE, message=message, cause=state.cause, use=use)
 
 
-def _figures(job: Listed | None, account: Account | None) -> str:
+def _figures(job: SqueueJob | None, account: SacctJob | None) -> str:
     """`job 7 on n1, ran 2 m 03 s, exit code 1, at most 1.2 GiB`."""
     parts = []
     if job is not None:
@@ -163,5 +168,5 @@ def _exit(status: int) -> str:
     return f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
 
 
-def _named(job: Listed) -> str:
+def _named(job: SqueueJob) -> str:
     return f"Slurm's job {job.id}"

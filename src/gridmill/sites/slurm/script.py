@@ -7,7 +7,7 @@ from math import ceil
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.sites.slurm.parse import CLOCK, MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
-from gridmill.sites.slurm.settings import Wishes
+from gridmill.sites.slurm.settings import SlurmSettings
 
 TIDY_DAYS = 7
 """Days after which the files of ended pods are deleted."""
@@ -18,7 +18,7 @@ REFUSED = 92
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class BatchJob:
     """A deployment as it is submitted. `job` is the name by which it is found again; pods are its tasks, in
     that order, each with `capacity`. `folder` is the site's on the cluster, `python` what runs pods there."""
 
@@ -33,7 +33,7 @@ class Batch:
     """The only one it may run on; empty: where Slurm likes."""
 
 
-def batch_script(batch: Batch, wishes: Wishes) -> str:
+def batch_script(batch: BatchJob, wishes: SlurmSettings) -> str:
     """What sbatch is given."""
     here = f"{batch.folder}/deployments/{batch.deployment_id}"
     lines = [f"#SBATCH {option}" for option in (*_options(batch, wishes, here), *map(_quoted, wishes.extra))]
@@ -49,8 +49,8 @@ def batch_script(batch: Batch, wishes: Wishes) -> str:
     )
 
 
-def _options(batch: Batch, wishes: Wishes, here: str) -> list[str]:
-    said = {
+def _options(batch: BatchJob, wishes: SlurmSettings, here: str) -> list[str]:
+    options = {
         "job-name": batch.job,
         "comment": _quoted(f"Gridmill deployment {batch.deployment_id}"),
         "output": f"{here}/log",
@@ -66,7 +66,7 @@ def _options(batch: Batch, wishes: Wishes, here: str) -> list[str]:
         "qos": wishes.qos,
         "time": str(ceil(wishes.time_limit_seconds / 60)) if wishes.time_limit_seconds else "",
     }
-    return [f"--{name}={value}" for name, value in said.items() if value] + ["--no-requeue"]
+    return [f"--{name}={value}" for name, value in options.items() if value] + ["--no-requeue"]
 
 
 def _quoted(option: str) -> str:
@@ -74,24 +74,24 @@ def _quoted(option: str) -> str:
     return shlex.quote(option)
 
 
-def _cpus(batch: Batch) -> int:
+def _cpus(batch: BatchJob) -> int:
     """Slurm gives whole CPUs."""
     return max(1, ceil(batch.capacity.cpus - 1e-9))
 
 
-def _memory_mib_per_cpu(batch: Batch) -> int:
+def _memory_mib_per_cpu(batch: BatchJob) -> int:
     """By CPU, for tasks lie on nodes as Slurm likes; with the pods' own share on top. Rounded down: a pod as
     large as its node must still fit."""
     return max(1, int(batch.capacity.memory_bytes / MEMORY_SHARE / MIB / _cpus(batch) + 1e-6))
 
 
-def _gpus(batch: Batch, wishes: Wishes) -> str:
+def _gpus(batch: BatchJob, wishes: SlurmSettings) -> str:
     kind = wishes.gres.partition(":")[2]
     count = batch.capacity.gpus
     return f"{kind}:{count}" if count and kind else str(count or "")
 
 
-def pod_script(batch: Batch, wishes: Wishes) -> str:
+def pod_script(batch: BatchJob, wishes: SlurmSettings) -> str:
     """What each task runs: it claims its pod, runs it, and ends whatever the pod left behind.
 
     `claimed` is made before a pod starts, by mkdir, which one process alone can do: a pod starts at most
@@ -192,7 +192,7 @@ def account(jobs: Iterable[str]) -> str:
     return f"sacct --noheader --parsable2 --noconvert {which} --format={SACCT_FORMAT}\n"
 
 
-def nodes(wishes: Wishes, root_mark: str) -> str:
+def nodes(wishes: SlurmSettings, root_mark: str) -> str:
     """The nodes of the partition; it ends with UNSEEN where that file in the storage root is not seen."""
     partition = f"--partition={wishes.partition} " if wishes.partition else ""
     seen = f"[ -e {shlex.quote(root_mark)} ] || exit {UNSEEN}\n"
@@ -204,9 +204,9 @@ def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
 
     The pods look for `stop` themselves: it works where Slurm does not answer.
     """
-    asked = [f": > pods/{pod}/stop" for pod in pods]
+    stop_lines = [f": > pods/{pod}/stop" for pod in pods]
     cancelled = ["status=0", *_cancel(jobs, "--state=PENDING "), "exit $status", ""]
-    return "\n".join([*_barred(folder, pods), *asked, *cancelled])
+    return "\n".join([*_barred(folder, pods), *stop_lines, *cancelled])
 
 
 KILL = "--signal=KILL --full "

@@ -32,7 +32,7 @@ _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class SlurmSettings:
     """The settings, read. Empty strings leave a thing to Slurm; `time_limit_seconds` 0 too."""
 
     partition: str = ""
@@ -51,31 +51,33 @@ class Wishes:
     port: int = 0
 
 
-def wishes_of(site: Site) -> Wishes:
+def settings_of(site: Site) -> SlurmSettings:
     """Raises InputError, at the setting."""
     check_settings(site, KNOWN)
-    said = site.settings
+    settings = site.settings
     for name in ("partition", "account", "qos", "gres", "control"):
         _check(site, name, _WORD, "a plain word")
     for name in ("folder", "python"):
         _check(site, name, _PATH, "an absolute path without spaces or quotes")
-    host, _, port = said.get("control", "").partition(":")
+    host, _, port = settings.get("control", "").partition(":")
     if port and not port.isdigit():
         raise _wrong(site, "control", "is neither HOST nor HOST:PORT")
-    link = said.get("link", "spool")
+    link = settings.get("link", "spool")
     if link not in ("spool", "tls"):
         raise _wrong(site, "link", "is neither spool nor tls")
-    return Wishes(
-        partition=said.get("partition", ""),
-        account=said.get("account", ""),
-        qos=said.get("qos", ""),
-        time_limit_seconds=_time_limit(site, said.get("time_limit", "")),
-        gres=said.get("gres", "gpu"),
+    return SlurmSettings(
+        partition=settings.get("partition", ""),
+        account=settings.get("account", ""),
+        qos=settings.get("qos", ""),
+        time_limit_seconds=_time_limit(site, settings.get("time_limit", "")),
+        gres=settings.get("gres", "gpu"),
         extra=_options(site),
-        setup=said.get("setup", ""),
-        environment=tuple(name.strip() for name in said.get("environment", "").split(",") if name.strip()),
-        folder=said.get("folder", "").rstrip("/"),
-        python=said.get("python", ""),
+        setup=settings.get("setup", ""),
+        environment=tuple(
+            name.strip() for name in settings.get("environment", "").split(",") if name.strip()
+        ),
+        folder=settings.get("folder", "").rstrip("/"),
+        python=settings.get("python", ""),
         link=link,
         ssh=tuple(_words(site, "ssh")),
         host=host,
@@ -87,9 +89,9 @@ OF_RESOURCES = ("partition", "account", "qos", "time_limit", "gres", "extra", "s
 """Settings of a site that a resource may override."""
 
 
-def wishes_for(site: Site, settings: Mapping[str, str]) -> Wishes:
+def resource_settings(site: Site, settings: Mapping[str, str]) -> SlurmSettings:
     """The site's, with a resource's before them; one that is empty takes the site's away."""
-    return wishes_of(replace(site, settings={**site.settings, **settings}))
+    return settings_of(replace(site, settings={**site.settings, **settings}))
 
 
 def check_resource(resource: Resource, site: Site) -> None:
@@ -102,7 +104,7 @@ def check_resource(resource: Resource, site: Site) -> None:
                 place=f"resource {resource.name}: settings.{name}",
             )
     try:
-        wishes_for(site, resource.settings)
+        resource_settings(site, resource.settings)
     except InputError as error:
         place = error.place.replace(f"site {site.name}", f"resource {resource.name}", 1)
         raise InputError(error.message, hint=error.hint, place=place) from error

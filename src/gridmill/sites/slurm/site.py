@@ -15,27 +15,27 @@ from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.site import Node, NodeLook, Site
+from gridmill.domain.site import Node, NodeUtilization, Site
 from gridmill.errors import UnavailableError
 from gridmill.plugins import find
-from gridmill.ports.site import Doors, PodSight, Sight, SitePort
+from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
 from gridmill.settings import Settings
 from gridmill.sites.marks import mark_of, mark_root
 from gridmill.sites.slurm import script
-from gridmill.sites.slurm.commands import Done, Shell, packed, shell_of
+from gridmill.sites.slurm.commands import CompletedCommand, Shell, packed, shell_of
 from gridmill.sites.slurm.parse import (
-    Account,
-    Listed,
+    SacctJob,
+    SqueueJob,
     clock_ahead,
     most_alive,
     parse_sacct,
     parse_sinfo,
     parse_squeue,
 )
-from gridmill.sites.slurm.pod_state import Evidence, is_unexplained, sight_of, with_log
-from gridmill.sites.slurm.script import Batch, deployment_of
-from gridmill.sites.slurm.settings import Wishes, wishes_for, wishes_of
-from gridmill.sites.slurm.states import Phase
+from gridmill.sites.slurm.pod_state import PodEvidence, is_unexplained, report_of, with_log
+from gridmill.sites.slurm.script import BatchJob, deployment_of
+from gridmill.sites.slurm.settings import SlurmSettings, resource_settings, settings_of
+from gridmill.sites.slurm.states import SlurmPhase
 
 _NODES_SECONDS = 60.0  # what a cluster has changes rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0
@@ -58,11 +58,11 @@ _BUSY = (
 
 
 @dataclass(slots=True)
-class _Memory:
+class _QueryCache:
     """What was seen last, so that Slurm is asked less often the longer nothing changes."""
 
-    sights: dict[str, PodSight] = field(default_factory=dict)
-    asked: float = 0.0
+    pod_reports: dict[str, PodReport] = field(default_factory=dict)
+    asked_at: float = 0.0
     changed: float = 0.0
     since: dict[str, tuple[str, float]] = field(default_factory=dict)  # deployment -> (state, since when)
     refused: dict[str, str] = field(default_factory=dict)  # deployment -> what Slurm said
@@ -71,13 +71,13 @@ class _Memory:
 class SlurmSite:
     """A SitePort. Safe to use from several threads."""
 
-    def __init__(self, settings: Settings, site: Site, doors: Doors, shell: Shell, mark: str) -> None:
-        self._settings, self._site, self._doors = settings, site, doors
-        self._wishes: Wishes = wishes_of(site)
+    def __init__(self, settings: Settings, site: Site, doors: PodListeners, shell: Shell, mark: str) -> None:
+        self._settings, self._site, self._listeners = settings, site, doors
+        self._slurm_settings: SlurmSettings = settings_of(site)
         self._shell = shell
         self._mark = mark
         self._lock = threading.RLock()
-        self._memory = _Memory()
+        self._memory = _QueryCache()
         self._accounting = True
         self._ahead = 0.0  # the clock there, of ours
         self._nodes: tuple[float, tuple[Node, ...]] | None = None
@@ -92,12 +92,12 @@ class SlurmSite:
             now = time.monotonic()
             if self._nodes is None or now - self._nodes[0] > _NODES_SECONDS:
                 seen = mark_root(self._settings.root, self._mark)
-                done = self._shell.run(script.nodes(self._wishes, str(seen)))
+                done = self._shell.run(script.nodes(self._slurm_settings, str(seen)))
                 if done.status == script.UNSEEN:
                     raise self._unseen()
                 if done.status != 0:
                     raise _trouble("sinfo", done)
-                self._nodes = now, parse_sinfo(done.text, self._wishes.gres)
+                self._nodes = now, parse_sinfo(done.text, self._slurm_settings.gres)
             return self._nodes[1]
 
     def _unseen(self) -> UnavailableError:
@@ -108,17 +108,19 @@ class SlurmSite:
             "under the same path, and say so with GRIDMILL_ROOT.",
         )
 
-    def looks(self) -> Mapping[str, NodeLook]:
+    def utilization(self) -> Mapping[str, NodeUtilization]:
         """Nothing: that would be a job on each node."""
         return {}
 
     def link(self) -> str:
         """Files in the folder, or TLS. Raises UnavailableError."""
         with self._lock:
-            if not self._link and self._wishes.link == "tls":
-                self._link = self._doors.tls(self._wishes.host or socket.gethostname(), self._wishes.port)
+            if not self._link and self._slurm_settings.link == "tls":
+                self._link = self._listeners.tls(
+                    self._slurm_settings.host or socket.gethostname(), self._slurm_settings.port
+                )
             elif not self._link:
-                self._link = self._doors.spool(Path(self._folder()) / "spool")
+                self._link = self._listeners.spool(Path(self._folder()) / "spool")
             return self._link
 
     def pod_home(self, pod_id: str) -> str:
@@ -127,7 +129,7 @@ class SlurmSite:
 
     def _folder(self) -> str:
         """What is set, or beside the storage root, which all nodes see; below it this home's mark."""
-        return f"{self._wishes.folder or f'{self._settings.root}-slurm'}/{self._mark}"
+        return f"{self._slurm_settings.folder or f'{self._settings.root}-slurm'}/{self._mark}"
 
     def prepare(self) -> None:
         """Nothing helps: Slurm decides when."""
@@ -147,8 +149,8 @@ class SlurmSite:
 
     def _submit(self, deployment_id: str, orders: Sequence[PodOrder]) -> None:
         pods = tuple(order.pod_id for order in orders)
-        wishes = wishes_for(self._site, orders[0].settings)
-        batch = Batch(
+        wishes = resource_settings(self._site, orders[0].settings)
+        batch = BatchJob(
             deployment_id=deployment_id,
             job=self._job(deployment_id),
             pods=pods,
@@ -166,7 +168,7 @@ class SlurmSite:
             raise _trouble("sbatch", done)
         self._changed()
 
-    def _variables(self, wishes: Wishes) -> dict[str, str]:
+    def _variables(self, wishes: SlurmSettings) -> dict[str, str]:
         """Settings as they are here. Slurm holds pods to their memory: cgroups of ours would escape its."""
         handed_on = {name: os.environ[name] for name in wishes.environment if name in os.environ}
         return {
@@ -178,26 +180,26 @@ class SlurmSite:
             "GRIDMILL_CGROUPS": "0",
         }
 
-    def _refused(self, deployment_id: str, pods: Sequence[str], done: Done) -> None:
+    def _refused(self, deployment_id: str, pods: Sequence[str], done: CompletedCommand) -> None:
         """It will never start: its pods are told to be gone, with Slurm's own words."""
-        said = "; ".join(line.removeprefix("sbatch: error: ") for line in done.err.strip().splitlines())
+        text = "; ".join(line.removeprefix("sbatch: error: ") for line in done.err.strip().splitlines())
         with self._lock:
-            self._memory.refused[deployment_id] = f"Slurm refuses it: {said}"
+            self._memory.refused[deployment_id] = f"Slurm refuses it: {text}"
         self._ask(script.bar(self._folder(), pods))
 
     # --- looking
 
-    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodSight]:
+    def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """One squeue for all, rarely where nothing changes, and one sacct for what is over."""
         with self._lock:
             if not self._is_due(pod_ids):
-                return {pod_id: self._memory.sights[pod_id] for pod_id in pod_ids}
+                return {pod_id: self._memory.pod_reports[pod_id] for pod_id in pod_ids}
         sights = self._look(pod_ids) if pod_ids else {}
         with self._lock:
             now = time.monotonic()
-            self._memory.asked = now
-            if sights != self._memory.sights:
-                self._memory.sights, self._memory.changed = dict(sights), now
+            self._memory.asked_at = now
+            if sights != self._memory.pod_reports:
+                self._memory.pod_reports, self._memory.changed = dict(sights), now
                 names = set(map(deployment_of, sights))
                 self._memory.since = {k: v for k, v in self._memory.since.items() if k in names}
         return sights
@@ -205,24 +207,27 @@ class SlurmSite:
     def _is_due(self, pod_ids: Sequence[str]) -> bool:
         memory, now = self._memory, time.monotonic()
         pause = min(max(_QUICKEST_SECONDS, (now - memory.changed) / _SLOWING), _SLOWEST_SECONDS)
-        return now - memory.asked >= pause or any(pod_id not in memory.sights for pod_id in pod_ids)
+        return now - memory.asked_at >= pause or any(pod_id not in memory.pod_reports for pod_id in pod_ids)
 
     def _changed(self) -> None:
         with self._lock:
-            self._memory.sights, self._memory.changed = {}, time.monotonic()
+            self._memory.pod_reports, self._memory.changed = {}, time.monotonic()
 
-    def _look(self, pod_ids: Sequence[str]) -> dict[str, PodSight]:
+    def _look(self, pod_ids: Sequence[str]) -> dict[str, PodReport]:
         jobs, marks = self._list(pod_ids)
         deployments = dict.fromkeys(map(deployment_of, pod_ids))
-        found = {name: most_alive(jobs, self._job(name)) for name in deployments}
-        accounts = self._accounts([name for name in found if self._wants_account(name, found[name], marks)])
+        jobs_by_name = {name: most_alive(jobs, self._job(name)) for name in deployments}
+        accounts = self._accounts(
+            [name for name in jobs_by_name if self._wants_account(name, jobs_by_name[name], marks)]
+        )
         sights = {
-            pod_id: self._sight(pod_id, found[deployment_of(pod_id)], marks, accounts) for pod_id in pod_ids
+            pod_id: self._pod_report(pod_id, jobs_by_name[deployment_of(pod_id)], marks, accounts)
+            for pod_id in pod_ids
         }
-        self._clear_away(sights, found, marks)
+        self._clear_away(sights, jobs_by_name, marks)
         return sights
 
-    def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[Listed, ...], dict[str, set[str]]]:
+    def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[SqueueJob, ...], dict[str, set[str]]]:
         """Jobs, and the marks by the folder they lie in."""
         names = [self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))]
         done = self._ask(script.look(self._folder(), pod_ids, names))
@@ -234,11 +239,11 @@ class SlurmSite:
         self._ahead = clock_ahead(done.text, time.time(), self._ahead)
         return parse_squeue(done.text, self._ahead), marks
 
-    def _wants_account(self, name: str, job: Listed | None, marks: Mapping[str, set[str]]) -> bool:
-        over = job is None or job.state.phase == Phase.OVER
+    def _wants_account(self, name: str, job: SqueueJob | None, marks: Mapping[str, set[str]]) -> bool:
+        over = job is None or job.state.phase == SlurmPhase.OVER
         return over and "submitted" in marks.get(name, ()) and self._accounting
 
-    def _accounts(self, deployments: Sequence[str]) -> dict[str, Account]:
+    def _accounts(self, deployments: Sequence[str]) -> dict[str, SacctJob]:
         """Where there is no accounting, that is found out once."""
         if not deployments:
             return {}
@@ -248,18 +253,18 @@ class SlurmSite:
             return {}
         return {account.name: account for account in parse_sacct(done.text)}
 
-    def _sight(
+    def _pod_report(
         self,
         pod_id: str,
-        job: Listed | None,
+        job: SqueueJob | None,
         marks: Mapping[str, set[str]],
-        accounts: Mapping[str, Account],
-    ) -> PodSight:
+        accounts: Mapping[str, SacctJob],
+    ) -> PodReport:
         name = deployment_of(pod_id)
         refusal = self._memory.refused.get(name)
         if refusal is not None:
-            return PodSight(sight=Sight.GONE, message=refusal, hopeless=True)
-        seen = Evidence(
+            return PodReport(status=PodStatus.GONE, message=refusal, hopeless=True)
+        seen = PodEvidence(
             marks=frozenset(marks.get(pod_id, ())),
             submitted="submitted" in marks.get(name, ()),
             prepared="script" in marks.get(name, ()),
@@ -268,7 +273,7 @@ class SlurmSite:
             accounting=self._accounting,
             for_seconds=self._since(name, "absent" if job is None else job.word),
         )
-        return with_log(sight_of(seen), self._log(pod_id)) if is_unexplained(seen) else sight_of(seen)
+        return with_log(report_of(seen), self._log(pod_id)) if is_unexplained(seen) else report_of(seen)
 
     def _log(self, pod_id: str) -> str:
         """What a pod wrote before it could say anything by its link."""
@@ -280,39 +285,39 @@ class SlurmSite:
         """For how many seconds a deployment's job has been in that state."""
         with self._lock:
             now = time.monotonic()
-            known = self._memory.since.get(deployment_id)
-            if known is None or known[0] != word:
-                known = self._memory.since[deployment_id] = (word, now)
-            return now - known[1]
+            previous = self._memory.since.get(deployment_id)
+            if previous is None or previous[0] != word:
+                previous = self._memory.since[deployment_id] = (word, now)
+            return now - previous[1]
 
     def _clear_away(
         self,
-        sights: Mapping[str, PodSight],
-        found: Mapping[str, Listed | None],
+        sights: Mapping[str, PodReport],
+        squeue_jobs: Mapping[str, SqueueJob | None],
         marks: Mapping[str, set[str]],
     ) -> None:
         """Cancel what still waits in the queue although its pods never start; tell pods to end whose job is
         over: on a node that was cut off they may have heard nothing of it."""
-        gone = {pod_id for pod_id, sight in sights.items() if sight.sight == Sight.GONE}
+        gone = {pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE}
         idle = {
             name: self._job(name)
             for name in dict.fromkeys(map(deployment_of, sorted(gone)))
-            if (job := found[name]) is not None and job.word in _WAITING
+            if (job := squeue_jobs[name]) is not None and job.word in _WAITING
         }
-        stray = [pod_id for pod_id in sights if self._is_stray(pod_id, found, marks)]
-        told = [*(pod_id for pod_id in sorted(gone) if deployment_of(pod_id) in idle), *stray]
-        if told:
-            self._ask(script.tear_down(self._folder(), told, idle))
+        stray = [pod_id for pod_id in sights if self._is_stray(pod_id, squeue_jobs, marks)]
+        removable = [*(pod_id for pod_id in sorted(gone) if deployment_of(pod_id) in idle), *stray]
+        if removable:
+            self._ask(script.tear_down(self._folder(), removable, idle))
 
     def _is_stray(
-        self, pod_id: str, found: Mapping[str, Listed | None], marks: Mapping[str, set[str]]
+        self, pod_id: str, squeue_jobs: Mapping[str, SqueueJob | None], marks: Mapping[str, set[str]]
     ) -> bool:
         """Started, not ended, not told to, and its job is over by the failure of a node."""
-        job, mine = found[deployment_of(pod_id)], marks.get(pod_id, set())
+        job, mine = squeue_jobs[deployment_of(pod_id)], marks.get(pod_id, set())
         failed = job is not None and job.word == "NODE_FAIL"
         return failed and "claimed" in mine and not mine & {"ended", "stop"}
 
-    def last_words(self, pod_id: str) -> Sequence[PodEvent]:
+    def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
         """What is left of its journal."""
         read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
         return tuple(read(Path(self._folder()) / "pods" / pod_id / "journal"))
@@ -356,7 +361,7 @@ class SlurmSite:
         over = {
             name
             for name in map(deployment_of, pod_ids)
-            if (job := most_alive(jobs, self._job(name))) is None or job.state.phase == Phase.OVER
+            if (job := most_alive(jobs, self._job(name))) is None or job.state.phase == SlurmPhase.OVER
         }
         return [
             pod_id
@@ -366,7 +371,7 @@ class SlurmSite:
 
     # --- the rest
 
-    def _ask(self, text: str) -> Done:
+    def _ask(self, text: str) -> CompletedCommand:
         done = self._shell.run(text)
         if done.status != 0:
             raise _trouble("Slurm", done)
@@ -377,10 +382,10 @@ class SlurmSite:
         self._shell.close()
 
 
-def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
+def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     """The Slurm site of that name; its door opens at once, for pods that an earlier control node brought up
     knock at it. Raises InputError for its settings or address, StorageError, UnavailableError."""
-    wishes_of(site)
+    settings_of(site)
     mark = mark_of(settings.home / "slurm", site.name)
     made = SlurmSite(settings, site, doors, shell_of(site), mark)
     try:
@@ -391,9 +396,9 @@ def make(settings: Settings, site: Site, doors: Doors) -> SitePort:
     return made
 
 
-def _trouble(what: str, done: Done) -> UnavailableError:
-    said = "; ".join(line for line in done.err.strip().splitlines() if line.strip())
-    return UnavailableError(f"{what} does not answer: {said or f'exit code {done.status}'}")
+def _trouble(what: str, done: CompletedCommand) -> UnavailableError:
+    text = "; ".join(line for line in done.err.strip().splitlines() if line.strip())
+    return UnavailableError(f"{what} does not answer: {text or f'exit code {done.status}'}")
 
 
 def read_end(log: Path) -> str:

@@ -7,7 +7,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.states import Cause
 
 
-class Phase(IntEnum):
+class SlurmPhase(IntEnum):
     """Where a job of Slurm's is, for us. Of several with one name the one with the largest phase counts."""
 
     OVER = 0  # none of its processes remains
@@ -21,17 +21,17 @@ class Phase(IntEnum):
 class SlurmState:
     """`sentence` explains a state that people do not expect; `cause` is why attempts ended with it."""
 
-    phase: Phase
+    phase: SlurmPhase
     sentence: str = ""
     cause: Cause = Cause.LOST
 
 
 def _over(sentence: str, cause: Cause = Cause.LOST) -> SlurmState:
-    return SlurmState(phase=Phase.OVER, sentence=sentence, cause=cause)
+    return SlurmState(phase=SlurmPhase.OVER, sentence=sentence, cause=cause)
 
 
 def _pending(sentence: str = "") -> SlurmState:
-    return SlurmState(phase=Phase.PENDING, sentence=sentence)
+    return SlurmState(phase=SlurmPhase.PENDING, sentence=sentence)
 
 
 STATES: Mapping[str, SlurmState] = {
@@ -39,7 +39,7 @@ STATES: Mapping[str, SlurmState] = {
     "CANCELLED": _over("somebody cancelled it (scancel), or an administrator did"),
     "COMPLETED": _over(""),
     "CONFIGURING": _pending("its nodes are being made ready"),
-    "COMPLETING": SlurmState(phase=Phase.ENDING, sentence="its processes are being ended"),
+    "COMPLETING": SlurmState(phase=SlurmPhase.ENDING, sentence="its processes are being ended"),
     "DEADLINE": _over("it could not end before the deadline set for it"),
     "EXPEDITING": _pending("it goes ahead of others"),
     "FAILED": _over("its script ended with an error"),
@@ -53,25 +53,27 @@ STATES: Mapping[str, SlurmState] = {
     "REQUEUED": _over("Slurm put it back into its queue; a pod never starts a second time"),
     "REQUEUE_FED": _over("it was put back into the queue of a federation"),
     "REQUEUE_HOLD": _over("it was put back into the queue and is held there"),
-    "RESIZING": SlurmState(phase=Phase.RUNNING, sentence="its size is being changed"),
+    "RESIZING": SlurmState(phase=SlurmPhase.RUNNING, sentence="its size is being changed"),
     "RESV_DEL_HOLD": _pending("its reservation was deleted, and it is held"),
     "REVOKED": _over("another cluster of the federation has taken it"),
-    "RUNNING": SlurmState(phase=Phase.RUNNING),
-    "SIGNALING": SlurmState(phase=Phase.RUNNING, sentence="it is being sent a signal"),
+    "RUNNING": SlurmState(phase=SlurmPhase.RUNNING),
+    "SIGNALING": SlurmState(phase=SlurmPhase.RUNNING, sentence="it is being sent a signal"),
     "SPECIAL_EXIT": _over("it was put back into the queue in a special state and is held there"),
-    "STAGE_OUT": SlurmState(phase=Phase.ENDING, sentence="its files are being staged out"),
-    "STOPPED": SlurmState(phase=Phase.UNKNOWN, sentence="it was stopped (SIGSTOP) and keeps its nodes"),
-    "SUSPENDED": SlurmState(phase=Phase.UNKNOWN, sentence="it is suspended and others have its nodes"),
+    "STAGE_OUT": SlurmState(phase=SlurmPhase.ENDING, sentence="its files are being staged out"),
+    "STOPPED": SlurmState(phase=SlurmPhase.UNKNOWN, sentence="it was stopped (SIGSTOP) and keeps its nodes"),
+    "SUSPENDED": SlurmState(phase=SlurmPhase.UNKNOWN, sentence="it is suspended and others have its nodes"),
     "TIMEOUT": _over("its time limit was reached"),
-    "UPDATE_DB": SlurmState(phase=Phase.RUNNING, sentence="its accounting is being updated"),
+    "UPDATE_DB": SlurmState(phase=SlurmPhase.RUNNING, sentence="its accounting is being updated"),
 }
 """Every state in squeue and sacct of Slurm 20 to 25."""
 
 
 def state_of(word: str) -> SlurmState:
     """What a state means; `CANCELLED by 1000` is CANCELLED, and one nobody knows is UNKNOWN."""
-    known = STATES.get(word.split()[0].rstrip("+") if word.strip() else "")
-    return known or SlurmState(phase=Phase.UNKNOWN, sentence=f"Slurm says {word!r}, which is not known here")
+    state = STATES.get(word.split()[0].rstrip("+") if word.strip() else "")
+    return state or SlurmState(
+        phase=SlurmPhase.UNKNOWN, sentence=f"Slurm says {word!r}, which is not known here"
+    )
 
 
 NEVER: Mapping[str, str] = {
@@ -93,7 +95,7 @@ NEVER: Mapping[str, str] = {
 
 def never_starts(reason: str) -> str:
     """Why a job that is pending for that reason never starts; empty where it may."""
-    known = NEVER.get(reason.replace(" ", "_"))
-    if known is None and reason.endswith(("PerJobLimit", "PerJob")):
-        known = "it asks for more than one job may have"
-    return known or ""
+    sentence = NEVER.get(reason.replace(" ", "_"))
+    if sentence is None and reason.endswith(("PerJobLimit", "PerJob")):
+        sentence = "it asks for more than one job may have"
+    return sentence or ""
