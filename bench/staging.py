@@ -28,14 +28,14 @@ from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.transfer.bucket import BucketClient
 from gridmill.transfer.bucket_cache import BucketCache
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import HashCache, scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import pull, push
-from gridmill.transfer.manifest import HashCache, scan
 from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.progress import TransferProgress
 from gridmill.transfer.signed_urls import flows
 from gridmill.transfer.stream import UNMETERED, ByteMeter, Chunk, ChunkStream
+from gridmill.transfer.tree_writer import TreeCheckout
 
 AREA = "Staging"
 HERE = ("127.0.0.1",)  # where the bucket is allowed to be: farms read none on their own machine

@@ -52,7 +52,7 @@ ENDS: Mapping[str, Mapping[str, frozenset[str]]] = {
                 "gridmill.transport.server:PodLinkServer.send",
             }
         ),
-        "pod": frozenset({"gridmill.pod.supervisor:Supervisor._open", "gridmill.pod.commands:execute"}),
+        "pod": frozenset({"gridmill.pod.supervisor:Supervisor._open", "gridmill.pod.program:execute"}),
     },
     "event": {
         "pod": frozenset(

@@ -6,7 +6,7 @@ from typing import Any
 
 from gridmill.declarations.schema_export import about
 from gridmill.domain.amounts import show_seconds
-from gridmill.pod.commands import INHERITED, QUIET
+from gridmill.pod.program import INHERITED, QUIET
 from gridmill.settings import Settings
 
 INTRODUCTION = """\

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from gridmill.control.steps.begin import AGAIN
+from gridmill.control.steps.run_lifecycle import AGAIN
 from gridmill.domain import footprint
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.job import JobKind

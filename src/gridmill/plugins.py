@@ -91,7 +91,7 @@ DECLARATIONS: Mapping[str, str] = {"yaml": "gridmill.declarations:read_again"}
 
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
-LOOKS: Mapping[str, str] = {"process": "gridmill.storage.peek:ask"}
+LOOKS: Mapping[str, str] = {"process": "gridmill.storage.inspect_process:ask"}
 """Functions of a Look that read versions."""
 
 ARCHIVES: Mapping[str, str] = {
@@ -105,7 +105,7 @@ GRIDS: Mapping[str, str] = {"records": "gridmill.bootstrap.node:read"}
 `close`."""
 
 VERSIONS: Mapping[str, str] = {
-    "files": "gridmill.jobs.peek:files_of",
+    "files": "gridmill.jobs.inspect_versions:files_of",
     "rows": "gridmill.jobs.stored_rows:read_rows",
     "batches": "gridmill.jobs.stored_rows:read_batches",
     "card": "gridmill.jobs.model_files:load_card",

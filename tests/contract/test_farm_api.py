@@ -19,7 +19,7 @@ from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import AttemptOrder, Events, Hello, PodOrder, Start, Welcome
 from gridmill.errors import InputError
 from gridmill.farm.deployment import AttemptRecord, PodPlacement, TenantDeployment, TenantDeploymentState
-from gridmill.farm.deployments import deploy
+from gridmill.farm.deployment_requests import deploy
 from gridmill.farm.join import invite, revoke
 from gridmill.farm.main import RunningFarm
 from gridmill.farm.store import RecordStore

@@ -17,9 +17,9 @@ from gridmill.farm.join import invite
 from gridmill.sites.farm.client import FarmClient, RepeatableBody, member, read_chunks
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_source
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import TransferLimits, pull, push
-from gridmill.transfer.manifest import scan
 from gridmill.transfer.progress import TransferProgress
 from gridmill.transfer.stream import ByteMeter
 

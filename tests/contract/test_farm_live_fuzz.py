@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from tests.farms import Visitor, farm, member, open_folder
 
 from gridmill.farm.app import make_app
-from gridmill.farm.farm import Farm
+from gridmill.farm.state import Farm
 
 SHOWN: dict[str, Visitor] = {}
 EXAMPLES = 2

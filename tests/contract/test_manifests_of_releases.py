@@ -7,7 +7,7 @@ import pytest
 from tests.lost_fields import lost
 
 from gridmill.codec import decode, encode
-from gridmill.domain.manifest import AliasMove, VersionManifest
+from gridmill.domain.version_manifest import AliasMove, VersionManifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MANIFESTS = sorted(GOLDEN.glob("manifests-*/*.json"))

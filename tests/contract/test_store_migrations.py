@@ -226,6 +226,18 @@ def test_a_store_of_a_newer_gridmill_is_refused_and_not_touched(database: Databa
     assert picture(database) == before
 
 
+def test_a_store_of_before_the_first_release_is_refused_and_not_touched(database: Database):
+    """Its records would be read without what their fields had under other names."""
+    with closing(sql.make(database.address)) as store:
+        put_new(store, a_run())
+    database.change("UPDATE alembic_version SET version_num = '0001'")
+    before = picture(database)
+    with pytest.raises(StorageError, match=r"before the first release .*\(schema 0001\)") as raised:
+        sql.make(database.address)
+    assert "Set GRIDMILL_HOME to a new folder" in raised.value.hint
+    assert picture(database) == before
+
+
 def test_there_is_no_way_back():
     """A downgrade would have to invent what the older version does not know: none is written."""
     script = ScriptDirectory.from_config(migrate.configuration())

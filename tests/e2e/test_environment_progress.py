@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 BUILD = """
 import os, sys
 from pathlib import Path
-from gridmill.pod.environments import EVENTS_FD, Requirements, ready_environment
+from gridmill.pod.python_environments import EVENTS_FD, Requirements, ready_environment
 os.dup2(1, EVENTS_FD)
 file = Path(sys.argv[1])
 wanted = Requirements(file=file, text=file.read_text(), bundle="")

@@ -21,7 +21,7 @@ from gridmill.declarations import read_pipeline
 from gridmill.domain.preflight import PreflightRequest, PreflightResult, preflight_question, show_finding
 from gridmill.jobs.preflight.remote import MOST_BYTES
 from gridmill.jobs.preflight.run import check
-from gridmill.storage.preflight import ask
+from gridmill.storage.preflight_process import ask
 from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.ports import free_port
 

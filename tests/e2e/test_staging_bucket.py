@@ -20,7 +20,7 @@ from gridmill.domain.states import AttemptState
 from gridmill.errors import InputError, UnavailableError
 from gridmill.farm.join import invite
 from gridmill.sites.farm import staging as carrying
-from gridmill.sites.farm.buckets import BucketEndpoints
+from gridmill.sites.farm.carrier_choice import BucketEndpoints
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_source

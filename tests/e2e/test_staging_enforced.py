@@ -15,7 +15,7 @@ from gridmill.domain.route import Staging
 from gridmill.domain.states import AttemptState
 from gridmill.errors import InputError, NotFoundError
 from gridmill.sites.farm import staging
-from gridmill.sites.farm.buckets import BucketPrefix
+from gridmill.sites.farm.carrier_choice import BucketPrefix
 from gridmill.transfer.bucket import BucketClient
 from gridmill.transfer.signed_urls import read, sliced, write
 from gridmill.transfer.stream import Chunk

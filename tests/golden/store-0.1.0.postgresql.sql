@@ -34,7 +34,7 @@ ALTER TABLE public.record ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTI
     NO MAXVALUE
     CACHE 1
 );
-INSERT INTO public.alembic_version VALUES ('0001');
+INSERT INTO public.alembic_version VALUES ('0002');
 INSERT INTO public.counter VALUES ('trainers', 1);
 INSERT INTO public.counter VALUES ('weather', 2);
 INSERT INTO public.counter VALUES ('order', 2);

@@ -16,7 +16,7 @@ LINT = Path(sys.executable).parent / "lint-imports"
 VIOLATIONS: dict[str, tuple[Import, ...]] = {
     "layers": (
         ("gridmill.domain.bad", "gridmill.control.node"),
-        ("gridmill.scheduler.bad", "gridmill.transfer.manifest"),
+        ("gridmill.scheduler.bad", "gridmill.transfer.chunk_manifest"),
         ("gridmill.control.bad", "gridmill.sdk.client"),
         ("gridmill.pod.bad", "gridmill.farm.app"),
         ("gridmill.cli.up", "gridmill.bootstrap.host"),
@@ -92,7 +92,7 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
         ("gridmill.cli.bad", "gridmill.bootstrap.host"),
         ("gridmill.cli.up", "gridmill.bootstrap.serving"),
         ("gridmill.sdk.bad", "gridmill.bootstrap.node"),
-        ("gridmill.testing.bad", "gridmill.bootstrap.home"),
+        ("gridmill.testing.bad", "gridmill.bootstrap.home_lock"),
     ),
     "api": (("gridmill.cli.bad", "gridmill.api.app"), ("gridmill.sdk.bad", "gridmill.api.routes")),
     "report": (
@@ -110,11 +110,11 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     ),
     "kinds-of-ticks": (
         ("gridmill.control.ticks.dispatch", "gridmill.control.ticks.receive"),
-        ("gridmill.control.ticks.reap", "gridmill.control.ticks.observe"),
+        ("gridmill.control.ticks.tear_down", "gridmill.control.ticks.observe"),
         ("gridmill.control.ticks.schedules", "gridmill.control.ticks.backfills"),
     ),
     "ticks": (
-        ("gridmill.control.steps.settle", "gridmill.control.ticks.receive"),
+        ("gridmill.control.steps.end_attempt", "gridmill.control.ticks.receive"),
         ("gridmill.control.usecases.runs", "gridmill.control.ticks.advance"),
     ),
     "pod": (("gridmill.sites.bad", "gridmill.pod.agent"), ("gridmill.control.bad", "gridmill.pod.journal")),
@@ -162,7 +162,10 @@ VIOLATIONS: dict[str, tuple[Import, ...]] = {
     ),
     "registry": (("gridmill.cli.bad", "gridmill.plugins"), ("gridmill.sdk.client", "gridmill.plugins")),
     "settings": (("gridmill.control.bad", "gridmill.settings"), ("gridmill.stores.bad", "gridmill.settings")),
-    "jobs": (("gridmill.sites.bad", "gridmill.jobs.context"), ("gridmill.control.bad", "gridmill.jobs.peek")),
+    "jobs": (
+        ("gridmill.sites.bad", "gridmill.jobs.context"),
+        ("gridmill.control.bad", "gridmill.jobs.inspect_versions"),
+    ),
 }
 """By contract, imports that it forbids."""
 

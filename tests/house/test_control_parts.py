@@ -7,7 +7,7 @@ from tests.house.contracts import SOURCE
 
 CONTROL = SOURCE / "gridmill" / "control"
 WHOLE = {
-    "steps.begin:begin_run",
+    "steps.run_lifecycle:begin_run",
     "steps.bring_up:bring_up",
     "steps.due_runs:schedule_view",
     "ticks.advance:_advanced",
@@ -24,9 +24,9 @@ WHOLE = {
     "ticks.observe:_record",
     "ticks.observe:_seen",
     "ticks.observe:observe",
-    "ticks.reap:_torn_down",
-    "ticks.reap:reap",
-    "ticks.reap:reap_now",
+    "ticks.tear_down:_torn_down",
+    "ticks.tear_down:reap",
+    "ticks.tear_down:reap_now",
     "ticks.schedules:_dealt_with",
     "ticks.schedules:_keep",
     "ticks.schedules:_look",
@@ -34,7 +34,7 @@ WHOLE = {
     "ticks.schedules:keep_continuous",
     "ticks.schedules:keep_schedules",
     "ticks.schedules:start_scheduled",
-    "ticks.site_choice:reconsider_sites",
+    "ticks.look_elsewhere:reconsider_sites",
 }
 """Functions that still get all of it: those that begin runs, and the outer functions of ticks."""
 

@@ -20,7 +20,10 @@ FACTORIES = {"gridmill.bootstrap.host", "gridmill.__main__"}
 HEAVY = {"http", "ssl"}
 """Packages of the standard library that take 10 ms to import: OpenSSL comes with them."""
 
-BY_STRING = {("gridmill.jobs.main", "gridmill.jobs.arrow"), ("gridmill.jobs.main", "gridmill.jobs.peek")}
+BY_STRING = {
+    ("gridmill.jobs.main", "gridmill.jobs.arrow"),
+    ("gridmill.jobs.main", "gridmill.jobs.inspect_versions"),
+}
 """Named in strings, so that pods, which call `gridmill.jobs.main`, do not depend on PyArrow."""
 
 

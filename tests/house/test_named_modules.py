@@ -14,8 +14,8 @@ PROCESSES = {
     ("gridmill.sites.machine", "gridmill.pod"),
     ("gridmill.sites.processes", "gridmill.pod"),
     ("gridmill.sites.processes", "gridmill.pod.cleanup"),
-    ("gridmill.storage.peek", "gridmill.jobs.peek"),
-    ("gridmill.storage.preflight", "gridmill.jobs.preflight"),
+    ("gridmill.storage.inspect_process", "gridmill.jobs.inspect_versions"),
+    ("gridmill.storage.preflight_process", "gridmill.jobs.preflight"),
 }
 """Started, or looked for, as a process of its own (`python -m`): nothing is imported."""
 

@@ -9,8 +9,8 @@ from tests.sim.test_parts import swarm as swarm_of
 from tests.sim.test_races import command, finish, job_of, service, simulation
 
 from gridmill.control.state import BRING_UPS
-from gridmill.control.steps.settle import settle_attempt
-from gridmill.control.ticks import site_choice
+from gridmill.control.steps.end_attempt import settle_attempt
+from gridmill.control.ticks import look_elsewhere
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
@@ -235,7 +235,7 @@ def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytes
     def broken(*args: object) -> None:
         raise KeyError("broken")
 
-    monkeypatch.setattr("gridmill.control.steps.site_choice.made_before", broken)
+    monkeypatch.setattr("gridmill.control.steps.resource_choice.made_before", broken)
     for _ in range(3):
         one.node.control.choices.next_at = 0.0
         one.node.tick()
@@ -302,21 +302,21 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
         looked.append(job_run.job.name)
         return False
 
-    monkeypatch.setattr(site_choice, "move", look)
-    monkeypatch.setattr(site_choice, "LOOKS_PER_TICK", 2)
+    monkeypatch.setattr(look_elsewhere, "move", look)
+    monkeypatch.setattr(look_elsewhere, "LOOKS_PER_TICK", 2)
     control.choices.to_recheck, pauses = [], []
     for _ in range(3):
         control.choices.next_at = 0.0
-        pauses.append(site_choice.reconsider_sites(control))
+        pauses.append(look_elsewhere.reconsider_sites(control))
     assert looked == ["j4", "j3", "j2", "j1", "j0"]
-    assert pauses == [site_choice.PAUSE_SECONDS] * 2 + [site_choice.LOOK_AGAIN_SECONDS]
-    assert site_choice.reconsider_sites(control) > 0.0
+    assert pauses == [look_elsewhere.PAUSE_SECONDS] * 2 + [look_elsewhere.LOOK_AGAIN_SECONDS]
+    assert look_elsewhere.reconsider_sites(control) > 0.0
     assert len(looked) == len(jobs)  # not yet again
     one.node.control.sites["farm"] = one.world
     finish(one, run)
     control.choices.next_at = 0.0
-    site_choice.reconsider_sites(control)
-    assert site_choice.reconsider_sites(control) == float("inf")  # nobody is left
+    look_elsewhere.reconsider_sites(control)
+    assert look_elsewhere.reconsider_sites(control) == float("inf")  # nobody is left
 
 
 def test_what_a_file_is_refused_for_is_refused_of_all() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from test_races import command, finish, job_of, run_of, service, simulation
 
-from gridmill.control.steps.begin import begin_run
+from gridmill.control.steps.run_lifecycle import begin_run
 from gridmill.domain.artifact import Alias
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.job import Job

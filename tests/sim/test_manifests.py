@@ -8,10 +8,10 @@ import pytest
 from test_races import command, finish, job_of, service, simulation
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import FileProblem, FileProblemKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import AttemptState, Cause, JobState, RunState
+from gridmill.domain.version_manifest import FileProblem, FileProblemKind
 from gridmill.errors import StorageError
 from gridmill.ports.store import Put
 from gridmill.storage.disk_usage import LocalHomeFolders

@@ -12,11 +12,11 @@ from tests.sim.test_races import command, simulation
 from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.declarations import parse_declarations
-from gridmill.domain.manifest import FileProblem, FileProblemKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.schedule import CatchUp, Overlap, Schedule, ScheduleSpec
 from gridmill.domain.states import FINISHED_RUNS, JobState, RunState
+from gridmill.domain.version_manifest import FileProblem, FileProblemKind
 from gridmill.errors import NotFoundError, PipelineError
 from gridmill.stores.memory import make as make_memory
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_races import command, finish, service, simulation
 
-from gridmill.control.garbage import (
+from gridmill.control.removable import (
     GarbageSnapshot,
     UnusedRecords,
     deletable_versions,

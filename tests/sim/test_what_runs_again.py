@@ -10,7 +10,6 @@ from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.dataset import DatasetSpec
 from gridmill.domain.job import Job
-from gridmill.domain.manifest import FileProblem, FileProblemKind
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.provenance import CodeFile, CodeList, Provenance
 from gridmill.domain.run import JobRun, Run
@@ -18,6 +17,7 @@ from gridmill.domain.schedule import ScheduleSpec
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.source import Source, SqlSource
 from gridmill.domain.states import JobState
+from gridmill.domain.version_manifest import FileProblem, FileProblemKind
 from gridmill.ports.storage import FileStat
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import NoStorage, Simulation

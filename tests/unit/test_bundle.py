@@ -292,7 +292,7 @@ def test_hashes_that_were_kept_are_used_and_not_believed_again_once_they_were_wr
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashes = tmp_path / "hashes.json"
-    monkeypatch.setattr("gridmill.transfer.manifest.SETTLED_NS", -(2**62))  # as if the files were old
+    monkeypatch.setattr("gridmill.transfer.chunk_manifest.SETTLED_NS", -(2**62))  # as if the files were old
     first = make_bundle(project, tmp_path / "bundles", hashes=hashes)
     assert make_bundle(project, tmp_path / "bundles", hashes=hashes) == first
     right = hashlib.sha256(b"print(1)").hexdigest()

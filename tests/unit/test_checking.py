@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import FileProblem
+from gridmill.domain.version_manifest import FileProblem
 from gridmill.errors import DataError
 from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.transfer import verify

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import FileProblemKind
+from gridmill.domain.version_manifest import FileProblemKind
 from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.transfer import verify as checking
 from gridmill.transfer.contents import list_contents

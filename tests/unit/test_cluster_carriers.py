@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.control.steps.begin import check_resource_settings
+from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource
 from gridmill.domain.route import Staging
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError
 from gridmill.sdk.client import make_resource
-from gridmill.sites.farm.buckets import HOLDS, BucketEndpoints, BucketPrefix, check
+from gridmill.sites.farm.carrier_choice import HOLDS, BucketEndpoints, BucketPrefix, check
 from gridmill.sites.farm.staging import HomeAttemptData
 
 

@@ -28,9 +28,9 @@ from gridmill.sites.farm.errors import FarmStorageError
 from gridmill.sites.farm.site import FarmSite, PodLeases
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.sites.processes import _is_locked, _pid
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.engine import ScannedTree
 from gridmill.transfer.errors import TransferRefusedError
-from gridmill.transfer.manifest import scan
 
 URI = "files/p/j/p-1.j.1"
 

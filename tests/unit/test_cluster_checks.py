@@ -12,10 +12,10 @@ from gridmill.bootstrap.checks import look_at_clusters, look_at_dates
 from gridmill.farm.join import invite
 from gridmill.farm.main import RunningFarm
 from gridmill.settings import Settings
+from gridmill.sites.farm.certificate_request import holds
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.join import become_source
-from gridmill.sites.farm.signing import holds
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from tests.little_bucket import LittleBucket, little_bucket
 
 from gridmill.errors import UnavailableError
-from gridmill.sites.farm.buckets import (
+from gridmill.sites.farm.carrier_choice import (
     HOLDS,
     LATE_SECONDS,
     LIVE,

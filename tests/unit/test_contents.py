@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import VersionContents, VersionManifest, contents_uri, manifest_uri
+from gridmill.domain.version_manifest import VersionContents, VersionManifest, contents_uri, manifest_uri
 from gridmill.errors import NotFoundError, StorageError, UnsafePathError
 from gridmill.storage.manifests import keep_manifest
 from gridmill.transfer.contents import list_contents, place_of, read_contents, read_manifest, write_contents

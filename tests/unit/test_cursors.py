@@ -5,14 +5,7 @@ from base64 import urlsafe_b64encode
 import pytest
 
 from gridmill.errors import GridmillError, InputError
-from gridmill.ports.pages import (
-    MOST_ITEMS,
-    PAGE_BYTES,
-    Page,
-    cut_page,
-    page_by_names,
-    page_request,
-)
+from gridmill.ports.pages import MOST_ITEMS, PAGE_BYTES, Page, cut_page, page_by_names, page_request
 from gridmill.sdk.listing import Listing
 
 LETTERS = tuple("abcdefghij")

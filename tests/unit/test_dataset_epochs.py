@@ -28,7 +28,7 @@ from gridmill.domain.dataset import (
 )
 from gridmill.domain.remarks import REMARKS
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.epochs import shows, shows_sql
+from gridmill.jobs.dataset.numeric_times import shows, shows_sql
 from gridmill.jobs.dataset.run import run
 from gridmill.jobs.sink.dates import DateReadings
 from gridmill.jobs.sink.value_forms import Form

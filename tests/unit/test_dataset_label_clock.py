@@ -26,8 +26,8 @@ from gridmill.domain.dataset import (
 )
 from gridmill.domain.remarks import remarks_of
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.dataset.leakage import suspect_lines, suspects
 from gridmill.jobs.dataset.run import run
+from gridmill.jobs.dataset.suspicious_features import suspect_lines, suspects
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 BASIS = Basis(table="tx", time="t", entity=("e",))

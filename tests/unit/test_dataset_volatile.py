@@ -9,8 +9,8 @@ from dataset_case import DatasetCase
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.dataset import Basis, DatasetSpec
 from gridmill.domain.remarks import remarks_of
-from gridmill.jobs.dataset.leakage import volatile_calls
 from gridmill.jobs.dataset.run import run
+from gridmill.jobs.dataset.suspicious_features import volatile_calls
 
 
 @pytest.mark.parametrize(

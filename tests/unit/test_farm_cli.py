@@ -11,7 +11,7 @@ from tests.ports import free_port
 
 from gridmill.__main__ import main
 from gridmill.bootstrap.checks import look_at_farm, look_at_gpus
-from gridmill.bootstrap.home import lock_home
+from gridmill.bootstrap.home_lock import lock_home
 from gridmill.bootstrap.host import ProgramHost
 from gridmill.cli.farm import join_line, notes, reachable, read_place
 from gridmill.cli.up import check_light, with_bucket_hosts

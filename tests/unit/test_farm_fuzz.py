@@ -11,7 +11,7 @@ from tests.farms import LOCAL
 
 from gridmill.farm.app import make_app
 from gridmill.farm.certificates import Authority
-from gridmill.farm.farm import Farm
+from gridmill.farm.state import Farm
 from gridmill.farm.store import open_records
 from gridmill.farm.tenant import Tenant, hash_of
 from gridmill.http.connections import CERTIFICATE

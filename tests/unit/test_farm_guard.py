@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.auth import LANE, TenantMiddleware
 from gridmill.farm.certificates import Authority
-from gridmill.farm.farm import Farm
+from gridmill.farm.state import Farm
 from gridmill.farm.store import RecordStore
 from gridmill.farm.tenant import Tenant, hash_of
 from gridmill.http.connections import CERTIFICATE

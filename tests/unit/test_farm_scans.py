@@ -16,7 +16,7 @@ from gridmill.errors import NotFoundError, UnavailableError
 from gridmill.farm.deployment import AttemptRecord
 from gridmill.farm.files import TenantFiles, TreeScans
 from gridmill.farm.store import RecordStore
-from gridmill.transfer.manifest import CHUNK_BYTES, HASH, HashCacheFile, seen
+from gridmill.transfer.chunk_manifest import CHUNK_BYTES, HASH, HashCacheFile, seen
 from gridmill.transfer.stream import Chunk, hash_of
 
 

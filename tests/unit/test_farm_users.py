@@ -16,8 +16,8 @@ from gridmill.domain.farm_protocol import DeployRequest
 from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.certificates import Authority
 from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState
-from gridmill.farm.deployments import end_pods
-from gridmill.farm.farm import Farm
+from gridmill.farm.deployment_requests import end_pods
+from gridmill.farm.state import Farm
 from gridmill.farm.store import RecordStore
 from gridmill.farm.tenant import Tenant
 from gridmill.farm.unix_users import (

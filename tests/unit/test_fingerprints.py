@@ -12,10 +12,10 @@ from gridmill.domain.job import Job
 from gridmill.domain.provenance import CodeFile
 from gridmill.errors import InputError
 from gridmill.ports.storage import FileStat
-from gridmill.scheduler.provenance import files_read
+from gridmill.scheduler.why_changed import files_read
 from gridmill.storage.bundle import make_bundle
 from gridmill.storage.file_hashes import SourceHashes, listing_path, read_listing
-from gridmill.transfer.manifest import SETTLED_NS
+from gridmill.transfer.chunk_manifest import SETTLED_NS
 
 
 @pytest.mark.parametrize("edit", [*UNRELATED, *RELATED], ids=lambda edit: edit.__name__)

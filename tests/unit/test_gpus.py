@@ -12,7 +12,7 @@ from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.site import Node
 from gridmill.errors import CapacityError, InputError
 from gridmill.farm.admission import admit, check_size, free
-from gridmill.pod.commands import devices
+from gridmill.pod.program import devices
 from gridmill.settings import read_settings
 
 

@@ -16,17 +16,17 @@ from sink_case import SinkCase
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.job import Job
-from gridmill.domain.manifest import version_uri
 from gridmill.domain.sink import ColumnType, Outage
+from gridmill.domain.version_manifest import version_uri
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.peek import files_of
+from gridmill.jobs.inspect_versions import files_of
 from gridmill.jobs.sink.run import run
 from gridmill.jobs.tables import open_version
 from gridmill.pod.inputs import MOST_FILES, hand_over, input_folders, take_back
 from gridmill.storage.manifests import new_manifest, write_manifest
-from gridmill.transfer import checkout as handed_module
-from gridmill.transfer.checkout import hand_tree
+from gridmill.transfer import tree_writer as handed_module
 from gridmill.transfer.contents import list_contents
+from gridmill.transfer.tree_writer import hand_tree
 
 
 @pytest.fixture

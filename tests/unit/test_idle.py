@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.domain.idle import BUSY_CPUS, IdleRules, OwnerPresence, is_idle, note, spare_bytes, within
+from gridmill.domain.owner_idle import BUSY_CPUS, IdleRules, OwnerPresence, is_idle, note, spare_bytes, within
 from gridmill.domain.site import Gpu, NodeUtilization
-from gridmill.sites import idle as logind
-from gridmill.sites.idle import IdleWatch, InputDevices, open_device, read_sessions, seconds_since_input
+from gridmill.sites import owner_activity as logind
 from gridmill.sites.machine import count_gpus, look_at_machine, owners_processes, read_gpus, read_process
+from gridmill.sites.owner_activity import (
+    IdleWatch,
+    InputDevices,
+    open_device,
+    read_sessions,
+    seconds_since_input,
+)
 
 GIB = 2**30
 RULES = IdleRules(after_seconds=300.0)

@@ -12,11 +12,11 @@ from gridmill.errors import InputError
 from gridmill.testing.clock import FakeClock
 from gridmill.testing.link_suite import hello
 from gridmill.transport import spool
+from gridmill.transport.channel import SEND_LIMIT_BYTES, Channel, LineSplitter, for_spool, for_tls
 from gridmill.transport.pod_side import StreamLink
 from gridmill.transport.server import EventLoop
 from gridmill.transport.socket import SocketWire
 from gridmill.transport.spool import SpoolFolder
-from gridmill.transport.transport import SEND_LIMIT_BYTES, Channel, LineSplitter, for_spool, for_tls
 
 
 class TestSilence:

@@ -15,8 +15,8 @@ from gridmill.cli.artifacts import _diff_lines
 from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.domain.comparison import ArtifactQuery, Difference, VersionDiff, differences, key_of_rows
 from gridmill.errors import InputError, StorageError
-from gridmill.jobs.peek import compare_rows, preview
-from gridmill.storage.peek import ask
+from gridmill.jobs.inspect_versions import compare_rows, preview
+from gridmill.storage.inspect_process import ask
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 

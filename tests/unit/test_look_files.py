@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from gridmill.domain.artifact import ArtifactKind, Output
 from gridmill.errors import StorageError
-from gridmill.jobs.peek import files_of, log_files
+from gridmill.jobs.inspect_versions import files_of, log_files
 
 
 def sink(version: int) -> Output:

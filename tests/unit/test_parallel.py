@@ -8,9 +8,9 @@ import pytest
 
 from gridmill.codec import decode, encode
 from gridmill.domain.resource import Measurement
+from gridmill.jobs.child_processes import NOTHING, CpuTotals, spent_so_far
 from gridmill.jobs.prediction.shards import pieces_of
 from gridmill.jobs.prediction.swarm import ShardDone, ShardTiming, add_up
-from gridmill.jobs.workers import NOTHING, CpuTotals, spent_so_far
 from gridmill.testing.store_samples import a_measurement
 
 np = pytest.importorskip("numpy")

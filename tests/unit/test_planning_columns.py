@@ -17,7 +17,7 @@ from gridmill.domain.dataset import (
 )
 from gridmill.domain.job import Job
 from gridmill.domain.training import ModelKind, TrainingSpec
-from gridmill.scheduler.preflight import missing
+from gridmill.scheduler.missing_columns import missing
 
 KNOWN = {"sales": ("shop", "day", "sold"), "shops": ("shop", "City"), "prices": ("shop", "since", "price")}
 BASIS = Basis(table="sales", time="day", entity=("shop",))

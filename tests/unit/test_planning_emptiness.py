@@ -5,7 +5,7 @@ import pytest
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
 from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec
 from gridmill.domain.job import CommandSpec, Job
-from gridmill.scheduler.preflight import empty_tables
+from gridmill.scheduler.missing_columns import empty_tables
 
 BASIS = Basis(table="sales", time="at", entity=("shop",))
 WEATHER = AsOfJoin(table="weather", on=("shop",), known_at="at")

@@ -4,7 +4,7 @@ import tarfile
 import pytest
 
 from gridmill.errors import InputError, StorageError
-from gridmill.pod.environments import private_copy, unpacked
+from gridmill.pod.python_environments import private_copy, unpacked
 from gridmill.storage.unpack import bundle_hash
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gridmill.pod.environments import PipProgress, Requirements
+from gridmill.pod.python_environments import PipProgress, Requirements
 
 
 def key(text, bundle=""):
@@ -35,7 +35,7 @@ def test_what_refers_to_other_files_depends_on_them(text):
 
 INSTALLER = """
 import os, sys
-from gridmill.pod.environments import EVENTS_FD, _run
+from gridmill.pod.python_environments import EVENTS_FD, _run
 os.dup2(1, EVENTS_FD)
 _run([sys.executable, "-c", r"import os; os.write(1, b'caf\\xe9 is built\\n')"])
 """

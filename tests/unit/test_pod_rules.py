@@ -16,9 +16,9 @@ from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.main import failed_outcome
 from gridmill.pod import processes, zygote
 from gridmill.pod.agent import is_given_up, should_end
-from gridmill.pod.commands import command_environment
 from gridmill.pod.launch import thread_environment
 from gridmill.pod.limits import PodLimits, proportional_bytes
+from gridmill.pod.program import command_environment
 
 
 def ends(idle, lonely, keep=300.0, taken=True):

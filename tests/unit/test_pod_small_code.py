@@ -2,7 +2,7 @@
 
 import pytest
 
-from gridmill.pod.environments import is_small_code
+from gridmill.pod.python_environments import is_small_code
 
 
 def few(folder):

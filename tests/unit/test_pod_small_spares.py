@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
-from gridmill.pod.commands import programs
 from gridmill.pod.forker import HEADER, REGION_BYTES
+from gridmill.pod.program import programs
 from gridmill.pod.small_spares import Program
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import DataError, JobError, StorageError
+from gridmill.jobs.child_processes import in_child
 from gridmill.jobs.prediction.swarm import run_swarm
-from gridmill.jobs.workers import in_child
 
 pytestmark = pytest.mark.e2e
 

@@ -10,8 +10,8 @@ from tests.contract.test_site_ray import NoDoors
 
 from gridmill.cli.join import read_cpus, read_memory, read_rules
 from gridmill.domain.amounts import GIB, Amounts
-from gridmill.domain.idle import within
 from gridmill.domain.naming import read_address
+from gridmill.domain.owner_idle import within
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.errors import StorageError
-from gridmill.sdk.home_lock import asking, asking_if_free
+from gridmill.sdk.start_lock import asking, asking_if_free
 
 
 def test_whose_turn_it_is_has_it_for_as_long_as_the_block(tmp_path: Path) -> None:

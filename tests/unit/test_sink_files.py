@@ -7,7 +7,7 @@ from tests.unit.sink_case import TABLE
 
 from gridmill.domain.source import Format
 from gridmill.errors import ConflictError
-from gridmill.jobs.sink.blobs import POSITION, read_position
+from gridmill.jobs.sink.files_as_rows import POSITION, read_position
 from gridmill.jobs.sink.table import open_sink_table
 
 

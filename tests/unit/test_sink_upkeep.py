@@ -12,8 +12,8 @@ from gridmill.domain.artifact import Output
 from gridmill.domain.sink import Constraint, Retain
 from gridmill.errors import InputError
 from gridmill.jobs.sink import maintenance, write
+from gridmill.jobs.sink.files_to_load import LoadedFile
 from gridmill.jobs.sink.maintenance import MOST_SMALL, SMALL_BYTES, remove_unused, small_groups
-from gridmill.jobs.sink.plan import LoadedFile
 from gridmill.jobs.sink.table import SinkTable, open_sink_table
 
 DAY = 24 * 3600.0

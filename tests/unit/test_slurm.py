@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.contract.test_site_ray import NoDoors
 
-from gridmill.control.steps.begin import check_resource_settings
+from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.job import JobKind
 from gridmill.domain.resource import Resource

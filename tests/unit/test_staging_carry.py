@@ -15,12 +15,12 @@ from gridmill.errors import (
     StorageError,
     UnavailableError,
 )
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import BATCH_BYTES, TransferLimits, batches, pull, push, transfer_chunks
-from gridmill.transfer.manifest import scan
 from gridmill.transfer.progress import LATELY_SECONDS, TransferProgress
 from gridmill.transfer.stream import Chunk
+from gridmill.transfer.tree_writer import TreeCheckout
 
 AT_ONCE = TransferLimits(wait_seconds=0.0)
 FILES = {f"f{at}": bytes([at]) * (at + 1) for at in range(9)} | {"big": bytes(range(97))}

@@ -18,11 +18,11 @@ from gridmill.errors import (
     StorageError,
     UnsafePathError,
 )
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.durable import SEALED_NS
-from gridmill.transfer.manifest import scan
 from gridmill.transfer.stream import Chunk
+from gridmill.transfer.tree_writer import TreeCheckout
 
 
 def chunk(data):
@@ -214,7 +214,7 @@ from pathlib import Path
 from gridmill.errors import StorageError
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.stream import Chunk, hash_of
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.tree_writer import TreeCheckout
 from gridmill.domain.farm_protocol import FileEntry, Manifest
 where = Path(sys.argv[1])
 subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(where)), check=True)
@@ -408,7 +408,7 @@ from pathlib import Path
 from gridmill import codec
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.transfer.chunk_store import ChunkStore
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.tree_writer import TreeCheckout
 store = ChunkStore(Path(sys.argv[1]) / "store", 1 << 40)
 placer = TreeCheckout(Path(sys.argv[1]) / "root", store)
 manifests = [codec.decode(line, Manifest) for line in Path(sys.argv[2]).read_bytes().splitlines()]

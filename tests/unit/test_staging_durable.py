@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gridmill.transfer import durable
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.durable import put
 from gridmill.transfer.engine import push
-from gridmill.transfer.manifest import scan
+from gridmill.transfer.tree_writer import TreeCheckout
 
 
 def folder_of(path: Path, content: str) -> Path:

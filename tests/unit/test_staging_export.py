@@ -15,15 +15,15 @@ from gridmill.farm.files import TenantFiles
 from gridmill.farm.store import RecordStore
 from gridmill.transfer.bucket_cache import BucketCache, SharedBucketEndpoint
 from gridmill.transfer.bucket_exchange import ExportBucketEndpoint, sweep
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import MeteredEndpoint, TransferLimits, pull, push
 from gridmill.transfer.errors import TransferRefusedError
-from gridmill.transfer.manifest import scan
 from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.progress import TransferProgress
 from gridmill.transfer.signed_urls import check_bucket, is_refused, read, sliced, write
 from gridmill.transfer.stream import Chunk, hash_of
+from gridmill.transfer.tree_writer import TreeCheckout
 
 FILES = {f"d{at % 3}/f{at}": bytes([at]) * (at + 1) for at in range(40)} | {
     "big": bytes(9 << 20),

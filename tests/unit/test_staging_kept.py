@@ -21,9 +21,9 @@ from gridmill.transfer.bucket_cache import (
     pack,
     parts,
 )
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import pull, push
-from gridmill.transfer.manifest import scan
 from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.signed_urls import read
 from gridmill.transfer.stream import Chunk

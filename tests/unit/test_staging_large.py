@@ -15,12 +15,12 @@ from tests.unit.test_staging_manifest import named, tree
 from gridmill import codec
 from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import DataError, InputError, StorageError
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.durable import seal
 from gridmill.transfer.engine import ScannedTree, pull, push
-from gridmill.transfer.manifest import scan
 from gridmill.transfer.stream import ChunkStream
+from gridmill.transfer.tree_writer import TreeCheckout
 
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 FILES = {"large": LETTERS, "small": b"abcd", "none": b"", "again": LETTERS}
@@ -332,7 +332,7 @@ from gridmill import codec
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.transfer.engine import TransferLimits, push
 from gridmill.transfer.chunk_store import ChunkStore
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.tree_writer import TreeCheckout
 where = Path(sys.argv[1])
 manifest = codec.decode((where / "manifest").read_bytes(), Manifest)
 store = ChunkStore(where / "store", 1 << 40)

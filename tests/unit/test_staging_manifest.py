@@ -11,7 +11,7 @@ from gridmill import codec
 from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePathError
 from gridmill.farm.unix_users import acting_as
-from gridmill.transfer.manifest import CHUNK_BYTES, HashCache, scan, scan_files
+from gridmill.transfer.chunk_manifest import CHUNK_BYTES, HashCache, scan, scan_files
 from gridmill.transfer.paths import check_manifest, check_path, chunk_sizes, file_below, folder_below
 from gridmill.transfer.stream import Chunk, Decoder, decode, encode, hash_of, size_bytes
 

@@ -8,10 +8,10 @@ import pytest
 
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.errors import CapacityError, UnavailableError
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore, SpaceByOwner
 from gridmill.transfer.engine import push
-from gridmill.transfer.manifest import scan
+from gridmill.transfer.tree_writer import TreeCheckout
 
 LONG_SECONDS = 120.0
 

@@ -4,7 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from gridmill.transfer.manifest import FairScheduler
+from gridmill.transfer.chunk_manifest import FairScheduler
 
 LONG_SECONDS = 600.0
 

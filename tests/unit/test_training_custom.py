@@ -23,9 +23,9 @@ from gridmill.jobs.subprocess_model import RUNNER
 from gridmill.jobs.training import custom
 from gridmill.jobs.training.data import read_frame
 from gridmill.jobs.training.run import run
-from gridmill.pod.commands import requirements_of
+from gridmill.pod.program import requirements_of
 from gridmill.storage.manifests import new_manifest, write_manifest
-from gridmill.transfer import checkout
+from gridmill.transfer import tree_writer
 from gridmill.transfer.contents import list_contents
 
 CONSTANT = """
@@ -84,7 +84,7 @@ def test_what_a_script_does_to_the_datasets_files_happens_to_nobody_else(tmp_pat
 def test_a_script_that_changes_files_that_others_read_too_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(checkout, "COPIED_BYTES", 0)
+    monkeypatch.setattr(tree_writer, "COPIED_BYTES", 0)
     made = by_function(tmp_path, TIDYING.replace('(folder / "cache.npy").touch()', ""))
     dataset = made.input("d")
     write_manifest(tmp_path, new_manifest(dataset, list_contents(tmp_path / dataset.output.uri)))

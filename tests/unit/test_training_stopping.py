@@ -10,8 +10,8 @@ from gridmill.errors import DataError, InputError
 from gridmill.jobs.model_files import load_card
 from gridmill.jobs.prediction.run import run as predict
 from gridmill.jobs.training.data import read_frame
-from gridmill.jobs.training.early_stopping import with_stopping_rows
 from gridmill.jobs.training.run import run
+from gridmill.jobs.training.stopping_rows import with_stopping_rows
 
 SMALL = {"sequence": 12, "hidden": 16, "epochs": 8, "learning_rate": 0.01, "batch_size": 64}
 OPTIONS = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gridmill.__main__ import main
-from gridmill.bootstrap.home import lock_home
+from gridmill.bootstrap.home_lock import lock_home
 from gridmill.bootstrap.serving import is_permanent
 from gridmill.http.server import listen_at
-from gridmill.sdk.home_lock import asking
+from gridmill.sdk.start_lock import asking
 from gridmill.testing.fake_grid import FakeGrid
 from gridmill.testing.local_calls import ServedGrid
 

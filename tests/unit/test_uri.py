@@ -9,7 +9,7 @@ import pytest
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.storage_uri import below
 from gridmill.errors import UnsafePathError
-from gridmill.jobs.peek import files_of, preview
+from gridmill.jobs.inspect_versions import files_of, preview
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "gridmill"
 

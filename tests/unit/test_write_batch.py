@@ -7,7 +7,7 @@ import pytest
 
 from gridmill.codec import decode
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
-from gridmill.domain.manifest import VersionManifest, manifest_uri
+from gridmill.domain.version_manifest import VersionManifest, manifest_uri
 from gridmill.errors import StorageError
 from gridmill.storage.root import StorageRoot
 from gridmill.transfer.write_batch import WriteBatch

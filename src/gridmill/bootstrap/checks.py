@@ -66,7 +66,7 @@ def _looked(home: Path, name: str) -> tuple[bool, str]:
 
 def look_at_dates(certificate: Path, now: float, renew: str) -> str:
     """Why a certificate does not hold now; empty: it does. Raises InputError."""
-    from gridmill.sites.farm import signing
+    from gridmill.sites.farm import certificate_request as signing
 
     try:
         begins, ends = signing.holds(certificate.read_bytes())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gridmill.bootstrap.node import EmbeddedNode
 from gridmill.control.client_runs import AttendedRuns
-from gridmill.rpc.attendance import Attendance
+from gridmill.rpc.connected_clients import Attendance
 
 RETURN_SECONDS = 3.0
 """How long clients of runs that another control node left have to reconnect, before these continue without

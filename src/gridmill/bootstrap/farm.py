@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from gridmill.bootstrap.home import lock_home
+from gridmill.bootstrap.home_lock import lock_home
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Site
 from gridmill.errors import UnavailableError

@@ -24,7 +24,7 @@ class ProgramHost:
 
     def preflight(self, question: "PreflightRequest") -> "PreflightResult":
         """See Host."""
-        from gridmill.storage.preflight import ask
+        from gridmill.storage.preflight_process import ask
 
         return ask(question)
 

@@ -9,8 +9,8 @@ from gridmill.domain.site import NodeUtilization, Site, SiteKind
 from gridmill.ports.grid import Grid
 from gridmill.ports.host import JoinedNode, LooseGrid
 from gridmill.settings import Settings
-from gridmill.sites.idle import BLIND, IdleWatch
 from gridmill.sites.machine import look_at_machine, memory_of_machine, used_bytes
+from gridmill.sites.owner_activity import BLIND, IdleWatch
 from gridmill.sites.ray.cluster import PATIENCE, join, start_head, token_file, want_own, want_ray
 from gridmill.sites.ray.machine_lock import claim_machine
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import IO
 
-from gridmill.bootstrap.home import home_secret, lock_in_turn, open_store
+from gridmill.bootstrap.home_lock import home_secret, lock_in_turn, open_store
 from gridmill.control.background import ThreadRunner
 from gridmill.control.ledger import Ledger
 from gridmill.control.node import ControlNode

@@ -14,7 +14,7 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gridmill.bootstrap.clients import RETURN_SECONDS, attend
-from gridmill.bootstrap.home import lock_home
+from gridmill.bootstrap.home_lock import lock_home
 from gridmill.bootstrap.node import EmbeddedNode, embed, warn
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.views import ControlView
@@ -26,7 +26,7 @@ from gridmill.ports.host import ServedNode
 from gridmill.rpc.client import SOCKET, ask_to_end, differences
 from gridmill.rpc.server import CallServer
 from gridmill.sdk.discovery import answers
-from gridmill.sdk.home_lock import asking
+from gridmill.sdk.start_lock import asking
 from gridmill.settings import Settings, is_farm
 from gridmill.storage.home import make_home
 

@@ -12,8 +12,8 @@ import typer
 
 from gridmill.cli.session import InterruptHandler, Json, emit, host_of, print_error, settings_of
 from gridmill.domain.amounts import MIB, parse_bytes, parse_seconds, show_bytes, show_count, show_seconds
-from gridmill.domain.idle import IdleRules, OwnerPresence, is_idle, note, spare_bytes
 from gridmill.domain.naming import read_address
+from gridmill.domain.owner_idle import IdleRules, OwnerPresence, is_idle, note, spare_bytes
 from gridmill.errors import GridmillError, InputError, UnavailableError
 from gridmill.ports.host import GRID_PORT, JoinedNode, Provider
 

@@ -9,7 +9,7 @@ from gridmill.cli.completion import complete_versions
 from gridmill.cli.session import Json, emit, session, show
 from gridmill.cli.tables import table
 from gridmill.domain.amounts import show_bytes, show_count
-from gridmill.domain.manifest import FileProblemKind, VerificationResult
+from gridmill.domain.version_manifest import FileProblemKind, VerificationResult
 
 _MOST_FILES = 20
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from gridmill.control.node import ControlNode
-from gridmill.control.steps.begin import stop_run
+from gridmill.control.steps.run_lifecycle import stop_run
 from gridmill.domain.frozen import replace
 from gridmill.domain.run import Run, RunRequest
 from gridmill.domain.states import RunState

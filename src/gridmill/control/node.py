@@ -9,11 +9,11 @@ from gridmill.control.state import Control
 from gridmill.control.ticks.advance import advance
 from gridmill.control.ticks.backfills import keep_backfills
 from gridmill.control.ticks.dispatch import dispatch
+from gridmill.control.ticks.look_elsewhere import reconsider_sites
 from gridmill.control.ticks.observe import observe
-from gridmill.control.ticks.reap import discard, reap, reap_now
 from gridmill.control.ticks.receive import receive
 from gridmill.control.ticks.schedules import keep_schedules
-from gridmill.control.ticks.site_choice import reconsider_sites
+from gridmill.control.ticks.tear_down import discard, reap, reap_now
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun, Run

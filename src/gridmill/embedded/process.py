@@ -11,8 +11,8 @@ from types import FrameType
 from gridmill.bootstrap.clients import RETURN_SECONDS, attend
 from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.ports.site import SitePort
-from gridmill.rpc.attendance import Attendance
 from gridmill.rpc.client import SOCKET, differences
+from gridmill.rpc.connected_clients import Attendance
 from gridmill.rpc.protocol import readable
 from gridmill.rpc.server import CallServer
 from gridmill.settings import Settings, is_farm

@@ -12,10 +12,10 @@ from gridmill.domain.farm_protocol import DeployRequest, FarmStatus, JoinRequest
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.farm.auth import Asking, TenantMiddleware, TheFarm, done, reply
-from gridmill.farm.deployments import deploy, end, look, observe
-from gridmill.farm.farm import Farm
+from gridmill.farm.deployment_requests import deploy, end, look, observe
 from gridmill.farm.join import JoinRateLimiter, WrongSecretError, join
-from gridmill.farm.transfer import router as staging
+from gridmill.farm.state import Farm
+from gridmill.farm.transfer_routes import router as staging
 from gridmill.http.errors import answer_errors, failure
 from gridmill.ports.site import PodReports
 from gridmill.version import __version__

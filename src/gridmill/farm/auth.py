@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gridmill.codec import encode
 from gridmill.domain.farm_protocol import check_versions
 from gridmill.errors import GridmillError, InputError, UnavailableError
-from gridmill.farm.farm import Farm
+from gridmill.farm.state import Farm
 from gridmill.farm.tenant import Tenant, unknown_tenant
 from gridmill.http.connections import CERTIFICATE
 from gridmill.http.errors import bounded, declared_bytes, failure, pass_on, too_large

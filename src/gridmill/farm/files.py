@@ -23,13 +23,13 @@ from gridmill.errors import GridmillError, NotFoundError, UnavailableError, Unsa
 from gridmill.farm.deployment import AttemptRecord, check_id
 from gridmill.farm.store import RecordStore
 from gridmill.farm.unix_users import acting_as
-from gridmill.transfer.checkout import TreeCheckout
+from gridmill.transfer.chunk_manifest import HashCache, scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import ScannedTree
-from gridmill.transfer.manifest import HashCache, scan
 from gridmill.transfer.paths import check_hash, check_path
 from gridmill.transfer.signed_urls import flows, write
 from gridmill.transfer.stream import Chunk, ChunkStream, flow_of
+from gridmill.transfer.tree_writer import TreeCheckout
 
 PATIENCE_SECONDS = 60.0
 """A request is answered within this time, if only with "not known yet": tenants wait for a few minutes at

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gridmill.domain.farm_protocol import JoinRequest, JoinResponse, check_versions
 from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.farm.certificates import fingerprint_of_key
-from gridmill.farm.farm import Farm
+from gridmill.farm.state import Farm
 from gridmill.farm.store import RecordStore
 from gridmill.farm.tenant import JOIN_SECONDS, Invitation, Tenant, check_name, hash_of, invited
 from gridmill.farm.unix_users import UserCounter, leaving, next_number, refuse_second

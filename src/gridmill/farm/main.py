@@ -32,8 +32,8 @@ from gridmill.farm.deployment import (
     left_by,
     silent,
 )
-from gridmill.farm.deployments import end_pods, settle
-from gridmill.farm.farm import Farm
+from gridmill.farm.deployment_requests import end_pods, settle
+from gridmill.farm.state import Farm
 from gridmill.farm.store import LostResults, obsolete_losses, open_records
 from gridmill.farm.tenant import Invitation, LastContact, Tenant
 from gridmill.farm.unix_users import PASS, end_processes, refuse_together, why_one_user

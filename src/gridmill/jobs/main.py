@@ -21,10 +21,10 @@ from typing import NoReturn
 
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import ArtifactKind, Output
-from gridmill.domain.manifest import StoredFile, VersionContents
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import StoredFile, VersionContents
 from gridmill.errors import (
     GridmillError,
     InputError,
@@ -47,7 +47,7 @@ def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
     root, made = Path(order.root), next((output for output in outputs if output.uri), None)
     if not order.contents_uri or made is None or (order.gang is not None and order.gang.rank):
         return
-    names = import_module("gridmill.jobs.peek").files_of(root, made) if _is_table(made) else None
+    names = import_module("gridmill.jobs.inspect_versions").files_of(root, made) if _is_table(made) else None
     previous = _previous_contents(order)
     contents = list_contents(below(root, made.uri), contents=previous, names=names)
     seal(below(root, made.uri), contents)
@@ -62,7 +62,10 @@ def _rejects(root: Path, made: Output, previous: VersionContents) -> tuple[Store
     if not told.get("uri") or told.get("table_version") is None:
         return ()
     table = replace(made, uri=told["uri"], table_version=told["table_version"])
-    folder, names = below(root, table.uri), import_module("gridmill.jobs.peek").files_of(root, table)
+    folder, names = (
+        below(root, table.uri),
+        import_module("gridmill.jobs.inspect_versions").files_of(root, table),
+    )
     contents = list_contents(folder, contents=VersionContents(files=previous.rejects), names=names)
     seal(folder, contents)
     return contents.files

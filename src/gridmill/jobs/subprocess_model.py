@@ -17,7 +17,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError, JobError
 from gridmill.jobs.features import Floats
 from gridmill.jobs.model_files import ModelCard, shaped
-from gridmill.transfer.checkout import hand_tree, is_small
+from gridmill.transfer.tree_writer import hand_tree, is_small
 
 RUNNER = Path(__file__).parent / "training" / "custom_runner.py"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact, ArtifactKind
-from gridmill.domain.manifest import HANDED, lies_alone
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import HANDED, lies_alone
 from gridmill.errors import InputError, NotFoundError, StorageError, UnavailableError, from_body
-from gridmill.transfer.checkout import hand_files, hand_tree
 from gridmill.transfer.contents import place_of, read_manifest
+from gridmill.transfer.tree_writer import hand_files, hand_tree
 
 NO_FILES = "no-files"
 """Folder below the work folder, with an empty folder for each needed job that left no files."""

@@ -20,15 +20,15 @@ from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.command import has_output
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import problem_text
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import problem_text
 from gridmill.errors import InputError, StorageError
 from gridmill.pod import processes
 from gridmill.pod.inputs import input_folders
 from gridmill.pod.launch import fork, settle
-from gridmill.transfer.checkout import may_share
 from gridmill.transfer.contents import NOTHING, list_contents, read_contents, write_contents
+from gridmill.transfer.tree_writer import may_share
 from gridmill.transfer.verify import find_troubles, repair_hint, seal, seal_again
 
 _DRAFT = ".gridmill-copy-"

@@ -15,7 +15,11 @@ from gridmill.errors import GridmillError, InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.plugins import MODEL_PREIMPORTS
 from gridmill.pod.attempt import Attempt
-from gridmill.pod.commands import (
+from gridmill.pod.folders import PodFolder, write_order
+from gridmill.pod.forker import PROGRAMS
+from gridmill.pod.launch import Launch, Pipes, enter, fork
+from gridmill.pod.prefork import PreforkedProcess, PreforkPool
+from gridmill.pod.program import (
     command_environment,
     devices,
     execute,
@@ -28,11 +32,7 @@ from gridmill.pod.commands import (
     rank_variables,
     runs_foreign_code,
 )
-from gridmill.pod.environments import bundle_folder, is_small_code
-from gridmill.pod.folders import PodFolder, write_order
-from gridmill.pod.forker import PROGRAMS
-from gridmill.pod.launch import Launch, Pipes, enter, fork
-from gridmill.pod.prefork import PreforkedProcess, PreforkPool
+from gridmill.pod.python_environments import bundle_folder, is_small_code
 from gridmill.pod.small_spares import Program, SmallSpare, SmallSpares, read_trouble
 from gridmill.pod.zygote_client import ZygoteClient
 

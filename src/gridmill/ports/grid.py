@@ -15,7 +15,6 @@ from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
 from gridmill.domain.backfill import Backfill, BackfillView, Chunk
 from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
 from gridmill.domain.deployment import Deployment
-from gridmill.domain.manifest import VerificationResult
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
@@ -26,6 +25,7 @@ from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import NodeView, Site
 from gridmill.domain.states import RunState
 from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ReclaimableItem
+from gridmill.domain.version_manifest import VerificationResult
 from gridmill.domain.views import (
     ControlView,
     DryRun,

@@ -5,10 +5,10 @@ from typing import Protocol
 
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile
 from gridmill.domain.source import Source
+from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

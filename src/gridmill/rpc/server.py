@@ -16,8 +16,8 @@ from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError, to_body
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
-from gridmill.rpc.attendance import Attendance, AttendedClient
 from gridmill.rpc.client import GIVE_WAY
+from gridmill.rpc.connected_clients import Attendance, AttendedClient
 from gridmill.rpc.protocol import (
     REQUEST_BYTES,
     Call,

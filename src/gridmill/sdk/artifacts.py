@@ -6,8 +6,8 @@ from pathlib import Path
 from gridmill.domain.archive import ArchiveResult
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
 from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
-from gridmill.domain.manifest import VerificationResult
 from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ReclaimableItem
+from gridmill.domain.version_manifest import VerificationResult
 from gridmill.domain.views import RemovalPreview, VersionView
 from gridmill.errors import InputError, NotFoundError
 from gridmill.sdk.base import Connected

@@ -15,7 +15,7 @@ from gridmill.ports.grid import Grid
 from gridmill.rpc.client import SOCKET, ClientLink, connect_to
 from gridmill.rpc.protocol import Hello
 from gridmill.sdk.embedded_node import LOG, start_node
-from gridmill.sdk.home_lock import asking_if_free
+from gridmill.sdk.start_lock import asking_if_free
 from gridmill.settings import Settings, as_variables, chosen_variables, read_settings, whole_environment
 from gridmill.storage.filesystem import check_home
 from gridmill.storage.home import make_home

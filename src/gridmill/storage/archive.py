@@ -22,8 +22,8 @@ from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.domain.archive import ArchiveContents
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import manifest_uri
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import manifest_uri
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.storage.manifests import FILES, check_archived, manifests_of, renew_manifests
 from gridmill.storage.manifests import homes as manifest_homes

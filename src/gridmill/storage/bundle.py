@@ -32,7 +32,7 @@ from gridmill.storage.unpack import (
     hash_lines,
     line,
 )
-from gridmill.transfer.manifest import HashCache
+from gridmill.transfer.chunk_manifest import HashCache
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

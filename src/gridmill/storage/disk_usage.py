@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gridmill.domain.manifest import HANDED, MANIFESTS
+from gridmill.domain.version_manifest import HANDED, MANIFESTS
 from gridmill.errors import StorageError
 from gridmill.ports.disk import GOING, DiskArea, DiskItem
 from gridmill.storage.archive import STAGING, is_left

@@ -20,7 +20,7 @@ from gridmill.domain.provenance import EXECUTABLE_MARK, FOLDER_MARK, LINK_MARK, 
 from gridmill.errors import InputError, StorageError
 from gridmill.ports.storage import FileStat
 from gridmill.storage.unpack import FOLDER, LINK, bundle_members
-from gridmill.transfer.manifest import HashCache
+from gridmill.transfer.chunk_manifest import HashCache
 
 WHOLE = 0
 """Used instead of a chunk size: a file has one hash of its whole content."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gridmill.codec import encode
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind
-from gridmill.domain.manifest import (
+from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import (
     MANIFEST_FORMAT,
     MANIFESTS,
     AliasMove,
@@ -23,7 +24,6 @@ from gridmill.domain.manifest import (
     moves_uri,
     problem_text,
 )
-from gridmill.domain.storage_uri import below
 from gridmill.errors import ConflictError, NotFoundError, StorageError
 from gridmill.transfer.contents import (
     NOTHING,

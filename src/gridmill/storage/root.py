@@ -20,17 +20,17 @@ from socket import gethostname
 from uuid import uuid4
 
 from gridmill.domain.artifact import Artifact
-from gridmill.domain.manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile
 from gridmill.domain.source import Source
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.errors import ConflictError, InputError, StorageError, UnavailableError, UnsafePathError
 from gridmill.ports.disk import GOING
 from gridmill.ports.storage import FileStat
 from gridmill.storage.file_hashes import SourceHashes, read_listing
 from gridmill.storage.manifests import keep_manifest, note_move
-from gridmill.storage.preflight import ask
+from gridmill.storage.preflight_process import ask
 from gridmill.storage.unpack import bundle_hash
 from gridmill.transfer.contents import write_whole
 from gridmill.transfer.verify import find_troubles, verify

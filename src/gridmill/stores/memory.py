@@ -11,18 +11,7 @@ from typing import Any
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Event, event_id
 from gridmill.domain.run import JobRun, Run
-from gridmill.ports.store import (
-    Change,
-    Mark,
-    Noun,
-    Order,
-    Put,
-    Record,
-    Store,
-    is_live,
-    key_of,
-    parent_of,
-)
+from gridmill.ports.store import Change, Mark, Noun, Order, Put, Record, Store, is_live, key_of, parent_of
 from gridmill.stores.compare_and_set import Address, address_of, check_versions, numbers_used
 
 

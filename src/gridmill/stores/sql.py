@@ -33,8 +33,11 @@ from gridmill.stores.dialect import Connection, Connections, Cursor, Dialect, Ro
 from gridmill.stores.postgresql import at
 from gridmill.stores.sqlite import in_file
 
-VERSIONS = ("0001",)
+VERSIONS = ("0002",)
 """Every schema version this Gridmill can open, oldest first; the migrations lead from each to the last."""
+
+RETIRED = ("0001",)
+"""Schema versions of development that cannot be opened: fields of their records had other names."""
 
 STAMP = "alembic_version"  # the table, as Alembic makes it, that says which
 
@@ -127,6 +130,14 @@ def _version(dialect: Dialect, connection: Connection) -> str | None:
         )
     cursor.execute(f"SELECT version_num FROM {STAMP}")
     version: str = next((version for (version,) in cursor.fetchall()), "")
+    if version in RETIRED:
+        raise StorageError(
+            f"the store was written before the first release of Gridmill (schema {version}), and cannot be"
+            f" read by this one (schema {VERSIONS[-1]})",
+            hint="Set GRIDMILL_HOME to a new folder, and run the pipelines there. The old folder keeps its"
+            " artifacts; the manifests beside them say what each is.",
+            place=dialect.place,
+        )
     if version and version not in VERSIONS:
         raise StorageError(
             f"the store was written by a newer Gridmill (schema {version}; this one knows {VERSIONS[-1]})",

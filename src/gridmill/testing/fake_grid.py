@@ -35,7 +35,7 @@ from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.ports.pages import PAGE_ITEMS, Page, cut_page, page_by_names, page_request
 from gridmill.ports.usecase import ResponseForm, Role, UseCase
 from gridmill.ports.usecases import USE_CASES
-from gridmill.testing.fake_nouns import (
+from gridmill.testing.fake_use_cases import (
     FakeAdvising,
     FakeAlterations,
     FakeSharing,

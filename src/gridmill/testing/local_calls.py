@@ -8,8 +8,8 @@ from gridmill.domain.run import RunRequest
 from gridmill.domain.states import FINISHED_RUNS
 from gridmill.domain.views import RunView
 from gridmill.ports.grid import Grid
-from gridmill.rpc.attendance import Attendance
 from gridmill.rpc.client import SOCKET
+from gridmill.rpc.connected_clients import Attendance
 from gridmill.rpc.server import CallServer
 
 

@@ -17,12 +17,11 @@ from gridmill.control.state import (
     ScheduleTimers,
     Timeline,
 )
-from gridmill.control.steps.begin import begin_run, resume_run, stop_run
+from gridmill.control.steps.run_lifecycle import begin_run, resume_run, stop_run
 from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job
-from gridmill.domain.manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.preflight import PreflightRequest, PreflightResult, UncheckedJob
@@ -30,6 +29,7 @@ from gridmill.domain.provenance import CodeFile
 from gridmill.domain.run import Run
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.source import Source
+from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.errors import StorageError
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store

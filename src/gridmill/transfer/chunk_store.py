@@ -26,9 +26,9 @@ from gridmill.errors import (
     UnavailableError,
     UnsafePathError,
 )
+from gridmill.transfer.chunk_manifest import FairScheduler
 from gridmill.transfer.durable import not_kept, seal_open, sync, touch, write_at
 from gridmill.transfer.large_files import FileLayout, LargeFiles, layouts
-from gridmill.transfer.manifest import FairScheduler
 from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
 from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, matches
 

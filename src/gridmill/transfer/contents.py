@@ -14,8 +14,14 @@ from uuid import uuid4
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import StoredFile, StoredLink, VersionContents, VersionManifest, manifest_uri
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import (
+    StoredFile,
+    StoredLink,
+    VersionContents,
+    VersionManifest,
+    manifest_uri,
+)
 from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathError
 
 NOTHING = VersionContents()

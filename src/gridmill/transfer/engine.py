@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import ConflictError, DataError, InterruptedRunError, StorageError, UnavailableError
-from gridmill.transfer.manifest import FairScheduler, scan_files
+from gridmill.transfer.chunk_manifest import FairScheduler, scan_files
 from gridmill.transfer.paths import FilesBelow, chunk_sizes
 from gridmill.transfer.progress import TransferProgress
 from gridmill.transfer.stream import (

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridmill.domain.artifact import Artifact, ArtifactKind
-from gridmill.domain.manifest import (
+from gridmill.domain.pod_protocol import AttemptOrder
+from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import (
     FileProblem,
     FileProblemKind,
     StoredFile,
@@ -16,8 +18,6 @@ from gridmill.domain.manifest import (
     VersionContents,
     problem_text,
 )
-from gridmill.domain.pod_protocol import AttemptOrder
-from gridmill.domain.storage_uri import below
 from gridmill.errors import DataError, GridmillError, NotFoundError
 from gridmill.transfer.contents import (
     hash_all,

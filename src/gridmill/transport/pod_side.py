@@ -12,8 +12,8 @@ from gridmill.domain.pod_protocol import FromPod, Heartbeat, ToPod
 from gridmill.errors import InputError
 from gridmill.ports.link import PodLink
 from gridmill.transport import unix
+from gridmill.transport.channel import LineSplitter, Liveness, Monotonic, NewLiveness, to_pod
 from gridmill.transport.socket import SocketWire, Wire
-from gridmill.transport.transport import LineSplitter, Liveness, Monotonic, NewLiveness, to_pod
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.2  # the pod watches its jobs in the same thread

@@ -19,9 +19,9 @@ from gridmill.domain.pod_protocol import ToPod
 from gridmill.errors import GridmillError
 from gridmill.ports.link import ReceivedMessage
 from gridmill.transport import unix
+from gridmill.transport.channel import Channel, Monotonic, NewLiveness, for_spool, for_tls
 from gridmill.transport.socket import SocketWire, Wire
 from gridmill.transport.spool import SpoolFolder
-from gridmill.transport.transport import Channel, Monotonic, NewLiveness, for_spool, for_tls
 
 _LOG = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0

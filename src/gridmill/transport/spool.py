@@ -23,9 +23,9 @@ from pathlib import Path
 
 from gridmill.errors import StorageError
 from gridmill.ports.link import PodLink
+from gridmill.transport.channel import Monotonic, encoded_heartbeat, for_spool
 from gridmill.transport.pod_side import StreamLink, Waiting
 from gridmill.transport.socket import Wire
-from gridmill.transport.transport import Monotonic, encoded_heartbeat, for_spool
 
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.005, 0.5, 1.25
 _COUNT_FROM_BYTES = 2**20  # below this, nobody asks the folder how much of it has been read

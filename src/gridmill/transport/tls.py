@@ -11,9 +11,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 from gridmill.errors import InputError, UnavailableError
+from gridmill.transport.channel import Monotonic, for_tls
 from gridmill.transport.pod_side import StreamLink, Waiting
 from gridmill.transport.socket import SocketWire, Wire
-from gridmill.transport.transport import Monotonic, for_tls
 
 _BACKLOG = 512
 

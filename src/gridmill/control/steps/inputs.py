@@ -6,21 +6,21 @@ from functools import partial
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog
 from gridmill.control.steps.gangs import gang_for
-from gridmill.control.steps.part_folders import folders_of_parts, output_uri
+from gridmill.control.steps.output_folders import folders_of_parts, output_uri
 from gridmill.control.steps.references import fetch_artifact
 from gridmill.control.steps.result_names import unknown_name
 from gridmill.control.steps.source_listing import NOTHING, SourceListing
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.job import Job, JobKind, JobSize, check_kind
-from gridmill.domain.manifest import contents_uri
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.route import Staging
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import LOCAL
+from gridmill.domain.version_manifest import contents_uri
 from gridmill.errors import InputError, NotFoundError
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.conditions import failed_before
+from gridmill.scheduler.needs import failed_before
 
 
 def leaves_checkpoints(job: Job) -> bool:

@@ -7,8 +7,8 @@ from functools import partial
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Problems
 from gridmill.domain.artifact import LATEST, Alias, Artifact, Latest
-from gridmill.domain.manifest import AliasMove
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.version_manifest import AliasMove
 from gridmill.errors import StorageError
 from gridmill.ports.storage import Storage
 

@@ -6,15 +6,11 @@ from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Clients, Starting
+from gridmill.control.steps.end_attempt import LOST, defect, settle_attempt
 from gridmill.control.steps.gangs import send_to_pod
 from gridmill.control.steps.inputs import order_for
-from gridmill.control.steps.settle import LOST, defect, settle_attempt
 from gridmill.domain.frozen import replace
-from gridmill.domain.pod_protocol import (
-    AttemptOrder,
-    AttemptOutcome,
-    Start,
-)
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Start
 from gridmill.domain.run import Attempt
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import AttemptState, Cause

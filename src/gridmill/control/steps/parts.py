@@ -4,9 +4,9 @@ from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Channels
+from gridmill.control.steps.end_attempt import ManifestWriteError, measure_nodes, publish, runs
 from gridmill.control.steps.gangs import members_of, send_to_pod, stop_message
-from gridmill.control.steps.part_folders import discard_parts, part_id, parts_of
-from gridmill.control.steps.settle import ManifestWriteError, measure_nodes, publish, runs
+from gridmill.control.steps.output_folders import discard_parts, part_id, parts_of
 from gridmill.domain.command import Each
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize

@@ -5,15 +5,10 @@ from collections.abc import Mapping
 from gridmill.codec import from_builtins
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings, ReportedProgress
-from gridmill.control.steps.settle import runs, settle_attempt
+from gridmill.control.steps.end_attempt import runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
-from gridmill.domain.pod_protocol import (
-    AttemptOutcome,
-    Event,
-    EventType,
-    PodEvent,
-)
+from gridmill.domain.pod_protocol import AttemptOutcome, Event, EventType, PodEvent
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.states import AttemptState, Cause, DeploymentState, PodState
 from gridmill.errors import GridmillError

@@ -25,7 +25,7 @@ from gridmill.domain.source import Format, Source
 from gridmill.domain.training import TrainingSpec
 from gridmill.errors import NotFoundError
 from gridmill.ports.storage import FileStat
-from gridmill.scheduler.provenance import (
+from gridmill.scheduler.why_changed import (
     ProvenanceComparison,
     ReadVersion,
     files_named,

@@ -3,13 +3,7 @@
 from collections.abc import Mapping
 
 from gridmill.control.ledger import Ledger
-from gridmill.domain.backfill import (
-    Backfill,
-    Chunk,
-    check_bounds,
-    chunk_values,
-    spans,
-)
+from gridmill.domain.backfill import Backfill, Chunk, check_bounds, chunk_values, spans
 from gridmill.domain.frozen import replace
 from gridmill.domain.pipeline import Pipeline, PipelineSource
 from gridmill.errors import PipelineError

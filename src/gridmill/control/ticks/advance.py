@@ -6,6 +6,7 @@ from functools import partial
 from gridmill.control.background import completed
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import CANDIDATES_PER_TICK, Candidates, Control, Problems
+from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import checkpoints_of, inputs_of, leaves_checkpoints, size_of
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.parts import cut, gather
@@ -17,10 +18,9 @@ from gridmill.control.steps.provenance import (
     why_executes,
     why_restored,
 )
-from gridmill.control.steps.settle import defect
-from gridmill.control.steps.site_choice import chosen_resource, joining_now, with_choice
+from gridmill.control.steps.resource_choice import chosen_resource, joining_now, with_choice
+from gridmill.control.steps.reuse_forecast import why_broken
 from gridmill.control.steps.source_listing import NOTHING, SourceListing, listed
-from gridmill.control.steps.unchanged import why_broken
 from gridmill.domain.artifact import Artifact, Input
 from gridmill.domain.frozen import replace
 from gridmill.domain.run import JobRun, Run
@@ -28,9 +28,9 @@ from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobS
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.alternatives import CachedForecasts
-from gridmill.scheduler.conditions import may_go_on, why_skipped
+from gridmill.scheduler.missing_columns import empty_tables
+from gridmill.scheduler.needs import may_go_on, why_skipped
 from gridmill.scheduler.outcomes import run_state
-from gridmill.scheduler.preflight import empty_tables
 from gridmill.scheduler.sizing import size_job
 
 

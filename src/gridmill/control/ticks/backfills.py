@@ -4,13 +4,10 @@ from math import inf
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
-from gridmill.control.steps.begin import as_altered, begin_run
-from gridmill.control.steps.settle import defect
+from gridmill.control.steps.end_attempt import defect
+from gridmill.control.steps.run_lifecycle import as_altered, begin_run
 from gridmill.control.steps.stored_pipelines import active_chunks, chunks_left
-from gridmill.domain.backfill import (
-    Backfill,
-    Chunk,
-)
+from gridmill.domain.backfill import Backfill, Chunk
 from gridmill.domain.due_times import next_chunk, outage_over
 from gridmill.domain.frozen import replace
 from gridmill.errors import GridmillError, StorageError

@@ -9,11 +9,11 @@ from typing import Any
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import BRING_UPS, STARTS_PER_TICK, Channels, Control, Starting
 from gridmill.control.steps.bring_up import bring_up
+from gridmill.control.steps.end_attempt import runs
 from gridmill.control.steps.gangs import member_id, rendezvous, send_to_pod, stop_message
 from gridmill.control.steps.orders import start_attempt
 from gridmill.control.steps.problems import unfit_nodes
-from gridmill.control.steps.settle import runs
-from gridmill.control.steps.site_choice import joining_now, may_flee, move
+from gridmill.control.steps.resource_choice import joining_now, may_flee, move
 from gridmill.domain.amounts import GPU_SHARES, pick
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
@@ -31,7 +31,7 @@ from gridmill.domain.states import (
     check_move,
 )
 from gridmill.scheduler.alternatives import CachedForecasts
-from gridmill.scheduler.conditions import may_go_on
+from gridmill.scheduler.needs import may_go_on
 from gridmill.scheduler.plan import needless, plan
 
 

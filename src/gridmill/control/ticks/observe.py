@@ -11,9 +11,9 @@ from functools import partial
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import BRING_UPS, BringUps, Channels, Control, ControlTimeouts, Starting
 from gridmill.control.steps.bring_up import _bring_up, _bringing, _is_missing, _not_now
+from gridmill.control.steps.end_attempt import LOST, settle_attempt
 from gridmill.control.steps.pod_events import apply_event, with_pod
 from gridmill.control.steps.problems import clear_ended, note_unfit, set_problem, set_problems
-from gridmill.control.steps.settle import LOST, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.pod_protocol import AttemptOutcome, PodEvent

@@ -5,10 +5,10 @@ from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import BringUps, Channels, Endings, Starting
+from gridmill.control.steps.end_attempt import LOST, runs, settle_attempt
 from gridmill.control.steps.gangs import stop_message
 from gridmill.control.steps.orders import STOPPED_EARLY, start_attempt
 from gridmill.control.steps.pod_events import apply_event, deployment_of, outcome_of, with_pod
-from gridmill.control.steps.settle import LOST, runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import (

@@ -9,12 +9,12 @@ from math import inf
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Control, ScheduleTimers, SourceWatch
-from gridmill.control.steps.begin import as_altered, begin_run, chosen
 from gridmill.control.steps.due_runs import _active, active_runs
-from gridmill.control.steps.settle import defect
+from gridmill.control.steps.end_attempt import defect
+from gridmill.control.steps.reuse_forecast import unchanged_jobs, why_broken
+from gridmill.control.steps.run_lifecycle import as_altered, begin_run, chosen
 from gridmill.control.steps.source_listing import SourceListing, listed
 from gridmill.control.steps.stored_pipelines import with_values
-from gridmill.control.steps.unchanged import unchanged_jobs, why_broken
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.due_times import DueDecision, closes_in, decide, due_times, room_for_block
 from gridmill.domain.frozen import replace

@@ -1,7 +1,7 @@
 """Use cases of advice: what is known of a job's workers, and runs that measure more."""
 
 from gridmill.control.ledger import Ledger
-from gridmill.control.steps.begin import begin_run, resources_for
+from gridmill.control.steps.run_lifecycle import begin_run, resources_for
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.advice import Advice
 from gridmill.domain.frozen import dataclass, replace

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gridmill.control.garbage import running
 from gridmill.control.ledger import Transaction
+from gridmill.control.removable import running
 from gridmill.control.steps.latest import find_latest, note_latest_move, note_set
 from gridmill.control.steps.provenance import find_code, find_provenance
 from gridmill.control.steps.references import aliases_of, versions_of

@@ -2,8 +2,8 @@
 
 from difflib import get_close_matches
 
-from gridmill.control.garbage import check_removal, plan_removal, removed_uris
 from gridmill.control.ledger import Transaction
+from gridmill.control.removable import check_removal, plan_removal, removed_uris
 from gridmill.control.steps.latest import note_set
 from gridmill.control.steps.lineage import code_of, names_of, version_view
 from gridmill.control.steps.references import best_by, find_alias, find_version, versions_of
@@ -22,9 +22,9 @@ from gridmill.domain.comparison import (
     side_by_side,
 )
 from gridmill.domain.frozen import replace
-from gridmill.domain.manifest import VerificationResult, manifest_uri
 from gridmill.domain.metrics import read_metric
 from gridmill.domain.run import Attempt
+from gridmill.domain.version_manifest import VerificationResult, manifest_uri
 from gridmill.domain.views import RemovalPreview, VersionView
 from gridmill.errors import InputError, NotFoundError, StaleVersionError, explained
 from gridmill.plugins import find

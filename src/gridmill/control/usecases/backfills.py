@@ -5,29 +5,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.steps.begin import check_names, resources_used
 from gridmill.control.steps.pipeline_folders import note_origin
+from gridmill.control.steps.run_lifecycle import check_names, resources_used
 from gridmill.control.steps.stored_pipelines import active_chunks, chunks_left, chunks_of
 from gridmill.control.usecases.base import UseCases
-from gridmill.domain.backfill import (
-    Backfill,
-    BackfillView,
-    Chunk,
-    ChunkState,
-    ChunkView,
-    spans,
-)
+from gridmill.domain.backfill import Backfill, BackfillView, Chunk, ChunkState, ChunkView, spans
 from gridmill.domain.due_times import chunk_ids, is_chunk_kept, state_of
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.run import Run
-from gridmill.errors import (
-    ConflictError,
-    InputError,
-    NotFoundError,
-    UnavailableError,
-)
+from gridmill.errors import ConflictError, InputError, NotFoundError, UnavailableError
 from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 

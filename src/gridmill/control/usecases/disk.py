@@ -3,7 +3,8 @@
 import math
 from contextlib import suppress
 
-from gridmill.control.garbage import (
+from gridmill.control.ledger import Ledger
+from gridmill.control.removable import (
     UnusedRecords,
     delete_records,
     old_history,
@@ -12,7 +13,6 @@ from gridmill.control.garbage import (
     read_records,
     unused_files,
 )
-from gridmill.control.ledger import Ledger
 from gridmill.control.usecases.artifacts import VersionUseCases
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.retention import DAY_SECONDS

@@ -4,9 +4,9 @@ from difflib import get_close_matches
 from functools import partial
 
 from gridmill.control.ledger import Transaction
-from gridmill.control.steps.begin import check_names, declare_resources, resources_used
 from gridmill.control.steps.due_runs import schedule_view
 from gridmill.control.steps.pipeline_folders import note_origin
+from gridmill.control.steps.run_lifecycle import check_names, declare_resources, resources_used
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.due_times import check_spec
 from gridmill.domain.frozen import replace

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 
 from gridmill.control.state import Catalog, SiteStates
 from gridmill.control.steps.references import find_version
+from gridmill.control.steps.resource_choice import crowded_among, made_before, readings_of
 from gridmill.control.steps.result_names import unknown_name
-from gridmill.control.steps.site_choice import crowded_among, made_before, readings_of
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
@@ -25,7 +25,7 @@ from gridmill.errors import InputError, NotFoundError, UnavailableError, explain
 from gridmill.ports.site import SitePort, TransferSite
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.dry_run import TransferInput
-from gridmill.scheduler.preflight import Known, missing, missing_of
+from gridmill.scheduler.missing_columns import Known, missing, missing_of
 from gridmill.scheduler.site_choice import InputVersion
 
 Lacking = Mapping[str, Mapping[str, int]]

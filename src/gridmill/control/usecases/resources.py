@@ -1,6 +1,6 @@
 """Use cases of resources and deployments."""
 
-from gridmill.control.steps.begin import check_resource_settings
+from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts, check_memory, show_bytes, show_count, show_number
 from gridmill.domain.deployment import Deployment

@@ -3,7 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gridmill.codec import encode
-from gridmill.control.steps.begin import (
+from gridmill.control.steps.inputs import declared_sizes
+from gridmill.control.steps.pipeline_folders import conflict_of
+from gridmill.control.steps.result_names import check_names_exist
+from gridmill.control.steps.reuse_forecast import decide_reuse, find_broken
+from gridmill.control.steps.run_lifecycle import (
     all_resources_used,
     as_altered,
     begin_run,
@@ -14,11 +18,7 @@ from gridmill.control.steps.begin import (
     resume_run,
     stop_run,
 )
-from gridmill.control.steps.inputs import declared_sizes
-from gridmill.control.steps.pipeline_folders import conflict_of
-from gridmill.control.steps.result_names import check_names_exist
 from gridmill.control.steps.source_listing import NOTHING, SourceListing, list_sources
-from gridmill.control.steps.unchanged import decide_reuse, find_broken
 from gridmill.control.usecases.advice import advice_with
 from gridmill.control.usecases.preview import (
     Lacking,

@@ -9,8 +9,8 @@ from typing import Any
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Control, Timeline
-from gridmill.control.steps.begin import alterations_of
 from gridmill.control.steps.due_runs import schedule_view
+from gridmill.control.steps.run_lifecycle import alterations_of
 from gridmill.control.usecases.base import UseCases
 from gridmill.control.usecases.preview import check_change
 from gridmill.domain.amounts import show_count

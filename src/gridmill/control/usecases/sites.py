@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 
 from gridmill.control.site_monitor import adopt, describe_farm, leave, route_of
-from gridmill.control.steps.begin import check_resource_settings
 from gridmill.control.steps.problems import surveyed
+from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Pod

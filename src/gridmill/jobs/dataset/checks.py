@@ -10,20 +10,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from gridmill.domain.amounts import show_seconds
-from gridmill.domain.dataset import (
-    UNTIL_BASIS,
-    Basis,
-    DatasetSpec,
-    Join,
-    Label,
-    Split,
-    SplitBy,
-)
+from gridmill.domain.dataset import UNTIL_BASIS, Basis, DatasetSpec, Join, Label, Split, SplitBy
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.dataset.columns import check_comparable, check_time, find_column, is_time
-from gridmill.jobs.dataset.epochs import time_of
 from gridmill.jobs.dataset.labels import label_names
+from gridmill.jobs.dataset.numeric_times import time_of
 from gridmill.jobs.dataset.splits import SplitBounds, drawn_on
 from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
 from gridmill.jobs.expressions import HIDDEN, expression_columns, expression_type, sql_text

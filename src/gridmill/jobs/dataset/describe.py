@@ -24,11 +24,11 @@ from gridmill.jobs.dataset.encode import EncoderStep, describe_encoders, encoded
 from gridmill.jobs.dataset.incremental import ReusableVersion, describe_incremental
 from gridmill.jobs.dataset.label_availability import clock_remarks
 from gridmill.jobs.dataset.labels import clocked
-from gridmill.jobs.dataset.leakage import suspect_lines, suspects, volatile_remarks
 from gridmill.jobs.dataset.prepare import PreparedQuery
 from gridmill.jobs.dataset.raw_rows import Phase, show_progress
 from gridmill.jobs.dataset.splits import SplitBounds
-from gridmill.jobs.dataset.units import INFERRED, TIMES, described, unit_lines
+from gridmill.jobs.dataset.suspicious_features import suspect_lines, suspects, volatile_remarks
+from gridmill.jobs.dataset.time_units import INFERRED, TIMES, described, unit_lines
 from gridmill.jobs.dataset.write import RowTally
 from gridmill.jobs.features import Floats, is_number, is_text, numbers
 from gridmill.jobs.parquet_reader import RowGroupDataset, thrifty

@@ -19,9 +19,9 @@ from gridmill.domain.artifact import ArtifactKind
 from gridmill.domain.dataset import AsOfJoin, DatasetSpec, Join, Label, Lag, Window
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.context import JobContext
-from gridmill.jobs.dataset.epochs import least_number
 from gridmill.jobs.dataset.joins import register_tables
-from gridmill.jobs.dataset.units import Units
+from gridmill.jobs.dataset.numeric_times import least_number
+from gridmill.jobs.dataset.time_units import Units
 from gridmill.jobs.duckdb_engine import fetch_rows, quoted
 from gridmill.jobs.expressions import sql_text
 from gridmill.jobs.parquet import link_file

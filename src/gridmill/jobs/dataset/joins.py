@@ -14,7 +14,7 @@ from gridmill.domain.dataset import AsOfJoin, Basis, DatasetSpec, Join, Label
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.dataset.columns import check_comparable, find_column, refuse_duplicates
 from gridmill.jobs.dataset.labels import own_label_availability
-from gridmill.jobs.dataset.units import Units, converted
+from gridmill.jobs.dataset.time_units import Units, converted
 from gridmill.jobs.dataset.window_plan import NewestRow, OtherTable, WindowPlan, nulls_first
 from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import KNOWN, TIME, RowScope, quote_all, select, sql_text

@@ -30,7 +30,7 @@ from gridmill.jobs.dataset.compile import CompiledQuery, compile_dataset
 from gridmill.jobs.dataset.encode import needs_times
 from gridmill.jobs.dataset.incremental import final_until, history_from
 from gridmill.jobs.dataset.splits import SplitBounds
-from gridmill.jobs.dataset.units import Unit, Units, check_declared, converted, find_units
+from gridmill.jobs.dataset.time_units import Unit, Units, check_declared, converted, find_units
 from gridmill.jobs.dataset.window_plan import CHUNK
 from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import DROPPED, RowScope, explain, is_ordered, parse_select, types_of

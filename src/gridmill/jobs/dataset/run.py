@@ -27,7 +27,7 @@ from gridmill.jobs.dataset.joins import TableViews, register_tables
 from gridmill.jobs.dataset.label_availability import with_label_clock
 from gridmill.jobs.dataset.labels import with_predictions
 from gridmill.jobs.dataset.prepare import PreparedQuery, prepare, types_of_all
-from gridmill.jobs.dataset.units import find_units, units_before
+from gridmill.jobs.dataset.time_units import find_units, units_before
 from gridmill.jobs.dataset.window_engine import bytes_for_chunks
 from gridmill.jobs.dataset.write import PART, RAW, RowTally, write_encoded, write_rows
 from gridmill.jobs.duckdb_engine import engine_bytes, open_engine

@@ -30,6 +30,7 @@ from gridmill.domain.job import JobSize
 from gridmill.domain.metrics import HIGHER_IS_BETTER
 from gridmill.domain.prediction import KEYS_HINT, OWN_COLUMNS, PredictionSpec
 from gridmill.errors import InputError
+from gridmill.jobs.child_processes import in_child
 from gridmill.jobs.classes import probability_columns
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.dataset_reader import Partitions, open_partitions
@@ -54,7 +55,6 @@ from gridmill.jobs.prediction.swarm import ShardDone, ShardQueue, add_up, run_sw
 from gridmill.jobs.prediction.worker import ShardWork
 from gridmill.jobs.subprocess_model import check_trust
 from gridmill.jobs.training_rows import Mask, RowUse, seen_rows
-from gridmill.jobs.workers import in_child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

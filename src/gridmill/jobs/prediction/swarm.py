@@ -17,7 +17,7 @@ from typing import Any
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import ParallelTiming
 from gridmill.errors import JobError
-from gridmill.jobs.workers import NOTHING, CpuTotals, Crew, WorkerProcess, raise_error
+from gridmill.jobs.child_processes import NOTHING, CpuTotals, Crew, WorkerProcess, raise_error
 
 MOST_DEATHS = 3
 """If a shard ends this many workers, the job fails: the cause is the shard, not chance."""

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from gridmill.codec import to_builtins
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.apply_model import predict_span, predicted_table
+from gridmill.jobs.child_processes import spent_so_far
 from gridmill.jobs.dataset_reader import Fetch, Partitions, fetch_piece, open_partitions
 from gridmill.jobs.features import count_unknown
 from gridmill.jobs.model_files import ModelCard, Predictor, load_card, load_model
@@ -22,7 +23,6 @@ from gridmill.jobs.out_of_fold import OutOfFoldModel, load_held_out
 from gridmill.jobs.prediction.shards import RowRange, of_split
 from gridmill.jobs.prediction.swarm import ShardDone, ShardTiming
 from gridmill.jobs.subprocess_model import CodePredictor
-from gridmill.jobs.workers import spent_so_far
 
 
 def part_name(shard: int) -> str:

@@ -17,7 +17,7 @@ from gridmill.jobs.dataset.label_availability import with_label_clock
 from gridmill.jobs.dataset.labels import with_predictions
 from gridmill.jobs.dataset.prepare import PreparedQuery, Span, prepare, types_of_all
 from gridmill.jobs.dataset.run import open_views, run
-from gridmill.jobs.dataset.units import TIMES, units_before
+from gridmill.jobs.dataset.time_units import TIMES, units_before
 from gridmill.jobs.dataset.write import PART, RowTally
 from gridmill.jobs.duckdb_engine import open_engine, quoted
 from gridmill.jobs.expressions import check_syntax, parse_select

@@ -28,7 +28,7 @@ from gridmill.jobs.preflight.results import (
 from gridmill.jobs.training.columns import choose_encodings
 from gridmill.jobs.training.cross_validation import plan_folds
 from gridmill.jobs.training.data import DatasetColumns, SortedFrame, find_subject, read_frame, whole_windows
-from gridmill.jobs.training.decisions import check_decisions
+from gridmill.jobs.training.thresholds import check_decisions
 from gridmill.jobs.training.weights import check_column
 
 

@@ -20,7 +20,7 @@ from gridmill.domain.job import Job, JobKind
 from gridmill.domain.preflight import PreflightFinding, PreflightRequest, PreflightResult, UncheckedJob
 from gridmill.domain.training import Objective
 from gridmill.errors import GridmillError, InputError, NotFoundError, UnavailableError
-from gridmill.jobs.dataset.units import INFERRED
+from gridmill.jobs.dataset.time_units import INFERRED
 from gridmill.jobs.expressions import explain
 from gridmill.jobs.preflight.datasets import check_dataset, check_texts
 from gridmill.jobs.preflight.models import check_prediction, check_training

@@ -18,15 +18,15 @@ from gridmill.errors import DataError, GridmillError, InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.preflight.remote import FetchedFiles, TimeBudget, fetch
 from gridmill.jobs.preflight.results import NotCheckableError, PreflightContext, PreflightTable
-from gridmill.jobs.sink import blobs
+from gridmill.jobs.sink import files_as_rows
 from gridmill.jobs.sink.ambiguous import AmbiguousTextError
+from gridmill.jobs.sink.constraints import ConstraintFilter, RejectSpool, open_filter
 from gridmill.jobs.sink.files import SourceFile, described, find_files
-from gridmill.jobs.sink.load import LoadContext, NoProgress
 from gridmill.jobs.sink.load_job import declared_rules, kept_forms
 from gridmill.jobs.sink.maintenance import check_times
 from gridmill.jobs.sink.metrics import check_metrics
 from gridmill.jobs.sink.table import open_sink_table
-from gridmill.jobs.sink.validate import ConstraintFilter, RejectSpool, open_filter
+from gridmill.jobs.sink.typed_batches import LoadContext, NoProgress
 
 _NAMES = re.compile(r"there is no column '.*', which `(?P<field>\w+)` names")
 _MISFIT = re.compile(r"column '.*': .* is not of type")
@@ -144,7 +144,7 @@ def _files(scene: PreflightContext, spec: SinkSpec) -> tuple[SourceFile, ...]:
 def _rows_of_files(scene: PreflightContext, spec: SinkSpec) -> SourceFile:
     """What a source whose files are rows is loaded from, without any."""
     path = scene.work / "files.parquet"
-    pq.write_table(blobs.SCHEMA.empty_table(), path)
+    pq.write_table(files_as_rows.SCHEMA.empty_table(), path)
     source = replace(spec.source, format=Format.PARQUET, compression=Compression.NONE)
     return described(source, path=path, name=spec.source.name, content="", size_bytes=path.stat().st_size)
 

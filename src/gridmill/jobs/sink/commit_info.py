@@ -18,11 +18,11 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.parquet import ParquetPart
 from gridmill.jobs.parquet_reader import thrifty
 from gridmill.jobs.sink.column_stats import Facts, merged
+from gridmill.jobs.sink.constraints import ConstraintFilter
+from gridmill.jobs.sink.files_to_load import LoadPlan
 from gridmill.jobs.sink.metrics import LoadMetrics, drifts, histograms
-from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import count_reasons
 from gridmill.jobs.sink.table import SinkTable
-from gridmill.jobs.sink.validate import ConstraintFilter
 from gridmill.jobs.sink.value_forms import Forms
 from gridmill.jobs.sink.write import kept_rows
 

@@ -18,19 +18,19 @@ from gridmill.errors import ConflictError, DataError, UnavailableError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.parquet import ParquetPart
 from gridmill.jobs.sink.commit_info import LoadRecord
+from gridmill.jobs.sink.constraints import open_filter, top
 from gridmill.jobs.sink.files import Content, SourceFile
+from gridmill.jobs.sink.files_to_load import LoadedFile, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.formats import UnexpectedTypeError
-from gridmill.jobs.sink.load import LoadContext, Progress
 from gridmill.jobs.sink.maintenance import check_times, find_inexact, rewrite, spare
 from gridmill.jobs.sink.metrics import LoadMetrics, check_metrics
 from gridmill.jobs.sink.part_files import PartFileIndex, TableColumns, open_part_files
-from gridmill.jobs.sink.plan import LoadedFile, LoadPlan, decide, decide_next, load_anew
 from gridmill.jobs.sink.rejects import at_version, commit_rejects, no_wider
 from gridmill.jobs.sink.schema_evolution import ColumnMapping, evolve, widened
 from gridmill.jobs.sink.source import SourceFiles, SourceRequest, look
 from gridmill.jobs.sink.table import CommitMetadata, SinkTable, add_columns, commit, rules_number, times_of
 from gridmill.jobs.sink.time_ranges import decide_stretch
-from gridmill.jobs.sink.validate import open_filter, top
+from gridmill.jobs.sink.typed_batches import LoadContext, Progress
 from gridmill.jobs.sink.value_forms import Form, Forms
 from gridmill.jobs.sink.write import WriteContext, WrittenFile, kept_rows, rows_of
 

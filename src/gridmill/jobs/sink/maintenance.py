@@ -24,8 +24,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.sink import Retain, SinkSpec
 from gridmill.errors import InputError
 from gridmill.jobs.parquet import FILE_ROWS, ParquetPart, write_parquet
+from gridmill.jobs.sink.files_to_load import LoadedFile, LoadPlan
 from gridmill.jobs.sink.lossless import inexact_rows
-from gridmill.jobs.sink.plan import LoadedFile, LoadPlan
 from gridmill.jobs.sink.table import (
     ConcurrentCommitError,
     SinkTable,

@@ -17,10 +17,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from gridmill.errors import DataError
 from gridmill.jobs.parquet import ParquetPart, storage_errors
+from gridmill.jobs.sink.constraints import RejectSpool
 from gridmill.jobs.sink.convert import TYPES, ConversionLoss, MisfitError, TextRules
 from gridmill.jobs.sink.files import SourceFile
+from gridmill.jobs.sink.files_to_load import LoadedFile
 from gridmill.jobs.sink.formats import Reader
-from gridmill.jobs.sink.plan import LoadedFile
 from gridmill.jobs.sink.table import (
     ConcurrentCommitError,
     SinkTable,
@@ -30,7 +31,6 @@ from gridmill.jobs.sink.table import (
     open_sink_table,
     record_file,
 )
-from gridmill.jobs.sink.validate import RejectSpool
 
 REJECTS = pa.schema(
     [

@@ -28,16 +28,16 @@ from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.sink.ambiguous import AmbiguousTextError
 from gridmill.jobs.sink.commit_info import by_source
+from gridmill.jobs.sink.constraints import ConstraintFilter, open_filter, top
 from gridmill.jobs.sink.files import SourceFile, content_of
+from gridmill.jobs.sink.files_to_load import LoadPlan
 from gridmill.jobs.sink.formats import UnexpectedTypeError
 from gridmill.jobs.sink.load_job import LoadResult, LoadState, clear, first_columns, open_bench, rejects_path
 from gridmill.jobs.sink.maintenance import check_times, remove_unused, tidy
 from gridmill.jobs.sink.metrics import LoadMetrics, check_metrics
 from gridmill.jobs.sink.part_files import PartFile, PartResult, TableColumns, referred, write_part_result
-from gridmill.jobs.sink.plan import LoadPlan
 from gridmill.jobs.sink.rejects import at_version
 from gridmill.jobs.sink.table import ConcurrentCommitError, SinkTable, open_sink_table
-from gridmill.jobs.sink.validate import ConstraintFilter, open_filter, top
 from gridmill.jobs.sink.write import WriteContext, WrittenFile
 from gridmill.jobs.tables import columns_of
 from gridmill.ports.storage import FileStat

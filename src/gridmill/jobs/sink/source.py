@@ -13,9 +13,9 @@ from typing import Any
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.source import HTTP, OBJECTS, Format, Source
-from gridmill.jobs.sink import blobs
+from gridmill.jobs.sink import files_as_rows
 from gridmill.jobs.sink.files import Content, SourceFile, find_files, hashed
-from gridmill.jobs.sink.plan import Positions
+from gridmill.jobs.sink.files_to_load import Positions
 from gridmill.plugins import find
 from gridmill.ports.storage import FileStat
 
@@ -78,7 +78,7 @@ def look(request: SourceRequest) -> SourceFiles:
         waiting += arrived.waiting
         positions |= arrived.positions
     if source.format == Format.FILES:
-        new, position = blobs.stage(source, files, request.positions, request.work)
+        new, position = files_as_rows.stage(source, files, request.positions, request.work)
         positions |= position
         return SourceFiles(files=new, positions=positions, append=True, waiting=tuple(waiting))
     return SourceFiles(files=tuple(files), positions=positions, waiting=tuple(waiting))

@@ -23,7 +23,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 from gridmill.jobs.parquet import ParquetPart, storage_errors
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.plan import LoadedFile, LoadPlan, Positions
+from gridmill.jobs.sink.files_to_load import LoadedFile, LoadPlan, Positions
 from gridmill.transfer.contents import sync_folder
 
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gridmill.errors import ConflictError, InputError
 from gridmill.jobs.sink.files import SourceFile
-from gridmill.jobs.sink.plan import LoadedFile, LoadPlan, load_anew
+from gridmill.jobs.sink.files_to_load import LoadedFile, LoadPlan, load_anew
 
 _UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 _BEGINS_BITS, _LENGTH_BITS = 37, 25

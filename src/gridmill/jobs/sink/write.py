@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.parquet import ParquetPart, write_parquet
 from gridmill.jobs.parquet_reader import ahead, thrifty
+from gridmill.jobs.sink.constraints import ConstraintFilter, RejectSpool, find_repeated, rejects_of
 from gridmill.jobs.sink.csv_batches import FileGroupReader, bundled, is_small, text_bytes
 from gridmill.jobs.sink.files import SourceFile, check_unchanged
-from gridmill.jobs.sink.load import LoadContext, open_reader
+from gridmill.jobs.sink.files_to_load import LoadedFile, LoadPlan
 from gridmill.jobs.sink.metrics import LoadMetrics
-from gridmill.jobs.sink.plan import LoadedFile, LoadPlan
 from gridmill.jobs.sink.rejects import REJECTS, placed
 from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_of
-from gridmill.jobs.sink.validate import ConstraintFilter, RejectSpool, find_repeated, rejects_of
+from gridmill.jobs.sink.typed_batches import LoadContext, open_reader
 
 TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
 """Small source files share data files of up to this many bytes each, if there are at least this many

@@ -13,9 +13,9 @@ from gridmill.jobs.features import Floats, Integers
 from gridmill.jobs.model_files import Predictor, predict_rows
 from gridmill.jobs.out_of_fold import OutOfFoldModel
 from gridmill.jobs.training.data import SortedFrame
-from gridmill.jobs.training.early_stopping import drawn_rows, has_weight, is_learnable, last_rows, stops_early
 from gridmill.jobs.training.evaluate import measure_rows
 from gridmill.jobs.training.label_times import LabelTimes, read_moments
+from gridmill.jobs.training.stopping_rows import drawn_rows, has_weight, is_learnable, last_rows, stops_early
 
 Learn = Callable[[SortedFrame, JobContext], Predictor]
 

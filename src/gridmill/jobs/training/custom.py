@@ -25,7 +25,7 @@ from gridmill.jobs.subprocess_model import RUNNER
 from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.result import FittedModel
 from gridmill.jobs.training_rows import FILE as LEARNED
-from gridmill.transfer.checkout import hand_tree
+from gridmill.transfer.tree_writer import hand_tree
 from gridmill.transfer.verify import check_inputs
 
 PICKLED = ("model.joblib", "model.pkl")

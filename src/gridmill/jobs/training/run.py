@@ -41,8 +41,6 @@ from gridmill.jobs.subprocess_model import CodePredictor
 from gridmill.jobs.training.check_files import check_alike, check_stored, sample_rows
 from gridmill.jobs.training.cross_validation import Folds, plan_folds, predict_folds
 from gridmill.jobs.training.data import SortedFrame, read_frame, row_order
-from gridmill.jobs.training.decisions import check_decisions, decided, measure_intervals
-from gridmill.jobs.training.early_stopping import with_stopping_rows
 from gridmill.jobs.training.ensemble import encodings_of, measurable, read_members
 from gridmill.jobs.training.evaluate import (
     answer,
@@ -55,6 +53,8 @@ from gridmill.jobs.training.evaluate import (
 from gridmill.jobs.training.explain import permutation_importance, residuals
 from gridmill.jobs.training.onnx_graph import with_metadata
 from gridmill.jobs.training.result import FittedModel
+from gridmill.jobs.training.stopping_rows import with_stopping_rows
+from gridmill.jobs.training.thresholds import check_decisions, decided, measure_intervals
 from gridmill.jobs.training_rows import Hashes, dataset_hashes, distinct, note_learned
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from gridmill.domain.metrics import HIGHER_IS_BETTER
 from gridmill.domain.training import ModelKind, Objective, TrainingSpec
 from gridmill.domain.tuning import Search, Value
 from gridmill.errors import InputError, JobError
+from gridmill.jobs.child_processes import Crew, WorkerProcess, raise_error
 from gridmill.jobs.context import CODE, JobContext, PrunedError
 from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, open_study, trial_rows
-from gridmill.jobs.workers import Crew, WorkerProcess, raise_error
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
 """Kinds that report losses while they learn; trees report theirs at the end, when nothing can be saved by

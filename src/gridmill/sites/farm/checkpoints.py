@@ -13,7 +13,7 @@ from gridmill.codec import fingerprint
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, StorageError, UnavailableError
-from gridmill.sites.farm.attempt_log import AttemptLog, AttemptNote
+from gridmill.sites.farm.attempt_notes import AttemptLog, AttemptNote
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.inputs import KnownFolders
 

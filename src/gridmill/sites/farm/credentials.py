@@ -67,7 +67,7 @@ class CredentialFiles:
                 hint="pip install 'gridmill[tls]'",
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        from gridmill.sites.farm import signing
+        from gridmill.sites.farm import certificate_request as signing
 
         if not self.key.exists():
             write_private(self.key, signing.new_key())

@@ -14,11 +14,11 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import GridmillError, NotFoundError, UnavailableError
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.inputs import KnownFolders
-from gridmill.transfer.checkout import TreeCheckout
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import ChunkEndpoint, ScannedTree, TransferLimits, pull
 from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.progress import TransferProgress
+from gridmill.transfer.tree_writer import TreeCheckout
 
 COMING = ".coming"
 """Folder below the storage root for incomplete downloads."""

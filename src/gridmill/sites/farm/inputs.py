@@ -15,12 +15,12 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.comparison import ArtifactQuery
 from gridmill.domain.farm_protocol import Manifest
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.manifest import version_uri
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import version_uri
 from gridmill.errors import GridmillError, StorageError, UnavailableError
 from gridmill.plugins import find
-from gridmill.transfer.manifest import HashCache, scan, scan_files
+from gridmill.transfer.chunk_manifest import HashCache, scan, scan_files
 from gridmill.transfer.paths import chunk_sizes
 
 _NEVER_NS = 2**63

@@ -33,8 +33,8 @@ from gridmill.plugins import find
 from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
 from gridmill.private_files import write_private
 from gridmill.settings import Settings
-from gridmill.sites.farm import buckets
-from gridmill.sites.farm.buckets import bucket_of
+from gridmill.sites.farm import carrier_choice
+from gridmill.sites.farm.carrier_choice import bucket_of
 from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.inputs import missing_bytes
@@ -47,7 +47,7 @@ SETTINGS = {
     "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
     "checkpoints": "how often newer checkpoints of what runs there come home, at the most (30s)",
     "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
-} | buckets.SETTINGS
+} | carrier_choice.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
 _LEAST_LEASE_SECONDS = 10.0
 """With a shorter lease a moment without messages would end running pods."""
@@ -77,7 +77,7 @@ def check_site(site: Site) -> None:
     if site.address:
         read_controller(site.address)
     read(site)
-    buckets.check(site)
+    carrier_choice.check(site)
 
 
 def _rate(site: Site) -> float | None:
@@ -437,7 +437,7 @@ def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
-    there_and_back = buckets.BucketEndpoints(farm, site, source_name(settings.home), kept.folder)
+    there_and_back = carrier_choice.BucketEndpoints(farm, site, source_name(settings.home), kept.folder)
     carrying = HomeAttemptData(
         farm, settings.root, settings.home / "bundles", notes, farm_settings.rate, there_and_back
     )

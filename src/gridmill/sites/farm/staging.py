@@ -15,11 +15,11 @@ from threading import Event, Lock
 
 from gridmill.codec import from_builtins
 from gridmill.domain.farm_protocol import Manifest, PlaceTree
-from gridmill.domain.manifest import contents_uri
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Events, EventType, PodEvent
 from gridmill.domain.route import AttemptTransfers, Staging, Transfer
 from gridmill.domain.states import AttemptState
 from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import contents_uri
 from gridmill.errors import (
     AwayError,
     ConflictError,
@@ -31,7 +31,7 @@ from gridmill.errors import (
     explained,
     to_body,
 )
-from gridmill.sites.farm.attempt_log import (
+from gridmill.sites.farm.attempt_notes import (
     AttemptLog,
     AttemptNote,
     ended,
@@ -40,7 +40,7 @@ from gridmill.sites.farm.attempt_log import (
     succeeded,
     with_transfers,
 )
-from gridmill.sites.farm.buckets import BucketEndpoints
+from gridmill.sites.farm.carrier_choice import BucketEndpoints
 from gridmill.sites.farm.checkpoints import CheckpointDownloads
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.download import ResultDownload

@@ -38,7 +38,6 @@ from gridmill.domain.comparison import (
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobSize
-from gridmill.domain.manifest import VerificationResult
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.project import Project, ProjectView
@@ -48,6 +47,7 @@ from gridmill.domain.sink_overrides import Alterations, SinkChange, with_change
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import Node, NodeView, Site, SiteKind
 from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ParallelTiming, ReclaimableItem
+from gridmill.domain.version_manifest import VerificationResult
 from gridmill.domain.views import FarmView, RemovalPreview, RunView, ScheduleView, VersionView
 from gridmill.errors import ConflictError, NotFoundError, StaleVersionError
 from gridmill.ports.pages import (

@@ -28,7 +28,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import GridmillError, InputError, InstallError, StorageError
 from gridmill.pod.launch import EVENTS_FD
 from gridmill.storage.unpack import unpack_bundle
-from gridmill.transfer.checkout import clone
+from gridmill.transfer.tree_writer import clone
 
 _FEW_ENTRIES, _LITTLE_BYTES = 16, 256 * KIB
 """Code up to this size is copied by the pod itself."""

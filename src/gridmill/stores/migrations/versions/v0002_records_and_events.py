@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0002"
 down_revision = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")

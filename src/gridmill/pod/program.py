@@ -23,10 +23,10 @@ from gridmill.domain.storage_uri import below
 from gridmill.errors import InputError, InternalError
 from gridmill.jobs.context import CODE
 from gridmill.jobs.rank_env import gang_environment
-from gridmill.pod.environments import Requirements, private_copy, ready_environment, unpacked
 from gridmill.pod.inputs import hand_over, input_folders
 from gridmill.pod.launch import EVENTS_FD, thread_environment
 from gridmill.pod.network import interface_of
+from gridmill.pod.python_environments import Requirements, private_copy, ready_environment, unpacked
 from gridmill.telemetry import QUIET
 from gridmill.transfer.verify import check_order
 

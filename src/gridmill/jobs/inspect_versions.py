@@ -1,4 +1,4 @@
-"""`python -m gridmill.jobs.peek`: answers one question about versions, JSON in and JSON out.
+"""`python -m gridmill.jobs.inspect_versions`: answers one question about versions, JSON in and JSON out.
 
 It is a process of its own, so that the control node never loads the libraries that read tables.
 """

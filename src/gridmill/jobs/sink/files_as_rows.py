@@ -23,7 +23,7 @@ from gridmill.domain.source import Compression, Format, Source
 from gridmill.errors import DataError
 from gridmill.jobs.parquet import storage_errors
 from gridmill.jobs.sink.files import SourceFile, described, key_of
-from gridmill.jobs.sink.plan import Positions
+from gridmill.jobs.sink.files_to_load import Positions
 
 POSITION = key_of("files")
 BATCH_BYTES = 32 * 2**20

@@ -12,12 +12,11 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Candidates, Catalog, Endings, Problems, ReportedProgress
 from gridmill.control.steps.gangs import note_end
 from gridmill.control.steps.latest import note_latest
-from gridmill.control.steps.part_folders import discard_parts, left_behind, output_uri, parts_of
+from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.steps.provenance import is_declared_alike, note_made
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
-from gridmill.domain.manifest import contents_uri
 from gridmill.domain.pipeline import place_message
 from gridmill.domain.pod_protocol import AttemptOutcome, PartReport
 from gridmill.domain.project import Project
@@ -37,13 +36,14 @@ from gridmill.domain.states import (
     check_move,
 )
 from gridmill.domain.usage import ParallelTiming
+from gridmill.domain.version_manifest import contents_uri
 from gridmill.errors import GridmillError, InternalError, StorageError
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.bottleneck import has_workers
-from gridmill.scheduler.conditions import may_go_on
 from gridmill.scheduler.fair_share import charged
 from gridmill.scheduler.gang_results import parallel_of_swarm, parallel_of_whole, together_used, use_of_whole
 from gridmill.scheduler.history import PROBE
+from gridmill.scheduler.needs import may_go_on
 from gridmill.scheduler.outcomes import settle
 from gridmill.scheduler.site_choice import learned
 from gridmill.scheduler.sizing import subject_of

@@ -15,6 +15,7 @@ from gridmill.domain.source import ENTRY_TIME, Format, Source
 from gridmill.errors import DataError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.sink.ambiguous import example, forms_of, is_open, may_fit, unclear_in
+from gridmill.jobs.sink.constraints import RowBatch
 from gridmill.jobs.sink.convert import (
     ARROW,
     TIMESTAMP,
@@ -44,7 +45,6 @@ from gridmill.jobs.sink.parquet import ParquetReader
 from gridmill.jobs.sink.rejects import misfit
 from gridmill.jobs.sink.schema_evolution import ColumnMapping
 from gridmill.jobs.sink.schema_inference import TypeGuesses, chosen_types, see_types
-from gridmill.jobs.sink.validate import RowBatch
 from gridmill.jobs.sink.value_forms import ANY, MARKS, Form, Forms
 
 _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {

@@ -19,11 +19,11 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
-from gridmill.domain.manifest import problem_text
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.provenance import FIRST
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.states import JobState, RunState
+from gridmill.domain.version_manifest import problem_text
 from gridmill.errors import GridmillError, StorageError, explained
 from gridmill.ports.storage import Storage
 

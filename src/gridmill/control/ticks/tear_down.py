@@ -12,8 +12,8 @@ from gridmill.control.background import BackgroundRunner, completed
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import BringUps, Channels, Control, Problems, Starting
 from gridmill.control.steps.bring_up import being_brought_up
+from gridmill.control.steps.end_attempt import LOST, settle_attempt
 from gridmill.control.steps.problems import set_problem
-from gridmill.control.steps.settle import LOST, settle_attempt
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import Goodbye

@@ -11,7 +11,7 @@ from gridmill.domain.site import Node
 from gridmill.errors import GridmillError
 from gridmill.farm.admission import QueueForecast, check_size, forecast, gpu_slots, queue, queued
 from gridmill.farm.deployment import HAS_ROOM, TenantDeployment, TenantDeploymentState, check_deploy, check_id
-from gridmill.farm.farm import Farm
+from gridmill.farm.state import Farm
 from gridmill.farm.store import LostResults
 from gridmill.farm.tenant import Tenant
 from gridmill.farm.tenant_sandbox import TenantSandbox

@@ -28,8 +28,8 @@ from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState,
 from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.plugins import WISHES, find
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.conditions import may_go_on
 from gridmill.scheduler.feasibility import at
+from gridmill.scheduler.needs import may_go_on
 from gridmill.scheduler.sizing import size_job
 
 

@@ -13,17 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from gridmill.codec import decode_message, encode_message
-from gridmill.domain.pod_protocol import (
-    Ack,
-    Events,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Start,
-    Stop,
-    ToPod,
-    Welcome,
-)
+from gridmill.domain.pod_protocol import Ack, Events, Goodbye, Heartbeat, Hello, Start, Stop, ToPod, Welcome
 from gridmill.errors import InputError
 from gridmill.ports.link import ReceivedMessage
 from gridmill.transport.socket import Wire

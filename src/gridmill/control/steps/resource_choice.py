@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Problems, SiteChoices, SiteStates, Timeline
-from gridmill.control.steps.begin import resources_for
+from gridmill.control.steps.end_attempt import defect
 from gridmill.control.steps.inputs import inputs_of
 from gridmill.control.steps.parts import cut
 from gridmill.control.steps.references import fetch_artifact
-from gridmill.control.steps.settle import defect
+from gridmill.control.steps.run_lifecycle import resources_for
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input
 from gridmill.domain.farm_protocol import QueuePosition, line_at
 from gridmill.domain.frozen import replace

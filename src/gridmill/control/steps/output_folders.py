@@ -5,8 +5,8 @@ from functools import partial
 
 from gridmill.control.ledger import Transaction
 from gridmill.domain.job import JobKind
-from gridmill.domain.manifest import contents_uri
 from gridmill.domain.run import JobRun
+from gridmill.domain.version_manifest import contents_uri
 
 FOLDERS = {
     JobKind.SINK: "sinks",

@@ -12,7 +12,7 @@ _LONGEST_SECONDS = 300.0
 
 def ask(question: ArtifactQuery) -> ArtifactAnswer:
     """The answer. Raises what the question deserves, and UnavailableError when it takes too long."""
-    argv = [sys.executable, "-m", "gridmill.jobs.peek"]
+    argv = [sys.executable, "-m", "gridmill.jobs.inspect_versions"]
     try:
         done = subprocess.run(
             argv, input=encode(question), capture_output=True, check=False, timeout=_LONGEST_SECONDS

@@ -20,7 +20,7 @@ from gridmill.domain.source import UNIX_UNITS
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.context import JobContext
 from gridmill.jobs.dataset.columns import SQL_RESULT, table_words
-from gridmill.jobs.dataset.epochs import (
+from gridmill.jobs.dataset.numeric_times import (
     NAMES,
     fits_sql,
     is_numeric,

@@ -2,7 +2,7 @@
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Control, Problems, SiteChoices, SiteStates
-from gridmill.control.steps.site_choice import _may_move, joining_now, move
+from gridmill.control.steps.resource_choice import _may_move, joining_now, move
 from gridmill.domain.run import JobRun
 from gridmill.domain.states import FINISHED_JOBS
 from gridmill.scheduler.alternatives import CachedForecasts
