@@ -16,8 +16,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 import ray
+
 from bench.dataset import WINDOW
 from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import encode, numbers, runs

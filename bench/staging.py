@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
-from tests.sshd import HOW_TO_GET_IT as NO_SSH
-from tests.sshd import Sshd, is_installed, ssh_server
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.kit.sshd import HOW_TO_GET_IT as NO_SSH
+from tests.kit.sshd import Sshd, is_installed, ssh_server
 
 from bench.contestants import environment
 from bench.environments import programs

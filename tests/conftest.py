@@ -10,12 +10,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gridmill.telemetry import turn_off_telemetry
-from tests import at_end, left_behind
-from tests import mariadb as mariadb_kit
-from tests.mariadb import MariadbServer, mariadb_server
-from tests.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
+from tests.kit import at_end, left_behind
+from tests.kit import mariadb as mariadb_kit
+from tests.kit.mariadb import MariadbServer, mariadb_server
+from tests.kit.postgresql import HOW_TO_GET_IT, PostgresqlServer, postgresql_server
 
 turn_off_telemetry()  # some tests import libraries before Gridmill
+
+os.environ.setdefault("GRIDMILL_TEST_DATA", str(Path(__file__).resolve().parents[2] / "shared" / "data"))
+"""The folder of published data sets beside this repository; `.ci/run` and other clones name another."""
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """More threads than processors learn at once here: those that wait must not burn what others need."""
@@ -45,10 +48,10 @@ LONGEST_FIRST = (
     "e2e/test_farm.py",
     "e2e/test_program.py",
     "e2e/test_pod.py",
-    "unit/test_dataset_label_clock.py",
+    "unit/jobs/dataset/test_dataset_label_clock.py",
     "e2e/test_on_postgresql.py",
     "e2e/test_crash.py",
-    "unit/test_dataset_feeds.py",
+    "unit/jobs/dataset/test_dataset_feeds.py",
     "e2e/test_slurm.py",
     "e2e/test_training_gang.py",
     "e2e/test_advise.py",
@@ -139,7 +142,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[int, bool]:
         name = item.path.relative_to(folder).as_posix()
         at = LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
-        return at, item.path.parent.name == "unit"
+        return at, "unit" in item.path.relative_to(folder).parts
 
     items.sort(key=place)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
+from tests.kit.farms import Listener, Visitor, farm, member, open_folder, visitor
 
 from gridmill.codec import decode, decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts

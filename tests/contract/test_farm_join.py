@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.farms import farm, open_folder, visitor
+from tests.kit.farms import farm, open_folder, visitor
 
 from gridmill.codec import decode
 from gridmill.domain.farm_protocol import JoinRequest, JoinResponse

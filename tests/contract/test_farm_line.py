@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.farms import farm, open_folder
+from tests.kit.farms import farm, open_folder
 
 from gridmill.errors import InterruptedRunError
 from gridmill.farm.join import invite

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
-from tests.farms import Visitor, farm, member, open_folder
+from tests.kit.farms import Visitor, farm, member, open_folder
 
 from gridmill.farm.app import make_app
 from gridmill.farm.state import Farm

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.contract.test_farm_api import attempt, framed, hear, outcome, pod_order, tree_of
-from tests.farms import Listener, Visitor, farm, member, open_folder, visitor
+from tests.kit.farms import Listener, Visitor, farm, member, open_folder, visitor
 
 from gridmill.codec import decode
 from gridmill.domain.farm_protocol import (

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.ports import free_port
+from tests.kit.ports import free_port
 
 from gridmill.codec import encode_message
 from gridmill.errors import HomeInUseError, InputError, StorageError, UnavailableError

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.lost_fields import lost
+from tests.kit.lost_fields import lost
 
 from gridmill.codec import decode, encode
 from gridmill.domain.version_manifest import AliasMove, VersionManifest

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_sites import LocalHarness
-from tests.e2e.control_end import Grid
-from tests.farms import farm
+from tests.kit.control_end import Grid
+from tests.kit.farms import farm
 
 from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.join import invite

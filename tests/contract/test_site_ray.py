@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_sites import LocalHarness
-from tests.ray import ENVIRONMENT, needs_ray, ray_cluster
+from tests.kit.ray import ENVIRONMENT, needs_ray, ray_cluster
 
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError, UnavailableError

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.contract.test_sites import LocalHarness
-from tests.slurm import HOW_TO_GET_IT, is_installed, slurm_cluster
+from tests.kit.slurm import HOW_TO_GET_IT, is_installed, slurm_cluster
 
 from gridmill.domain.site import Site, SiteKind
 from gridmill.sites.slurm.site import make

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from tests.e2e.control_end import Grid
+from tests.kit.control_end import Grid
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.job import CommandSpec, Job

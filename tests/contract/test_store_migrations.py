@@ -18,7 +18,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData
-from tests.lost_fields import lost
+from tests.kit.lost_fields import lost
 
 from gridmill.codec import encode
 from gridmill.domain.pod_protocol import Event, sequence_of

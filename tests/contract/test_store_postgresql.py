@@ -8,9 +8,9 @@ from contextlib import closing, suppress
 from itertools import chain, repeat
 
 import pytest
-from tests.cutting_proxy import Cut, cutting_proxy
 from tests.e2e.conftest import PATIENCE_SECONDS, eventually
-from tests.postgresql import PostgresqlServer
+from tests.kit.cutting_proxy import Cut, cutting_proxy
+from tests.kit.postgresql import PostgresqlServer
 
 from gridmill.domain.run import Run
 from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError

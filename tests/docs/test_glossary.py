@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.markdown import PAGES, ROOT, name
+from tests.kit.markdown import PAGES, ROOT, name
 
 MOST_ROWS = 40
 GLOSSARY = re.compile(r"^## Words\n(?P<table>.*?)(?=^## )", re.M | re.S)

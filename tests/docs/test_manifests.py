@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 import yaml
 
-from tests.docs.markdown import ROOT
+from tests.kit.markdown import ROOT
 
 [TEXT] = re.findall(
     r"^```yaml title=[^\n]*\n(.*?)^```$", (ROOT / "docs/how-to/ray.md").read_text(), re.M | re.S

@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.docs.markdown import ROOT
 from tests.e2e.conftest import eventually
-from tests.ports import free_port
+from tests.kit.markdown import ROOT
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +37,7 @@ CHECKED = (
     ".importlinter",
     "CONTRIBUTING.md",
 )
-TESTS = ("unit/test_usecases.py", "unit/test_usecases_travel.py", "unit/test_cli_lists.py")
+TESTS = ("unit/ports/test_usecases.py", "unit/rpc/test_usecases_travel.py", "unit/cli/test_cli_lists.py")
 _SECTION = re.compile(r"^## Add a noun.*?(?=^## )", re.M | re.S)
 _BLOCK = re.compile(
     r"^(?:\*\*(?P<new>[\w./]+)\*\*, a new file|"

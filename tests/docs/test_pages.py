@@ -12,7 +12,7 @@ import pytest
 
 from gridmill.cli.app import COMMANDS, as_one, load
 from gridmill.declarations import parse_declarations
-from tests.docs.markdown import PAGES, ROOT, Block, anchors, blocks, commands, links, name
+from tests.kit.markdown import PAGES, ROOT, Block, anchors, blocks, commands, links, name
 
 MADE_ELSEWHERE = {"docs/benchmarks.md"}  # by `make bench`
 BLOCKS = list(blocks())

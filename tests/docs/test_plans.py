@@ -1,7 +1,7 @@
 """No plan has an error for a pipeline that runs: the runs of e2e tests and documents are planned first.
 
-`GRIDMILL_TEST_PLAN=FILE pytest tests/e2e/test_when.py` does it for one file (`tests/planned.py`). Runs that
-tests start in another way than by the kits, and those of the Python SDK, are not planned.
+`GRIDMILL_TEST_PLAN=FILE pytest tests/e2e/test_when.py` does it for one file (`tests/kit/planned.py`). Runs
+that tests start in another way than by the kits, and those of the Python SDK, are not planned.
 """
 
 import os
@@ -17,8 +17,8 @@ from gridmill.declarations import parse_declarations
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.preflight import preflight_question
 from gridmill.jobs.preflight.run import check
-from tests.docs.markdown import ROOT, Block, blocks
-from tests.planned import VARIABLE, read
+from tests.kit.markdown import ROOT, Block, blocks
+from tests.kit.planned import VARIABLE, read
 
 MOST_SECONDS = 3600
 LEAST_PLANS = 100

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import ROOT, Block, blocks, commands, name
 from tests.e2e.conftest import processes_mentioning
-from tests.planned import planned
-from tests.ports import free_port
+from tests.kit.markdown import ROOT, Block, blocks, commands, name
+from tests.kit.planned import planned
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

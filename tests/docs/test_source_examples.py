@@ -14,10 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests import objectstore, redisserver
-from tests.docs.markdown import ROOT
 from tests.e2e.conftest import Place, a_place
-from tests.postgresql import PostgresqlServer
+from tests.kit import objectstore, redisserver
+from tests.kit.markdown import ROOT
+from tests.kit.postgresql import PostgresqlServer
 
 pytestmark = pytest.mark.e2e
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.left_behind import remove_groups_of_killed_pods
-from tests.planned import planned
+from tests.kit.left_behind import remove_groups_of_killed_pods
+from tests.kit.planned import planned
 
 GRIDMILL = str(Path(sys.executable).parent / "gridmill")
 PATIENCE_SECONDS = 120.0

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.e2e.conftest import Place, eventually
-from tests.postgresql import PostgresqlServer
+from tests.kit.postgresql import PostgresqlServer
 
 pytestmark = pytest.mark.e2e
 

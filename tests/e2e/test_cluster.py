@@ -10,11 +10,11 @@ import pytest
 
 from gridmill.testing.hosts import Host, why_no_hosts
 from gridmill.transfer.bucket import BucketClient
-from tests.farmland import FARM, STORAGE, Farmland
-from tests.little_bucket import moment
-from tests.machines import attempts, messages, state, two_hosts
-from tests.objectstore import HOW_TO_GET_IT, make_bucket, object_store
-from tests.objectstore import KEYS as TEST_KEYS
+from tests.kit.farmland import FARM, STORAGE, Farmland
+from tests.kit.little_bucket import moment
+from tests.kit.machines import attempts, messages, state, two_hosts
+from tests.kit.objectstore import HOW_TO_GET_IT, make_bucket, object_store
+from tests.kit.objectstore import KEYS as TEST_KEYS
 
 pytestmark = [
     pytest.mark.e2e,

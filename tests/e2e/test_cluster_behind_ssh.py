@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from gridmill.testing.hosts import why_no_hosts
-from tests import sshd as ssh
-from tests.behind_ssh import go_behind, ssh_of_home
 from tests.e2e.test_cluster_survives import FAST, SLOW, Carried, answers
-from tests.farmland import Farmland
-from tests.machines import two_hosts
+from tests.kit import sshd as ssh
+from tests.kit.behind_ssh import go_behind, ssh_of_home
+from tests.kit.farmland import Farmland
+from tests.kit.machines import two_hosts
 
 pytestmark = [
     pytest.mark.e2e,

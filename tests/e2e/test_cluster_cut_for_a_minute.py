@@ -13,12 +13,12 @@ from contextlib import contextmanager
 import pytest
 
 from gridmill.testing.hosts import Host, why_no_hosts
-from tests import sshd as ssh
-from tests.behind_ssh import go_behind
 from tests.e2e.test_cluster_survives import CARRY, FAST, SLOW, Carried, answers, silent
-from tests.farmland import FARM, STORAGE, Farmland
-from tests.machines import PROGRAM, attempts, messages, state, two_hosts
-from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.kit import sshd as ssh
+from tests.kit.behind_ssh import go_behind
+from tests.kit.farmland import FARM, STORAGE, Farmland
+from tests.kit.machines import PROGRAM, attempts, messages, state, two_hosts
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 
 CUT_SECONDS = 60.0
 LEASE_SECONDS = 75.0

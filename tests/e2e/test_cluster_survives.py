@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gridmill.testing.hosts import Host, why_no_hosts
-from tests import sshd as ssh
-from tests.behind_ssh import known_host, make_keys, ssh_of_home, sshd
 from tests.e2e.conftest import files_below
-from tests.farmland import FARM, STORAGE, Farmland
-from tests.machines import attempts, messages, state, two_hosts
+from tests.kit import sshd as ssh
+from tests.kit.behind_ssh import known_host, make_keys, ssh_of_home, sshd
+from tests.kit.farmland import FARM, STORAGE, Farmland
+from tests.kit.machines import attempts, messages, state, two_hosts
 
 pytestmark = [
     pytest.mark.e2e,

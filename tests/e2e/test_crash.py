@@ -12,7 +12,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import AttemptState, JobState, RunState
 from gridmill.stores.sql import make
 from tests.e2e.conftest import eventually
-from tests.e2e.driver import control_node
+from tests.kit.driver import control_node
 
 LINES = 30
 TURNS = 3

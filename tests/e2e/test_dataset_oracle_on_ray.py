@@ -15,9 +15,9 @@ import pytest
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.artifact import Output
 from tests.e2e.conftest import Place
+from tests.kit.ray import ENVIRONMENT, needs_ray, ray_cluster, remove_homes_on_nodes
 from tests.oracles.dataset_cases import WAYS, Dataset, Expected, as_arrow
 from tests.oracles.dataset_draws import Drawn, draw_case
-from tests.ray import ENVIRONMENT, needs_ray, ray_cluster, remove_homes_on_nodes
 
 pytestmark = [pytest.mark.e2e, needs_ray]
 CASES = 4

@@ -19,8 +19,8 @@ from gridmill.domain.farm_protocol import DeployRequest, PodNames
 from gridmill.domain.pod_protocol import Events, Hello, Welcome
 from gridmill.farm.unix_users import living
 from tests.contract.test_farm_api import attempt, hear, outcome, pod_order
-from tests.farms import Listener, Visitor, open_folder
-from tests.ports import free_port
+from tests.kit.farms import Listener, Visitor, open_folder
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 PATIENCE_SECONDS = 120.0

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
-from tests.ray import ENVIRONMENT, needs_ray, ray_cluster, remove_homes_on_nodes
+from tests.kit.ports import free_port
+from tests.kit.ray import ENVIRONMENT, needs_ray, ray_cluster, remove_homes_on_nodes
 
 pytestmark = [pytest.mark.e2e, needs_ray]
 PROGRAM = (sys.executable, "-P", "-m", "gridmill")

@@ -15,7 +15,7 @@ import pytest
 from gridmill.domain.states import RunState
 from tests.e2e.conftest import Place
 from tests.e2e.test_slurm import Lab
-from tests.slurm import HOW_TO_GET_IT, is_installed, slurm_cluster
+from tests.kit.slurm import HOW_TO_GET_IT, is_installed, slurm_cluster
 
 pytestmark = pytest.mark.e2e
 

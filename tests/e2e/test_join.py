@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gridmill.testing.hosts import Host, Network, why_no_hosts
-from tests.machines import PROGRAM, Machines, two_hosts
-from tests.ray import needs_ray
+from tests.kit.machines import PROGRAM, Machines, two_hosts
+from tests.kit.ray import needs_ray
 
 pytestmark = [
     pytest.mark.e2e,

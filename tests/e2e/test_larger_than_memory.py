@@ -8,7 +8,7 @@ import pytest
 
 from gridmill.domain.amounts import MIB
 from tests.e2e.conftest import Place
-from tests.slurm import has_memory_cgroups
+from tests.kit.slurm import has_memory_cgroups
 
 pytestmark = [
     pytest.mark.e2e,

@@ -16,7 +16,7 @@ from gridmill.transport import pod_side, spool, tls
 from gridmill.transport.certificate import make_certificate
 from gridmill.transport.server import PodLinkServer
 from tests.e2e.conftest import PATIENCE_SECONDS
-from tests.ports import free_port
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

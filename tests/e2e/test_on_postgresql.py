@@ -13,14 +13,14 @@ import pytest
 
 from gridmill.errors import StoreInUseError, StoreLostError
 from gridmill.stores import sql
-from tests.cutting_proxy import Cut, cutting_proxy
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, a_place, eventually
 from tests.e2e.test_survive import (  # noqa: F401  the same tests, in places of this module
     test_a_killed_pod_costs_an_attempt_and_not_the_run,
     test_a_result_outlives_its_pod_and_the_control_node,
     test_jobs_outlive_a_killed_run_command_and_the_next_one_goes_on,
 )
-from tests.postgresql import PostgresqlServer
+from tests.kit.cutting_proxy import Cut, cutting_proxy
+from tests.kit.postgresql import PostgresqlServer
 
 pytestmark = pytest.mark.e2e
 

@@ -22,8 +22,8 @@ from gridmill.domain.preflight import PreflightRequest, PreflightResult, preflig
 from gridmill.jobs.preflight.remote import MOST_BYTES
 from gridmill.jobs.preflight.run import check
 from gridmill.storage.preflight_process import ask
-from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
-from tests.ports import free_port
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

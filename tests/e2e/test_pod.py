@@ -20,8 +20,8 @@ from gridmill.domain.states import AttemptState, Cause
 from gridmill.pod import processes
 from gridmill.ports.site import PodStatus
 from gridmill.storage.bundle import make_bundle
-from tests.e2e.control_end import ControlEnd, Grid
-from tests.ports import free_port
+from tests.kit.control_end import ControlEnd, Grid
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

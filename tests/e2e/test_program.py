@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import processes_mentioning
-from tests.left_behind import remove_groups_of_killed_pods
+from tests.kit.left_behind import remove_groups_of_killed_pods
 
 pytestmark = pytest.mark.e2e
 

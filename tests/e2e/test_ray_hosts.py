@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from gridmill.testing.hosts import Host, Network, why_no_hosts
-from tests.machines import Machines, attempts, messages, state, two_hosts
-from tests.ray import ENVIRONMENT, GIB, needs_ray
-from tests.wrong_clock import HOW_TO_GET_IT, can_be_made, wrong_clock
+from tests.kit.machines import Machines, attempts, messages, state, two_hosts
+from tests.kit.ray import ENVIRONMENT, GIB, needs_ray
+from tests.kit.wrong_clock import HOW_TO_GET_IT, can_be_made, wrong_clock
 
 PYTHON = json.dumps(sys.executable)  # as YAML has it
 pytestmark = [

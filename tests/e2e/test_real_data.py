@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.data import DATA, ROOT, needs
 from tests.e2e.conftest import GRIDMILL, Place
+from tests.kit.data import DATA, ROOT, needs
 
 pytestmark = pytest.mark.e2e
 

@@ -7,8 +7,18 @@ import pytest
 
 from gridmill.domain.states import JobState, RunState
 from gridmill.report.render import render
-from tests.browser import Page, find_browser, open_browser
-from tests.report_views import HOSTILE, a_dataset, a_job, a_model, a_run, a_training, curve, large_run, logs
+from tests.kit.browser import Page, find_browser, open_browser
+from tests.kit.report_views import (
+    HOSTILE,
+    a_dataset,
+    a_job,
+    a_model,
+    a_run,
+    a_training,
+    curve,
+    large_run,
+    logs,
+)
 
 pytestmark = [
     pytest.mark.e2e,

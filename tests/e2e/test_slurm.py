@@ -21,9 +21,9 @@ from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, JobState,
 from gridmill.domain.views import RunView
 from gridmill.errors import UnavailableError
 from gridmill.settings import read_settings
-from tests import sshd
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually, processes_mentioning
-from tests.slurm import (
+from tests.kit import sshd
+from tests.kit.slurm import (
     HOW_TO_GET_ACCOUNTING,
     HOW_TO_GET_IT,
     SlurmCluster,

@@ -13,7 +13,7 @@ from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
-from tests.unit.sink_case import SinkCase
+from tests.kit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
 

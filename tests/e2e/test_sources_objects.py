@@ -17,8 +17,8 @@ from gridmill.domain.source import Source
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
 from tests.e2e.conftest import eventually
-from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
-from tests.unit.sink_case import SinkCase
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.kit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
 

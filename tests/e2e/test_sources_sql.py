@@ -19,9 +19,9 @@ from gridmill.errors import DataError, UnavailableError
 from gridmill.jobs.sink.run import run
 from gridmill.jobs.sink.source import SourceRequest, look
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
+from tests.kit.postgresql import PostgresqlServer
+from tests.kit.sink_case import SinkCase
 from tests.oracles.dying import at_step
-from tests.postgresql import PostgresqlServer
-from tests.unit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
 

@@ -17,8 +17,8 @@ from gridmill.domain.source import Source, StreamSource
 from gridmill.errors import DataError, InputError, UnavailableError
 from gridmill.jobs.sink.run import run
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
-from tests.redisserver import HOW_TO_GET_IT, PASSWORD, redis_server
-from tests.unit.sink_case import SinkCase
+from tests.kit.redisserver import HOW_TO_GET_IT, PASSWORD, redis_server
+from tests.kit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
 

@@ -12,9 +12,9 @@ from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import DataError, InputError
 from gridmill.jobs.sink.run import run
-from tests.mariadb import MariadbServer, mariadb_server
-from tests.postgresql import PostgresqlServer
-from tests.unit.sink_case import SinkCase
+from tests.kit.mariadb import MariadbServer, mariadb_server
+from tests.kit.postgresql import PostgresqlServer
+from tests.kit.sink_case import SinkCase
 
 pytestmark = pytest.mark.e2e
 

@@ -27,13 +27,13 @@ from gridmill.sites.farm.join import become_source
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.bucket import BucketClient
 from tests.e2e.conftest import PATIENCE_SECONDS, eventually
-from tests.farms import farm, open_folder
-from tests.faulty_proxy import faulty_proxy
-from tests.little_bucket import moment
-from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
-from tests.unit.test_cluster_carrying import URI, ended, order, outcome
-from tests.unit.test_staging_chunks import contents
-from tests.unit.test_staging_manifest import tree
+from tests.kit.farms import farm, open_folder
+from tests.kit.faulty_proxy import faulty_proxy
+from tests.kit.little_bucket import moment
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.unit.sites.farm.test_cluster_carrying import URI, ended, order, outcome
+from tests.unit.transfer.test_staging_chunks import contents
+from tests.unit.transfer.test_staging_manifest import tree
 
 pytestmark = pytest.mark.e2e
 SPAWN = multiprocessing.get_context("spawn")

@@ -20,11 +20,11 @@ from gridmill.transfer.bucket import BucketClient
 from gridmill.transfer.signed_urls import read, sliced, write
 from gridmill.transfer.stream import Chunk
 from tests.e2e.test_staging_bucket import FILES, at_home
-from tests.faulty_proxy import faulty_proxy
-from tests.radosgw import HOW_TO_GET_IT, KEYS, is_there, radosgw
-from tests.unit.test_cluster_carrying import URI, ended, order, outcome
-from tests.unit.test_staging_chunks import chunk, contents
-from tests.unit.test_staging_manifest import tree
+from tests.kit.faulty_proxy import faulty_proxy
+from tests.kit.radosgw import HOW_TO_GET_IT, KEYS, is_there, radosgw
+from tests.unit.sites.farm.test_cluster_carrying import URI, ended, order, outcome
+from tests.unit.transfer.test_staging_chunks import chunk, contents
+from tests.unit.transfer.test_staging_manifest import tree
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not is_there(), reason=HOW_TO_GET_IT)]
 A = chunk(b"aaaa")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Place, eventually
-from tests.mlflow import Books, mlflow_like
-from tests.ports import free_port
+from tests.kit.mlflow import Books, mlflow_like
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 MLFLOW = os.environ.get("GRIDMILL_TEST_MLFLOW") or shutil.which("mlflow")

@@ -22,8 +22,8 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.training.run import run
 from gridmill.jobs.training.train_loop import NAME
 from tests.e2e.conftest import Place, eventually, files_below
-from tests.ports import free_port
-from tests.unit.learning_data import series, training_context, write_dataset
+from tests.kit.learning_data import series, training_context, write_dataset
+from tests.kit.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

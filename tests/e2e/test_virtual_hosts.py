@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.testing.hosts import Host, network, why_no_hosts
-from tests.machines import two_hosts
+from tests.kit.machines import two_hosts
 
 pytestmark = [
     pytest.mark.e2e,

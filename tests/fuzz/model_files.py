@@ -15,7 +15,7 @@ from gridmill.jobs.dataset_reader import open_partitions
 from gridmill.jobs.features import encode, windows
 from gridmill.jobs.model_files import load_model
 from gridmill.jobs.training.run import run
-from tests.unit.learning_data import training_context, write_dataset
+from tests.kit.learning_data import training_context, write_dataset
 
 ROWS = 360
 SCALES = (1e-300, 1e-30, 1e-13, 1e-3, 1.0, 100.0, 1e9, 1e30, 1e154, 1e300)

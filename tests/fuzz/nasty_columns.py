@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gridmill.domain.dataset import DatasetSpec, Label
-from tests.unit.dataset_case import DatasetCase
+from tests.kit.dataset_case import DatasetCase
 
 _VALUES = (
     "NULL",

@@ -20,8 +20,8 @@ from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.jobs.context import JobContext, JobResult
 from gridmill.jobs.preflight import results, sinks
 from gridmill.jobs.preflight.run import check
+from tests.kit import dataset_case, sink_case
 from tests.oracles import dataset_cases, file_cases, form_cases
-from tests.unit import dataset_case, sink_case
 
 Run = Callable[[JobContext], JobResult]
 _KITS: tuple[ModuleType, ...] = (sink_case, dataset_case, file_cases, dataset_cases)

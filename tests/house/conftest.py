@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.house.contracts import Contracts, load_contracts
+from tests.kit.contracts import Contracts, load_contracts
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridmill.plugins import CHECKS, JOBS, SITES
-from tests.house.contracts import ROOT, Contracts, Import
+from tests.kit.contracts import ROOT, Contracts, Import
 
 LINT = Path(sys.executable).parent / "lint-imports"
 

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from tests.house.contracts import SOURCE
+from tests.kit.contracts import SOURCE
 
 CONTROL = SOURCE / "gridmill" / "control"
 WHOLE = {

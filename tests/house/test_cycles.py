@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.contracts import Contracts, all_imports
+from tests.kit.contracts import Contracts, all_imports
 
 PLUG_INS = "gridmill.plugins"
 """The table of plug-ins names modules that import it: it loads one when it is asked for it."""

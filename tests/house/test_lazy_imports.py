@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from tests.house.contracts import source_files
+from tests.kit.contracts import source_files
 
 FACTORIES = {"gridmill.bootstrap.host", "gridmill.__main__"}
 """Each function makes one thing, which most commands do not need, and none of them `gridmill --help`."""

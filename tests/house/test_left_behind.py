@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import left_behind
+from tests.kit import left_behind
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Modules that are loaded by a name in a string keep the import contracts too."""
 
-from tests.house.contracts import Contracts, named_modules
+from tests.kit.contracts import Contracts, named_modules
 
 PLUG_INS = {"gridmill.plugins", "gridmill"}
 """The table of plug-ins, and the public names of the package, which load on first use."""

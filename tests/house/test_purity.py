@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.contracts import source_files
+from tests.kit.contracts import source_files
 
 PURE = ("gridmill.domain", "gridmill.scheduler")
 BUILT_IN = {"open", "input", "print", "eval", "__import__", "breakpoint", "hash", "id"}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.house.contracts import source_files
+from tests.kit.contracts import source_files
 
 DECORATOR = "gridmill.domain.frozen"
 BELOW = {DECORATOR, "gridmill.errors"}

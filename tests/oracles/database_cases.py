@@ -25,12 +25,12 @@ from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import ConflictError, DataError, UnavailableError
 from gridmill.jobs.sink.run import run
+from tests.kit.sink_case import SinkCase
 from tests.oracles.database_cursors import CURSORS, POSTGRESQL_MADE, Cursor
 from tests.oracles.database_places import Database, database
 from tests.oracles.database_values_cases import values_case
 from tests.oracles.databases import CursorTable, Row, Stretches, WholeTable, shown
 from tests.oracles.dying import STEPS, at_step, load_and_die
-from tests.unit.sink_case import SinkCase
 
 NAMES = ("c", "order", "at time", "Größe", "a%b", "a:b", "C")
 """Names of the cursor's column: each has something that must be quoted somewhere."""

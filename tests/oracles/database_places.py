@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import pymysql
 
-from tests import at_end, mariadb, postgresql, redisserver
-from tests.mariadb import MariadbServer, mariadb_server
-from tests.postgresql import PostgresqlServer, postgresql_server
-from tests.redisserver import redis_server
+from tests.kit import at_end, mariadb, postgresql, redisserver
+from tests.kit.mariadb import MariadbServer, mariadb_server
+from tests.kit.postgresql import PostgresqlServer, postgresql_server
+from tests.kit.redisserver import redis_server
 
 _STACK = ExitStack()
 at_end.STACK.callback(_STACK.close)

@@ -10,10 +10,10 @@ from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.domain.source import Source, SqlSource
 from gridmill.errors import DataError
 from gridmill.jobs.sink.run import run
+from tests.kit.sink_case import SinkCase
 from tests.oracles.database_places import Database
 from tests.oracles.database_values import MARIADB, POSTGRESQL, POSTGRESQL_MADE, SQLITE, Kind
 from tests.oracles.databases import shown
-from tests.unit.sink_case import SinkCase
 
 KINDS = {"postgresql": POSTGRESQL, "mariadb": MARIADB, "sqlite": SQLITE}
 

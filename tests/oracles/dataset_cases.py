@@ -28,12 +28,12 @@ from gridmill.jobs.dataset.labels import NO_LABEL
 from gridmill.jobs.dataset.run import KEYLESS, run
 from gridmill.jobs.dataset.splits import AFTER, APART, GAP, MISSING, REACHES, UNSEEN
 from gridmill.jobs.tables import plain_schema
+from tests.kit.dataset_case import DatasetCase
 from tests.oracles.dataset_draws import KINDS, Drawn, draw_case
 from tests.oracles.dataset_encoders import encode
 from tests.oracles.dataset_splits import split_rows
 from tests.oracles.dataset_values import OneOf, Row
 from tests.oracles.datasets import Oracle
-from tests.unit.dataset_case import DatasetCase
 
 REASONS = {
     NO_LABEL: "label",

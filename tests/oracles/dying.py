@@ -13,8 +13,8 @@ from types import FrameType
 
 from gridmill.domain.sink import SinkSpec
 from gridmill.jobs.sink.run import run
-from tests.redisserver import PASSWORD
-from tests.unit.sink_case import SinkCase
+from tests.kit.redisserver import PASSWORD
+from tests.kit.sink_case import SinkCase
 
 STEPS = 1_000
 """About so many steps a load of few rows has."""

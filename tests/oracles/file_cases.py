@@ -21,11 +21,11 @@ from gridmill.domain.sink import ColumnType, Constraint, OnMisfit, SinkSpec
 from gridmill.domain.source import Source
 from gridmill.errors import GridmillError
 from gridmill.jobs.sink.run import run
+from tests.kit.sink_case import TABLE, SinkCase
 from tests.oracles.file_history import History
 from tests.oracles.files import Declared, Loaded, Problem, Reject, Rule, SourceFile, Table
 from tests.oracles.kills import Kill, killed
 from tests.oracles.values import exact
-from tests.unit.sink_case import TABLE, SinkCase
 
 ARROW = {
     "integer": "int64",

@@ -16,8 +16,8 @@ from random import Random
 
 from gridmill.domain.sink import ColumnType, OnMisfit
 from gridmill.errors import DataError
+from tests.kit.sink_case import SinkCase
 from tests.oracles.values import exact
-from tests.unit.sink_case import SinkCase
 
 _NAMED = ("%Y-%m-%d", "%Y/%m/%d", "%b %d %Y", "%B %d, %Y", "%d %b %Y", "%d-%b-%Y", "%G-W%V-%u")
 _NUMERIC = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})")

@@ -17,9 +17,9 @@ from uuid import uuid4
 import obstore
 from obstore.store import S3Store
 
-from tests.at_end import STACK
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
-from tests.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
+from tests.kit.at_end import STACK
+from tests.kit.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.kit.objectstore import HOW_TO_GET_IT, KEYS, make_bucket, object_store
 from tests.oracles.file_cases import Trial
 from tests.oracles.file_history import History
 from tests.oracles.files import SourceFile

@@ -18,11 +18,11 @@ from gridmill.domain.sink import ColumnType, SinkSpec
 from gridmill.domain.source import Source, StreamSource
 from gridmill.errors import DataError, UnavailableError
 from gridmill.jobs.sink.run import run
+from tests.kit.redisserver import PASSWORD
+from tests.kit.sink_case import SinkCase
 from tests.oracles.database_places import redis_place
 from tests.oracles.databases import Entry, Id, StreamTable, entry_row, shown
 from tests.oracles.dying import STEPS, at_step, load_and_die
-from tests.redisserver import PASSWORD
-from tests.unit.sink_case import SinkCase
 
 FIELDS = ("a", "b", "Größe", "x y")
 VALUES = ("", "01234", "1e5", "ä", "😀", "null", "true", "2024-01-01", '"', "\\", "a\nb", "x" * 300)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planner_world import Work, World
+from tests.kit.planner_world import Work, World
 
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.job import JobKind

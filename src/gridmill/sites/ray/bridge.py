@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-import ray
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass

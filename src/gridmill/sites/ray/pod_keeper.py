@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled; nothing public tells clusters apart
 from ray.exceptions import AuthenticationError, RpcError
 
-import ray
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.frozen import dataclass

@@ -1,0 +1,1 @@
+"""Kits of the tests: servers, processes, clusters and texts that several tests share."""

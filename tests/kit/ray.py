@@ -1,0 +1,41 @@
+"""A Ray cluster of one machine for tests: how it is set, and when there is none."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gridmill.testing import ray_cluster as rays
+from tests.kit.ports import free_port
+
+GIB = 2**30
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pip install 'gridmill[ray]'")
+
+
+@contextmanager
+def ray_cluster(folder: Path, *, cpus: int = 64) -> Iterator[str]:
+    """A cluster's address; `folder` has a short path, for Ray's sockets lie in it."""
+    words = (f"--num-cpus={cpus}", f"--memory={64 * GIB}", "--object-store-memory=100000000")
+    with rays.ray_cluster(folder, free_port(), {**os.environ, **ENVIRONMENT}, *words) as address:
+        yield address
+
+
+def remove_homes_on_nodes(home: Path) -> None:
+    """Delete the pods' folders that the Ray sites of this control node have by default on their nodes, which
+    are this machine. They stay for the next pods, so they outlive a control node that a test killed."""
+    for mark in home.glob("**/sites/*/mark"):
+        shutil.rmtree(f"/tmp/gridmill-{mark.read_text()}", ignore_errors=True)
