@@ -78,14 +78,14 @@ def over_a_bad_line(folder: Path, env: Mapping[str, str]) -> list[Result]:
 
 
 def join(grid: Grid, at_home: Mapping[str, str], address: str, line: str) -> None:
-    """Become a source of the farm, with a resource there."""
+    """Become a tenant of the farm, with a resource there."""
     add(address, line, at_home)
     wanted = Resource(name="far", type=JobKind.COMMAND, site="far", cpus=1, memory_bytes=128 * MIB)
     grid.configure_resource(wanted)
 
 
 def add(address: str, line: str, at_home: Mapping[str, str]) -> None:
-    """Become a source of the farm, called `far` at home."""
+    """Become a tenant of the farm, called `far` at home."""
     words = (str(GRIDMILL), "add", "cluster", "far", "--controller", address, "--join", line)
     subprocess.run(words, env=at_home, check=True, capture_output=True)
 

@@ -130,7 +130,7 @@ def test_a_secret_is_used_once_and_not_for_ever(running: RunningFarm, home: Visi
     assert [len(one.hash) for one in records.all(Invitation) if not one.key] == [64]
     if running.farm.one_user:
         told = one.join(secret, "other").told
-        assert "one source only" in told["message"]
+        assert "one tenant only" in told["message"]
         return
     assert one.join(secret, "other").status == 200
     assert visitor(running, tmp_path / "three").join(secret, "third").status == 422
@@ -155,7 +155,7 @@ def test_many_wrong_secrets_are_too_many(place: Path, tmp_path: Path) -> None:
         assert one.join(invite(running.farm.records, running.farm.now())).status == 429
 
 
-def test_a_source_sees_the_line_the_disk_and_its_nodes(home: Visitor) -> None:
+def test_a_tenant_sees_the_line_the_disk_and_its_nodes(home: Visitor) -> None:
     told = home.ask("GET", "/v1/farm").told
     assert told["disk_free_bytes"] > 0
     assert told["queue"] == []
@@ -246,7 +246,7 @@ def test_an_endless_body_is_cut(home: Visitor) -> None:
     connection.close()
 
 
-def test_a_job_of_a_source_runs_and_its_words_come_home(home: Visitor) -> None:
+def test_a_job_of_a_tenant_runs_and_its_words_come_home(home: Visitor) -> None:
     wanted = DeployRequest(orders=(pod_order("works-1.0"),), lease_seconds=600)
     listener = Listener(home)
     for _ in range(2):
@@ -376,7 +376,7 @@ def test_a_pod_goes_on_when_the_controller_is_another(place: Path, tmp_path: Pat
         assert home.ask("POST", "/v1/pods/end", PodNames(pods=("lives-1.0",))).status == 204
 
 
-def test_a_revoked_source_has_nothing_left(place: Path, tmp_path: Path) -> None:
+def test_a_revoked_tenant_has_nothing_left(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
         listener = Listener(home)
@@ -390,11 +390,11 @@ def test_a_revoked_source_has_nothing_left(place: Path, tmp_path: Path) -> None:
         assert listener.wait_until_over(PATIENCE_SECONDS)
         running.tick_loop.close()
         running.tick_loop.tick()
-        assert not (place / "h" / "farm" / "sources" / "home").exists()
+        assert not (place / "h" / "farm" / "tenants" / "home").exists()
         assert running.farm.records.all(Invitation) == ()
 
 
-def test_what_a_source_asked_before_it_was_revoked_comes_to_nothing(place: Path, tmp_path: Path) -> None:
+def test_what_a_tenant_asked_before_it_was_revoked_comes_to_nothing(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         member(running, tmp_path / "home")
         running.tick_loop.close()
@@ -404,18 +404,18 @@ def test_what_a_source_asked_before_it_was_revoked_comes_to_nothing(place: Path,
         wanted = DeployRequest(orders=(pod_order("late-1.0"),), lease_seconds=600)
         revoke(records, "home")
         for _ in range(2):
-            with pytest.raises(InputError, match="no source with"):
+            with pytest.raises(InputError, match="no tenant with"):
                 deploy(running.farm, asked, "late-1", wanted)
-            with pytest.raises(InputError, match="no source with"):
+            with pytest.raises(InputError, match="no tenant with"):
                 running.farm.sandbox_of(asked)
             running.tick_loop.tick()
         member(running, tmp_path / "another")  # of the same name
-        with pytest.raises(InputError, match="no source with"):
+        with pytest.raises(InputError, match="no tenant with"):
             deploy(running.farm, asked, "late-1", wanted)
         assert records.all(TenantDeployment) == ()
 
 
-def test_what_is_noted_of_a_source_that_was_removed_goes(place: Path, tmp_path: Path) -> None:
+def test_what_is_noted_of_a_tenant_that_was_removed_goes(place: Path, tmp_path: Path) -> None:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
         running.tick_loop.close()
@@ -429,7 +429,7 @@ def test_what_is_noted_of_a_source_that_was_removed_goes(place: Path, tmp_path: 
         running.farm.now = lambda: now + 60
         running.tick_loop.tick()
         kept = (*records.all(TenantDeployment), *records.all(AttemptRecord), *records.all(LastContact))
-        assert {one.source for one in kept} == {"home"}
+        assert {one.tenant for one in kept} == {"home"}
         assert home.ask("GET", "/v1/farm").status == 200
 
 
@@ -447,15 +447,15 @@ def test_a_deployment_that_comes_up_in_part_leaves_no_pod(place: Path, tmp_path:
     with farm(place / "h") as running:
         home = member(running, tmp_path / "home")
         running.tick_loop.close()
-        source = running.farm.records.all(Tenant)[0]
-        pods = running.farm.sandbox_of(source).settings.home / "pods"
+        tenant = running.farm.records.all(Tenant)[0]
+        pods = running.farm.sandbox_of(tenant).settings.home / "pods"
         pods.mkdir(exist_ok=True)
         (pods / "part-1.1").touch()  # by one of its jobs
         wanted = DeployRequest(orders=(pod_order("part-1.0"), pod_order("part-1.1")), lease_seconds=600)
         assert home.ask("PUT", "/v1/deployments/part-1", wanted).status == 204
         running.tick_loop.tick()
         assert "part-1.1" in gone(home, "part-1.0").message
-        assert running.farm.sandbox_of(source).observe(["part-1.0"])["part-1.0"].status == PodStatus.GONE
+        assert running.farm.sandbox_of(tenant).observe(["part-1.0"])["part-1.0"].status == PodStatus.GONE
 
 
 def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None:
@@ -479,12 +479,12 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         now = running.farm.now()
         running.farm.now = lambda: now + 1001
         running.tick_loop.tick()
-        assert "nothing was heard of its source" in gone(home, "short-1.0").message
+        assert "nothing was heard of its tenant" in gone(home, "short-1.0").message
         running.farm.now = lambda: now + 1001 + 3599
         running.tick_loop.tick()
         assert (Path(root) / "out/l1/file").exists()
         assert not (Path(root) / "in/l1").exists()
-        assert list((place / "h/farm/sources/home/chunks/pins").iterdir()) == []
+        assert list((place / "h/farm/tenants/home/chunks/pins").iterdir()) == []
         assert home.ask("GET", "/v1/farm").told["warnings"] == []
         running.farm.now = lambda: now + 1001 + 3601
         running.tick_loop.tick()
@@ -492,7 +492,7 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         assert told == "what l1 left at the farm was fetched by nobody for 1 h 00 m, and is lost"
         assert gone(home, "short-1.0").message == told
         assert not (Path(root) / "out/l1").exists()
-        assert not (place / "h/farm/sources/home/home/pods/short-1.0").exists()
+        assert not (place / "h/farm/tenants/home/home/pods/short-1.0").exists()
 
 
 def place_there(home: Visitor, uri: str, name: str, content: bytes) -> None:
@@ -509,7 +509,7 @@ def test_a_pod_whose_controller_stays_away_ends_when_its_lease_is_over(place: Pa
         wanted = DeployRequest(orders=(pod_order("alone-1.0", keep_seconds=60),), lease_seconds=1)
         assert home.ask("PUT", "/v1/deployments/alone-1", wanted).status == 204
         running.tick_loop.tick()
-    folder = place / "h/farm/sources/home/home/pods/alone-1.0"
+    folder = place / "h/farm/tenants/home/home/pods/alone-1.0"
     with (folder / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # the pod holds it until it has ended
     assert "it had no control node for its lease" in (folder / "log").read_text()

@@ -18,7 +18,7 @@ from gridmill.farm.main import RunningFarm
 from gridmill.farm.tenant import Tenant
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
-from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.join import become_tenant
 from gridmill.version import __version__
 
 
@@ -40,11 +40,11 @@ def port_of(running: RunningFarm) -> int:
 def deaf(port: int, is_deaf: Callable[[], bool]) -> Iterator[int]:
     """The port of a line to that one, on which nothing comes back any more once it is deaf."""
 
-    def pump(source: socket.socket, target: socket.socket, *, back: bool) -> None:
+    def pump(tenant: socket.socket, target: socket.socket, *, back: bool) -> None:
         with suppress(OSError):
-            while (data := source.recv(65536)) and not (back and is_deaf()):
+            while (data := tenant.recv(65536)) and not (back and is_deaf()):
                 target.sendall(data)
-        for end in (source, target):
+        for end in (tenant, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
@@ -69,9 +69,9 @@ def test_a_home_that_did_not_hear_the_answer_uses_its_line_again(
         deaf(port_of(running), lambda: bool(running.farm.records.all(Tenant))) as port,
         pytest.raises(AwayError),
     ):
-        become_source(tmp_path, "far", f"127.0.0.1:{port}", line)
+        become_tenant(tmp_path, "far", f"127.0.0.1:{port}", line)
     assert not keeping(tmp_path, "far").is_kept
-    become_source(tmp_path, "far", f"127.0.0.1:{port_of(running)}", line)
+    become_tenant(tmp_path, "far", f"127.0.0.1:{port_of(running)}", line)
     controller = member(keeping(tmp_path, "far"))
     assert controller.status().version == __version__
     controller.close()
@@ -80,7 +80,7 @@ def test_a_home_that_did_not_hear_the_answer_uses_its_line_again(
 
 def test_the_same_secret_holds_for_the_same_key_alone(running: RunningFarm, tmp_path: Path) -> None:
     home, secret = visitor(running, tmp_path / "home"), secret_of(running)
-    wanted = JoinRequest(source="home", secret=secret, request=home.request("home"), version=__version__)
+    wanted = JoinRequest(tenant="home", secret=secret, request=home.request("home"), version=__version__)
     first, again = (decode(home.ask("POST", "/v1/join", wanted).body, JoinResponse) for _ in range(2))
     for joined, status in ((first, 401), (again, 200)):
         (home.folder / "crt").write_text(joined.certificate)
@@ -89,6 +89,6 @@ def test_the_same_secret_holds_for_the_same_key_alone(running: RunningFarm, tmp_
     thief = visitor(running, tmp_path / "thief")
     assert thief.join(secret, "home").status == 422
     assert thief.join(secret, "other").status == 422
-    assert home.ask("POST", "/v1/join", replace(wanted, source="other")).status == 422
+    assert home.ask("POST", "/v1/join", replace(wanted, tenant="other")).status == 422
     assert thief.join(secret_of(running, "home"), "home").status == 200  # its owner has rotated it
     assert home.ask("POST", "/v1/join", wanted).status == 422

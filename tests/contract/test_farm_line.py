@@ -16,7 +16,7 @@ from gridmill.errors import InterruptedRunError
 from gridmill.farm.join import invite
 from gridmill.sites.farm.client import FarmClient, RepeatableBody, member, read_chunks
 from gridmill.sites.farm.credentials import keeping
-from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.join import become_tenant
 from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.chunk_store import ChunkStore
 from gridmill.transfer.engine import TransferLimits, pull, push
@@ -32,7 +32,7 @@ def far(tmp_path: Path) -> Iterator[FarmClient]:
     with open_folder() as folder, farm(folder / "farm") as running:
         port = int(running.server.address.rpartition(":")[2])
         secret = invite(running.farm.records, running.farm.now(), "")
-        become_source(tmp_path, "far", f"127.0.0.1:{port}", f"{running.farm.authority.fingerprint}:{secret}")
+        become_tenant(tmp_path, "far", f"127.0.0.1:{port}", f"{running.farm.authority.fingerprint}:{secret}")
         made = member(keeping(tmp_path, "far"))
         yield made
         made.close()

@@ -1,4 +1,4 @@
-"""A farm over real TLS under what schemathesis thinks of: by a source, and by who has one proof of two."""
+"""A farm over real TLS under what schemathesis thinks of: by a tenant, and by who has one proof of two."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,11 +19,11 @@ OPEN = ("/v1/join", "/healthz")
 @pytest.fixture(scope="module", autouse=True)
 def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with open_folder() as place, farm(place / "h") as running:
-        source = member(running, tmp_path_factory.mktemp("home"))
+        tenant = member(running, tmp_path_factory.mktemp("home"))
         SHOWN.update(
-            source=source,
-            uncertified=replace(source, certified=False),
-            nameless=replace(source, token="wrong"),
+            tenant=tenant,
+            uncertified=replace(tenant, certified=False),
+            nameless=replace(tenant, token="wrong"),
         )
         yield
 
@@ -44,8 +44,8 @@ def call(case: schemathesis.Case, who: str) -> schemathesis.Response:
 
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_nothing_that_a_source_says_is_a_server_error(case: schemathesis.Case) -> None:
-    answer = call(case, "source")
+def test_nothing_that_a_tenant_says_is_a_server_error(case: schemathesis.Case) -> None:
+    answer = call(case, "tenant")
     assert answer.status_code < 500 or answer.status_code == 503, answer.text
     assert answer.status_code != 401
 

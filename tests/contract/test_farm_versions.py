@@ -67,7 +67,7 @@ def passed(channel: int, message: Message) -> bytes:
     return json.dumps([channel, [type(message).__name__.lower(), of_tomorrow(message)]]).encode()
 
 
-def test_a_source_that_is_newer_is_understood(home: Visitor) -> None:
+def test_a_tenant_that_is_newer_is_understood(home: Visitor) -> None:
     look = decode(home.ask("GET", "/v1/farm").body, FarmStatus)
     assert look.version == __version__
     manifest = tree_of({"a": b"one"})
@@ -135,7 +135,7 @@ def test_any_other_farm_is_refused_with_what_to_do(
     far = dial(ours)
     stranger = visitor(running, tmp_path)
     secret = invite(running.farm.records, running.farm.now())
-    wanted = JoinRequest(source="new", secret=secret, request=stranger.request("new"), version=ours)
+    wanted = JoinRequest(tenant="new", secret=secret, request=stranger.request("new"), version=ours)
     for ask in (far.status, far.open_relay, partial(far.join, wanted)):
         with pytest.raises(InputError) as told:
             ask()

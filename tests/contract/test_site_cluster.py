@@ -15,7 +15,7 @@ from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.join import invite
 from gridmill.farm.main import RunningFarm
 from gridmill.pod import processes
-from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.join import become_tenant
 from gridmill.sites.farm.site import make
 from gridmill.testing.site_suite import SiteSuite
 
@@ -30,7 +30,7 @@ class FarmHarness(LocalHarness):
         self.pids: dict[str, set[str]] = {}
         at = running.server.address.rpartition("//")[2]
         secret = invite(running.farm.records, running.farm.now())
-        become_source(home, "far", at, f"{running.farm.authority.fingerprint}:{secret}")
+        become_tenant(home, "far", at, f"{running.farm.authority.fingerprint}:{secret}")
         self.declared = Site(name="far", kind=SiteKind.CLUSTER, address=at)
         self.site = self.grid.site = self._opened()
 

@@ -214,7 +214,7 @@ def test_a_job_there_goes_on_from_what_came_home_while_it_ran(land: Farmland) ->
     run = land.run(GOES_ON, "goes")
     look = f"cat {STORAGE}/checkpoints/goes/on/*/at || true"
     land.wait(lambda: "half-way" in land.alpha.run("bash", "-c", look), "its checkpoint is at home")
-    pods = f"{FARM}/farm/sources/*/home/pods"
+    pods = f"{FARM}/farm/tenants/*/home/pods"
     land.on_farm("bash", "-c", f"kill -KILL $(cut -d' ' -f1 $(ls -t {pods}/*/pid | head -1))")
     view = land.ended(run, "goes")
     assert (state(view), attempts(view)) == ("succeeded", [2]), messages(view)

@@ -79,8 +79,8 @@ def no_other_attempt(land: Owner, name: str) -> None:
 
 
 def test_while_it_is_joined(land: Owner) -> None:
-    [source] = json.loads(land.on_farm("env", f"GRIDMILL_HOME={FARM}", *PROGRAM, "farm", "sources", "--json"))
-    said = land.on_farm("env", f"GRIDMILL_HOME={FARM}", *PROGRAM, "farm", "rotate", source["name"])
+    [tenant] = json.loads(land.on_farm("env", f"GRIDMILL_HOME={FARM}", *PROGRAM, "farm", "tenants", "--json"))
+    said = land.on_farm("env", f"GRIDMILL_HOME={FARM}", *PROGRAM, "farm", "rotate", tenant["name"])
     line = said.partition("--join ")[2].split()[0]
     words = ("add", "cluster", "far", "--controller", land.controller, "--join", line)
     with cut(land, land.beta):

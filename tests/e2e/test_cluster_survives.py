@@ -252,11 +252,11 @@ def secrets_of(land: Farmland) -> dict[str, bytes]:
     kept = inside(land.alpha, "/root/grid/clusters/far")
     found = {"token": json.loads((kept / "farm.json").read_bytes())["token"].encode()}
     keys = {
-        "key of the source": kept / "source.key",
+        "key of the tenant": kept / "tenant.key",
         "key of the farm": inside(land.beta, FARM) / "farm/control.key",
     }
     found |= {name: path.read_bytes().splitlines()[1] for name, path in keys.items()}
-    orders = inside(land.beta, FARM).glob("farm/sources/*/home/pods/*/order.json")
+    orders = inside(land.beta, FARM).glob("farm/tenants/*/home/pods/*/order.json")
     return found | {f"secret of {path.parent.name}": secret_in(path) for path in orders}
 
 

@@ -74,7 +74,7 @@ def test_an_attempt_goes_on_while_the_controller_is_killed(controller: Controlle
     assert fingerprint == told["fingerprint"]
     home = Visitor(int(told["address"].rpartition(":")[2]), tmp_path / "home")
     assert home.join(secret).status == 200
-    assert [one["name"] for one in controller.farm("sources")] == ["home"]
+    assert [one["name"] for one in controller.farm("tenants")] == ["home"]
 
     listener = Listener(home)
     wanted = DeployRequest(orders=(pod_order("lives-1.0"),), lease_seconds=600)
@@ -154,7 +154,7 @@ def _imported_from() -> list[Path]:
 
 
 def begin_there(home: Visitor, name: str, command: str) -> Listener:
-    """A command is a job of that source now; what it says can be heard."""
+    """A command is a job of that tenant now; what it says can be heard."""
     listener = Listener(home)
     wanted = DeployRequest(orders=(pod_order(f"{name}.0"),), lease_seconds=600)
     assert home.ask("PUT", f"/v1/deployments/{name}", wanted).status == 204
@@ -166,7 +166,7 @@ def begin_there(home: Visitor, name: str, command: str) -> Listener:
 
 
 def run_there(home: Visitor, name: str, command: str) -> tuple[str, str]:
-    """How a command ends as a job of that source, and what it wrote."""
+    """How a command ends as a job of that tenant, and what it wrote."""
     listener = begin_there(home, name, command)
     written = ""
     while True:
@@ -183,7 +183,7 @@ def root_of(home: Visitor) -> str:
     return str(home.ask("GET", "/v1/farm").told["root"])
 
 
-def test_jobs_of_two_sources_do_not_see_each_other(controller: Controller, tmp_path: Path) -> None:
+def test_jobs_of_two_tenants_do_not_see_each_other(controller: Controller, tmp_path: Path) -> None:
     keep = tmp_path / "keep"
     keep.mkdir()
     controller.within = opened(keep)
@@ -193,7 +193,7 @@ def test_jobs_of_two_sources_do_not_see_each_other(controller: Controller, tmp_p
     assert one.join(told["join"].rpartition(":")[2], "one").status == 200
     line = controller.farm("invite")["join"]
     assert other.join(line.rpartition(":")[2], "other").status == 200
-    users = {source["name"]: source["user"] for source in controller.farm("sources")}
+    users = {tenant["name"]: tenant["user"] for tenant in controller.farm("tenants")}
     assert len({*users.values(), None, 0}) == 4
 
     root = root_of(one)
@@ -214,7 +214,7 @@ def test_jobs_of_two_sources_do_not_see_each_other(controller: Controller, tmp_p
         assert answer.status in (404, 422, 507), answer.body
         assert b"chunks" not in answer.body
 
-    # what a job has hidden before it killed its pod ends with the last of its source's deployments
+    # what a job has hidden before it killed its pod ends with the last of its tenant's deployments
     hides = (
         f"env -i setsid sh -c 'sleep 1000' & touch {root_of(other)}/hidden; kill -9 $(cat $GRIDMILL_POD/pid)"
     )
@@ -222,11 +222,11 @@ def test_jobs_of_two_sources_do_not_see_each_other(controller: Controller, tmp_p
     until(lambda: (Path(root_of(other)) / "hidden").exists())
     until(lambda: living(users["other"]) == [])
     controller.farm("revoke", "other")
-    until(lambda: [source["name"] for source in controller.farm("sources")] == ["one"])
+    until(lambda: [tenant["name"] for tenant in controller.farm("tenants")] == ["one"])
     third = Visitor(port, tmp_path / "third")
     line = controller.farm("invite")["join"]
     assert third.join(line.rpartition(":")[2], "other").status == 200
-    again = {source["name"]: source["user"] for source in controller.farm("sources")}
+    again = {tenant["name"]: tenant["user"] for tenant in controller.farm("tenants")}
     assert again["other"] not in users.values()
 
 

@@ -23,7 +23,7 @@ from gridmill.sites.farm import staging as carrying
 from gridmill.sites.farm.carrier_choice import BucketEndpoints
 from gridmill.sites.farm.client import member
 from gridmill.sites.farm.credentials import keeping
-from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.join import become_tenant
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.bucket import BucketClient
 from tests.e2e.conftest import PATIENCE_SECONDS, eventually
@@ -86,7 +86,7 @@ def at_home(tmp_path: Path, endpoint: str, bucket: str = "") -> Iterator[Home]:
     """With a bucket of its own, or one that is there."""
     with open_folder() as folder, farm(folder / "farm") as running:
         line = f"{running.farm.authority.fingerprint}:{invite(running.farm.records, running.farm.now())}"
-        become_source(tmp_path, "far", running.server.address.partition("//")[2], line)
+        become_tenant(tmp_path, "far", running.server.address.partition("//")[2], line)
         if not bucket:
             bucket = f"exports-{uuid4().hex}"
             make_bucket(endpoint, bucket)

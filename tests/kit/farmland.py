@@ -50,5 +50,5 @@ class Farmland(Machines):
         return self.beta.run(*words)
 
     def root_there(self) -> str:
-        """The storage root of this source at the farm."""
-        return self.on_farm("bash", "-c", f"ls -d {FARM}/farm/sources/*/root").strip()
+        """The storage root of this tenant at the farm."""
+        return self.on_farm("bash", "-c", f"ls -d {FARM}/farm/tenants/*/root").strip()

@@ -1,4 +1,4 @@
-"""Farms for tests: a controller in this process, and a source that speaks to it by the standard library."""
+"""Farms for tests: a controller in this process, and a tenant that speaks to it by the standard library."""
 
 import http.client
 import json
@@ -67,7 +67,7 @@ class Answer:
 
 @dataclass
 class Visitor:
-    """Whoever talks to a controller; a source once it has joined."""
+    """Whoever talks to a controller; a tenant once it has joined."""
 
     port: int
     folder: Path
@@ -109,7 +109,7 @@ class Visitor:
         return signed.public_bytes(pem).decode()
 
     def join(self, secret: str, name: str = "home", version: str = __version__) -> Answer:
-        wanted = JoinRequest(source=name, secret=secret, request=self.request(name), version=version)
+        wanted = JoinRequest(tenant=name, secret=secret, request=self.request(name), version=version)
         answer = self.ask("POST", "/v1/join", wanted)
         if answer.status == 200:
             joined = decode(answer.body, JoinResponse)
@@ -123,7 +123,7 @@ def visitor(running: RunningFarm, folder: Path) -> Visitor:
 
 
 def member(running: RunningFarm, folder: Path, name: str = "home") -> Visitor:
-    """A source that has joined."""
+    """A tenant that has joined."""
     one = visitor(running, folder)
     answer = one.join(invite(running.farm.records, running.farm.now()), name)
     assert answer.status == 200, answer.body
@@ -133,11 +133,11 @@ def member(running: RunningFarm, folder: Path, name: str = "home") -> Visitor:
 class Listener:
     """Reads a relay session's lines in a thread of its own."""
 
-    def __init__(self, source: Visitor) -> None:
-        self.name: str = source.ask("POST", "/v1/relay").told["session"]
-        self._connection = source.dial()
+    def __init__(self, tenant: Visitor) -> None:
+        self.name: str = tenant.ask("POST", "/v1/relay").told["session"]
+        self._connection = tenant.dial()
         self._connection.request(
-            "GET", f"/v1/relay/{self.name}", headers={"Authorization": f"Bearer {source.token}"}
+            "GET", f"/v1/relay/{self.name}", headers={"Authorization": f"Bearer {tenant.token}"}
         )
         self.answer = self._connection.getresponse()
         self._lines: list[bytes] = []

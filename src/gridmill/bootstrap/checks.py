@@ -146,7 +146,7 @@ def look_at_farm(settings: Settings) -> Iterator[Check]:
     if find_spec("cryptography") is not None and (settings.home / "farm" / "control.crt").exists():
         yield "farm certificate", *_dates(settings.home / "farm" / "control.crt")
     yield "farm address", *_address(address)
-    yield from _sources(settings)
+    yield from _tenants(settings)
 
 
 def _packages() -> tuple[bool, str]:
@@ -156,9 +156,9 @@ def _packages() -> tuple[bool, str]:
 
 
 def _dates(certificate: Path) -> tuple[bool, str]:
-    """A clock that was set back refuses all sources: theirs are signed by it."""
+    """A clock that was set back refuses all tenants: theirs are signed by it."""
     try:
-        amiss = look_at_dates(certificate, time.time(), "move it and control.key away; all sources join anew")
+        amiss = look_at_dates(certificate, time.time(), "move it and control.key away; all tenants join anew")
     except GridmillError as error:
         return False, f"{certificate} {error.message}"
     return not amiss, amiss or "holds"
@@ -192,22 +192,22 @@ def _could_listen(host: str, port: int) -> tuple[bool, str]:
     return True, f"{host}:{port} is free; the farm is not up"
 
 
-def _sources(settings: Settings) -> Iterator[Check]:
-    why = why_one_user(settings.home / "farm" / "sources")
-    yield "farm users", True, f"one source only: {why}" if why else "one for each source"
+def _tenants(settings: Settings) -> Iterator[Check]:
+    why = why_one_user(settings.home / "farm" / "tenants")
+    yield "farm users", True, f"one tenant only: {why}" if why else "one for each tenant"
     records = open_records(settings)
     try:
-        sources = records.all(Tenant)
+        tenants = records.all(Tenant)
     finally:
         records.close()
-    unfit = [f"{source.name} had {source.version}" for source in sources if not _fits(source.version)]
-    summary = f"{show_count(len(sources), 'source')} for version {__version__}"
-    yield "farm sources", not unfit, f"{summary}; {', '.join(unfit)}" if unfit else summary
+    unfit = [f"{tenant.name} had {tenant.version}" for tenant in tenants if not _fits(tenant.version)]
+    summary = f"{show_count(len(tenants), 'tenant')} for version {__version__}"
+    yield "farm tenants", not unfit, f"{summary}; {', '.join(unfit)}" if unfit else summary
 
 
 def _fits(version: str) -> bool:
     try:
-        check_versions(source=version, farm=__version__)
+        check_versions(tenant=version, farm=__version__)
     except GridmillError:
         return False
     return True
@@ -288,7 +288,7 @@ def _slurm() -> str:
 
 
 def _check_packages(purpose: str, packages: tuple[str, ...], *, needed: bool) -> Check:
-    """A farm may have those of commands alone: what it needs is up to its sources."""
+    """A farm may have those of commands alone: what it needs is up to its tenants."""
     installed, missing = [], []
     for package in packages:
         try:

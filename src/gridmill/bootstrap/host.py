@@ -84,9 +84,9 @@ class ProgramHost:
 
     def join_farm(self, settings: "Settings", name: str, controller: str, line: str) -> None:
         """See Host."""
-        from gridmill.sites.farm.join import become_source
+        from gridmill.sites.farm.join import become_tenant
 
-        become_source(settings.home, name, controller, line)
+        become_tenant(settings.home, name, controller, line)
 
     def provider(self) -> "Provider":
         """See Host."""

@@ -25,7 +25,7 @@ class FarmAction(StrEnum):
     """What is done."""
 
     INVITE = "invite"
-    SOURCES = "sources"
+    TENANTS = "tenants"
     ROTATE = "rotate"
     REVOKE = "revoke"
 
@@ -33,17 +33,17 @@ class FarmAction(StrEnum):
 def farm(
     context: typer.Context,
     action: Annotated[
-        FarmAction, typer.Argument(metavar="invite|sources|rotate|revoke", help="What is done.")
+        FarmAction, typer.Argument(metavar="invite|tenants|rotate|revoke", help="What is done.")
     ],
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Of the source, to rotate or revoke.", show_default=False)
+        str, typer.Argument(metavar="[NAME]", help="Of the tenant, to rotate or revoke.", show_default=False)
     ] = "",
     json: Json = False,
 ) -> None:
     """Say who may use the farm on this machine (see `gridmill up --light`).
 
-    invite prints a join line, which holds once and for an hour; sources lists who has joined; rotate NAME
-    prints a line by which that source gets a new certificate and token (its old ones hold until then);
+    invite prints a join line, which holds once and for an hour; tenants lists who has joined; rotate NAME
+    prints a line by which that tenant gets a new certificate and token (its old ones hold until then);
     revoke NAME takes nothing more from it, ends its pods and removes what it had here.
     """
     with host_of(context).farm_desk(settings_of(context)) as desk:
@@ -52,39 +52,39 @@ def farm(
 
 
 def notes(address: str, one_user: str) -> list[str]:
-    """What whoever starts a farm may not expect of it; `one_user` says why it serves one source only."""
+    """What whoever starts a farm may not expect of it; `one_user` says why it serves one tenant only."""
     host, port = read_address(address)
     alone = (
         f"{host} is this machine alone: from elsewhere it is joined with "
         f"`--controller ssh://USER@{socket.gethostname()}/{address}`, or start it with "
-        f"`--listen ADDRESS:{port}`, an address of this machine that sources reach"
+        f"`--listen ADDRESS:{port}`, an address of this machine that tenants reach"
     )
-    one = f"it serves one source only: {one_user}"
+    one = f"it serves one tenant only: {one_user}"
     return [*([alone] if is_loopback(host) else []), *([one] if one_user else [])]
 
 
 def _check_name(action: FarmAction, name: str) -> None:
-    """Raises InputError where a source is to be named and is not, and the other way round."""
+    """Raises InputError where a tenant is to be named and is not, and the other way round."""
     names_one = action in (FarmAction.ROTATE, FarmAction.REVOKE)
     if names_one and not name:
         raise InputError(
-            f"`gridmill farm {action.value}` needs the name of a source",
-            hint="`gridmill farm sources` lists them.",
+            f"`gridmill farm {action.value}` needs the name of a tenant",
+            hint="`gridmill farm tenants` lists them.",
         )
     if name and not names_one:
         raise InputError(
-            f"`gridmill farm {action.value}` names no source",
-            hint="Leave the name out: a source has the name of its machine and a mark of its home.",
+            f"`gridmill farm {action.value}` names no tenant",
+            hint="Leave the name out: a tenant has the name of its machine and a mark of its home.",
         )
 
 
 def _act(desk: TenantRecords, action: FarmAction, name: str, json: bool) -> None:
-    if action == FarmAction.SOURCES:
+    if action == FarmAction.TENANTS:
         return _list(desk.tenants(), json)
     if action == FarmAction.REVOKE:
         desk.revoke(name)
         print_error(
-            f"source {name} is revoked; its pods end, and what it had here goes, while the farm is up"
+            f"tenant {name} is revoked; its pods end, and what it had here goes, while the farm is up"
         )
         return emit({"revoked": name}) if json else None
     for note in notes(desk.listening.address, ""):
@@ -97,7 +97,7 @@ def _list(lines: Sequence[TenantView], json: bool) -> None:
     if json:
         return emit(lines)
     if not lines:
-        return print_error("no source has joined; `gridmill farm invite` prints a line for one")
+        return print_error("no tenant has joined; `gridmill farm invite` prints a line for one")
     rows = [
         (
             line.name,
@@ -110,7 +110,7 @@ def _list(lines: Sequence[TenantView], json: bool) -> None:
         )
         for line in lines
     ]
-    head = ("source", "version", "joined", "last heard", "Unix user", "deployments", "")
+    head = ("tenant", "version", "joined", "last heard", "Unix user", "deployments", "")
     return console().print(table(*head, rows=rows))
 
 
@@ -204,7 +204,7 @@ def _announce(served: ServedFarm, settings: Settings, name: str, json: bool) -> 
         print_error(note)
     if joined := served.count_tenants():
         more = "" if served.one_user else "; `gridmill farm invite` prints a line for another one"
-        print_error(f"{show_count(joined, 'source')}{more}")
+        print_error(f"{show_count(joined, 'tenant')}{more}")
         return emit({"address": place, "fingerprint": fingerprint}) if json else None
     line = join_line(address, served.invite())
     print_error("Within an hour, once, at home:")

@@ -77,10 +77,10 @@ def up(
         typer.Option("--set", metavar="NAME=VALUE", help="With --light: a setting of that site; repeatable."),
     ] = None,
     quota: Annotated[
-        str, typer.Option(help="With --light: how much data of each source is kept here.")
+        str, typer.Option(help="With --light: how much data of each tenant is kept here.")
     ] = _QUOTA,
     retain: Annotated[
-        str, typer.Option(help="With --light: how long results wait for a source that cannot be reached.")
+        str, typer.Option(help="With --light: how long results wait for a tenant that cannot be reached.")
     ] = _RETAIN,
     bucket_host: Annotated[
         list[str] | None,

@@ -18,9 +18,9 @@ _Minor: TypeAlias = tuple[int, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
     """Said once, with the one-time secret of the join line. `request` is a certificate signing request (PEM):
-    the farm signs the certificate by which it knows this source from then on."""
+    the farm signs the certificate by which it knows this tenant from then on."""
 
-    source: str
+    tenant: str
     secret: str
     request: str
     version: str
@@ -29,7 +29,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
-    """`certificate` (PEM) and `token` are the source's; the token is told this once."""
+    """`certificate` (PEM) and `token` are the tenant's; the token is told this once."""
 
     certificate: str
     token: str
@@ -39,7 +39,7 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedDeployment:
-    """A deployment of the source that waits for room, and how many of all sources wait `position` it; about
+    """A deployment of the tenant that waits for room, and how many of all tenants wait `position` it; about
     how long it still does, where the farm can tell."""
 
     deployment: str
@@ -66,8 +66,8 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmStatus:
-    """A farm as one source sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
-    of all sources, that wait for room, `queue` those of the source among them; `staged_bytes` of
+    """A farm as one tenant sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
+    of all tenants, that wait for room, `queue` those of the tenant among them; `staged_bytes` of
     `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it.
     `future_capacity`, in order, are when more room is expected, as far as it can be told."""
 
@@ -104,7 +104,7 @@ def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployRequest:
     """Pods of one deployment, all or none. The farm ends them by itself when nothing has been heard of the
-    source for `lease_seconds`. `home` and `link` of the orders are the farm's to say."""
+    tenant for `lease_seconds`. `home` and `link` of the orders are the farm's to say."""
 
     orders: tuple[PodOrder, ...]
     lease_seconds: float
@@ -142,7 +142,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceTree:
-    """Make a tree of chunks that are there, at `uri` below the source's root, for an attempt; what it lacks
+    """Make a tree of chunks that are there, at `uri` below the tenant's root, for an attempt; what it lacks
     is answered and nothing is made then. What is there already with the same content is used. `writable`: the
     files are copies of their own, not links to what others use too."""
 
@@ -191,22 +191,22 @@ class BucketObjects:
     parcels: tuple[BucketObject, ...]
 
 
-def check_versions(*, source: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:
-    """Raises InputError unless the farm is of the source's minor version or the one before."""
-    ours, theirs = _minor(farm), _minor(source)
+def check_versions(*, tenant: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:
+    """Raises InputError unless the farm is of the tenant's minor version or the one before."""
+    ours, theirs = _minor(farm), _minor(tenant)
     fits = ours and theirs and theirs[0] == ours[0] and theirs[1] in (ours[1], ours[1] + 1)
     if protocol != FARM_PROTOCOL or not fits:
         raise InputError(
-            f"Gridmill {source[:40]} at home cannot use a farm of version {farm[:40]}",
-            hint=_what_to_do(ours, theirs, farm[:40], source[:40]),
+            f"Gridmill {tenant[:40]} at home cannot use a farm of version {farm[:40]}",
+            hint=_what_to_do(ours, theirs, farm[:40], tenant[:40]),
             place="version",
         )
 
 
-def _what_to_do(ours: _Minor | None, theirs: _Minor | None, farm: str, source: str) -> str:
+def _what_to_do(ours: _Minor | None, theirs: _Minor | None, farm: str, tenant: str) -> str:
     """`ours` is the farm's, `theirs` that of the Gridmill at home."""
     if ours and theirs and ours < theirs:
-        return f"Install {source} at the farm: it may be one minor version older than home, not more."
+        return f"Install {tenant} at the farm: it may be one minor version older than home, not more."
     if ours and theirs and ours > theirs:
         return f"Install {farm} at home: homes are upgraded first, then farms."
     return "Install the same version on both sides."

@@ -89,11 +89,11 @@ def free(
 
 
 def gpu_slots(
-    lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], source: str, shares: int = 1
+    lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], tenant: str, shares: int = 1
 ) -> dict[str, tuple[GpuSlot, ...]]:
-    """Who has which GPU, or share of one, by node, as a source may know it: of others, that it is taken."""
+    """Who has which GPU, or share of one, by node, as a tenant may know it: of others, that it is taken."""
     taken = {
-        (berth.node, index): deployment.id if deployment.tenant == source else ""
+        (berth.node, index): deployment.id if deployment.tenant == tenant else ""
         for deployment in lodgings
         if deployment.state in HAS_ROOM
         for berth in deployment.placements
@@ -113,14 +113,14 @@ def gpu_slots(
 
 
 def queued(
-    lodgings: Iterable[TenantDeployment], source: str, starts: Mapping[int, float]
+    lodgings: Iterable[TenantDeployment], tenant: str, starts: Mapping[int, float]
 ) -> tuple[QueuedDeployment, ...]:
-    """Those of a source that wait, and their places in the line of all; `starts`: in how many seconds each is
+    """Those of a tenant that wait, and their places in the line of all; `starts`: in how many seconds each is
     expected to get room, by its number."""
     return tuple(
         QueuedDeployment(deployment=one.id, position=place, seconds=starts.get(one.number))
         for place, one in enumerate(queue(lodgings))
-        if one.tenant == source
+        if one.tenant == tenant
     )
 
 
@@ -184,7 +184,7 @@ class QueueForecast:
 def forecast(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> QueueForecast:
-    """All stay as long as half of those before did, of their own source where enough of it have left."""
+    """All stay as long as half of those before did, of their own tenant where enough of it have left."""
     live = {one.number: one for one in lodgings if one.state in HAS_ROOM}
     live |= {one.number: one for one in queue(lodgings)}
     if len(live) > MOST_WAITING:
@@ -231,7 +231,7 @@ def _most(numbers: Sequence[int], shares: int) -> int:
 
 
 class _PastDurations:
-    """How long those that have left had stayed, ascending: of each source, and of all."""
+    """How long those that have left had stayed, ascending: of each tenant, and of all."""
 
     def __init__(self, lodgings: Iterable[TenantDeployment]) -> None:
         durations = sorted(
@@ -241,8 +241,8 @@ class _PastDurations:
         )
         self._all = [seconds for seconds, _ in durations]
         self._of: dict[str, list[float]] = {}
-        for seconds, source in durations:
-            self._of.setdefault(source, []).append(seconds)
+        for seconds, tenant in durations:
+            self._of.setdefault(tenant, []).append(seconds)
 
     def median_remaining(self, lodging: TenantDeployment, now: float) -> float:
         """Seconds until it leaves; infinite where nobody knows."""

@@ -58,7 +58,7 @@ def _health() -> dict[str, str]:
 
 
 def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
-    """Become a source, by a one-time secret."""
+    """Become a tenant, by a one-time secret."""
     tries: JoinRateLimiter = request.app.state.tries
     caller = request.client.host if request.client else ""
     if not tries.allows(caller, farm.now()):
@@ -71,46 +71,46 @@ def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
         raise
 
 
-def _look(farm: TheFarm, source: Asking) -> Response:
+def _look(farm: TheFarm, tenant: Asking) -> Response:
     """What the farm has, and what goes on there."""
-    return reply(look(farm, source))
+    return reply(look(farm, tenant))
 
 
 async def _probe(
-    request: Request, source: Asking, back: Annotated[int, Query(ge=0, le=PROBE_BYTES)] = 0
+    request: Request, tenant: Asking, back: Annotated[int, Query(ge=0, le=PROBE_BYTES)] = 0
 ) -> Response:
     """Take what comes and answer with so many bytes: how quick the way is."""
-    del source
+    del tenant
     async for _ in request.stream():
         continue
     return Response(os.urandom(back), media_type="application/octet-stream")
 
 
-def _deploy(farm: TheFarm, source: Asking, deployment_id: Name, wanted: DeployRequest) -> Response:
+def _deploy(farm: TheFarm, tenant: Asking, deployment_id: Name, wanted: DeployRequest) -> Response:
     """Bring up pods when there is room; may be repeated."""
-    deploy(farm, source, deployment_id, wanted)
+    deploy(farm, tenant, deployment_id, wanted)
     return done()
 
 
-def _observe(farm: TheFarm, source: Asking, wanted: PodNames) -> Response:
+def _observe(farm: TheFarm, tenant: Asking, wanted: PodNames) -> Response:
     """How pods look."""
-    return reply(observe(farm, source, wanted.pods))
+    return reply(observe(farm, tenant, wanted.pods))
 
 
-def _end(farm: TheFarm, source: Asking, wanted: PodNames) -> Response:
+def _end(farm: TheFarm, tenant: Asking, wanted: PodNames) -> Response:
     """End pods; they are gone when this answers."""
-    end(farm, source, wanted.pods)
+    end(farm, tenant, wanted.pods)
     return done()
 
 
-def _open(farm: TheFarm, source: Asking) -> Response:
+def _open(farm: TheFarm, tenant: Asking) -> Response:
     """A new session of messages; the one before it ends."""
-    return reply(SessionName(session=farm.sandbox_of(source).relay.open()))
+    return reply(SessionName(session=farm.sandbox_of(tenant).relay.open()))
 
 
-async def _read(request: Request, farm: TheFarm, source: Asking, session: Name) -> Response:
+async def _read(request: Request, farm: TheFarm, tenant: Asking, session: Name) -> Response:
     """What the pods say, as lines, until the session ends."""
-    relay = (await run_in_threadpool(farm.sandbox_of, source)).relay
+    relay = (await run_in_threadpool(farm.sandbox_of, tenant)).relay
     begun = relay.begin(session)
     stopping: Callable[[], bool] = request.scope.get("gridmill.stopping", lambda: False)
     lines: AsyncIterator[bytes] = relay.lines(begun, stopping)
@@ -120,12 +120,12 @@ async def _read(request: Request, farm: TheFarm, source: Asking, session: Name) 
 async def _forward_lines(
     request: Request,
     farm: TheFarm,
-    source: Asking,
+    tenant: Asking,
     session: Name,
     sequence: Annotated[int | None, Header(ge=0)] = None,
 ) -> Response:
     """Lines for pods. A `Sequence` that is not higher than one before was passed on already."""
     body = await request.body()
-    relay = (await run_in_threadpool(farm.sandbox_of, source)).relay
+    relay = (await run_in_threadpool(farm.sandbox_of, tenant)).relay
     await run_in_threadpool(relay.forward, session, sequence, body)
     return done()

@@ -22,7 +22,7 @@ from gridmill.farm.tenant import Tenant, unknown_tenant
 from gridmill.http.connections import CERTIFICATE
 from gridmill.http.errors import bounded, declared_bytes, failure, pass_on, too_large
 
-SOURCE = "gridmill.source"
+TENANT = "gridmill.tenant"
 _OPEN = frozenset({"/v1/join", "/healthz"})
 STRANGER_BYTES = 64 * 1024
 """Largest request body of a client that is not a tenant yet."""
@@ -36,7 +36,7 @@ _log = logging.getLogger("gridmill.farm")
 
 
 class TenantMiddleware:
-    """ASGI middleware. Whoever passes is a source (the scope's `gridmill.source`), but for joining."""
+    """ASGI middleware. Whoever passes is a tenant (the scope's `gridmill.tenant`), but for joining."""
 
     def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
         self._app, self._farm = app, farm
@@ -59,12 +59,12 @@ class TenantMiddleware:
             return await pass_on(self._app, scope, body, send, who="the farm", log=_log)
 
     def _lane(self, scope: Scope) -> AbstractAsyncContextManager[None]:
-        """Of one source so many are answered at once, and what takes long holds up nothing else of it; each
+        """Of one tenant so many are answered at once, and what takes long holds up nothing else of it; each
         lane has threads of its own. Sessions need none."""
-        path, source = scope["path"], scope.get(SOURCE)
-        if source is None or path.startswith("/v1/relay/"):
+        path, tenant = scope["path"], scope.get(TENANT)
+        if tenant is None or path.startswith("/v1/relay/"):
             return nullcontext()
-        key = (source.name, path.startswith("/v1/staging/"))
+        key = (tenant.name, path.startswith("/v1/staging/"))
         if key not in self._lanes:
             self._lanes[key] = Semaphore(LANE)
             current_default_thread_limiter().total_tokens += LANE
@@ -78,12 +78,12 @@ class TenantMiddleware:
             tenant = self._farm.authorise(scope.get(CERTIFICATE, ""), token.strip())
             if tenant is None or scheme.lower() != "bearer":
                 return failure(unknown_tenant(), 401)
-            scope[SOURCE] = tenant
+            scope[TENANT] = tenant
         if declared_bytes(headers.get("content-length", "0")) > limit:
             return failure(too_large(limit), 413)
         refusal = _version_refusal(headers.get("gridmill-version", ""), self._farm.version)
-        if refusal is None and SOURCE in scope:
-            self._farm.record_contact(scope[SOURCE])
+        if refusal is None and TENANT in scope:
+            self._farm.record_contact(scope[TENANT])
         return refusal
 
 
@@ -94,11 +94,11 @@ def _limit(path: str) -> int:
 
 
 def _version_refusal(version: str, ours: str) -> Response | None:
-    """What the source says of itself, where it does: both may have changed since it joined."""
+    """What the tenant says of itself, where it does: both may have changed since it joined."""
     if not version:
         return None
     try:
-        check_versions(source=version, farm=ours)
+        check_versions(tenant=version, farm=ours)
     except InputError as error:
         return failure(error, 409)
     return None
@@ -109,13 +109,13 @@ def _farm(request: Request) -> Farm:
     return farm
 
 
-def _source(request: Request) -> Tenant:
-    source: Tenant = request.scope[SOURCE]
-    return source
+def _tenant(request: Request) -> Tenant:
+    tenant: Tenant = request.scope[TENANT]
+    return tenant
 
 
 TheFarm = Annotated[Farm, Depends(_farm)]
-Asking = Annotated[Tenant, Depends(_source)]
+Asking = Annotated[Tenant, Depends(_tenant)]
 
 
 def reply(noun: object) -> Response:

@@ -20,9 +20,9 @@ _LEAST_RSA_BITS = 2048
 
 
 class Authority:
-    """Lies in a folder, made once; sources pin `fingerprint` (SHA-256, hex, of the certificate).
+    """Lies in a folder, made once; tenants pin `fingerprint` (SHA-256, hex, of the certificate).
 
-    What it shows signs those of sources too: it is trusted here for nothing else.
+    What it shows signs those of tenants too: it is trusted here for nothing else.
     """
 
     def __init__(self, folder: Path, now: float) -> None:
@@ -54,7 +54,7 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """What sources pin."""
+        """What tenants pin."""
         return _fingerprint(self._certificate)
 
     def context(self) -> ssl.SSLContext:
@@ -67,13 +67,13 @@ class Authority:
         context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
-    def sign(self, source: str, request: str, now: float) -> tuple[str, str]:
+    def sign(self, tenant: str, request: str, now: float) -> tuple[str, str]:
         """A certificate (PEM) for the key of a signing request (PEM), and its fingerprint. Nothing else is
         taken over from the request. Raises InputError."""
         key = _requested_key(request)
         made = (
             _dated(now)
-            .subject_name(_name(source))
+            .subject_name(_name(tenant))
             .issuer_name(self._certificate.subject)
             .public_key(key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

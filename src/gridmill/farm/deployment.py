@@ -94,7 +94,7 @@ def check_id(name: str) -> str:
 
 def check_deploy(lodging: TenantDeployment, others: Iterable[TenantDeployment]) -> None:
     """Raises InputError for ids that could not be folders, ConflictError for pods of another
-    deployment of the same source."""
+    deployment of the same tenant."""
     if not lodging.request.orders:
         raise InputError("a deployment has at least one pod", place="orders")
     if not 0 < lodging.request.lease_seconds < float("inf"):
@@ -136,10 +136,10 @@ def expired(
 
 
 def silent(last_contacts: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """Sources that have said nothing for so long that they may be cut off. Their pods are to count their
+    """Tenants that have said nothing for so long that they may be cut off. Their pods are to count their
     leases themselves from now on: who passes their words on may be gone before these end. Others may add to
     `last_contacts` meanwhile."""
-    return tuple(source for source, time in tuple(last_contacts.items()) if time + SILENT_SECONDS <= now)
+    return tuple(tenant for tenant, time in tuple(last_contacts.items()) if time + SILENT_SECONDS <= now)
 
 
 def expired_results(
@@ -158,7 +158,7 @@ def forgotten(lodgings: Iterable[TenantDeployment], now: float) -> tuple[TenantD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """`uri` and `checkpoints` are the folders below the source's root that the attempt writes (empty before
+    """`uri` and `checkpoints` are the folders below the tenant's root that the attempt writes (empty before
     it starts), `pod_id` where it runs. `time`: when it was heard of last (Unix)."""
 
     attempt_id: str
@@ -179,7 +179,7 @@ def left_behind(
     works: Iterable[AttemptRecord], lodgings: Iterable[TenantDeployment], retain_seconds: float, now: float
 ) -> tuple[AttemptRecord, ...]:
     """Those whose pod does not live any more, and that nobody has asked for in all the time that results are
-    kept. What is carried here before it starts may take longer than that: it stays while its source has a
+    kept. What is carried here before it starts may take longer than that: it stays while its tenant has a
     deployment here."""
     since = {(deployment.tenant, pod): deployment.since for deployment in lodgings for pod in deployment.pods}
     live = {

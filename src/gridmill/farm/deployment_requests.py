@@ -19,13 +19,13 @@ from gridmill.farm.unix_users import PATIENCE_SECONDS, end_processes
 from gridmill.ports.site import PodReport, PodReports, PodStatus
 
 
-def look(farm: Farm, source: Tenant) -> FarmStatus:
-    """The farm as that source sees it; takes a moment."""
-    quarters = farm.sandbox_of(source)
-    lost = [one for one in farm.records.all(LostResults) if one.tenant == source.name]
+def look(farm: Farm, tenant: Tenant) -> FarmStatus:
+    """The farm as that tenant sees it; takes a moment."""
+    quarters = farm.sandbox_of(tenant)
+    lost = [one for one in farm.records.all(LostResults) if one.tenant == tenant.name]
     everybody, nodes = farm.records.all(TenantDeployment), quarters.site.nodes()
     shares = farm.settings.gpu_shares
-    given = gpu_slots(everybody, nodes, source.name, shares) if farm.shares_nodes else {}
+    given = gpu_slots(everybody, nodes, tenant.name, shares) if farm.shares_nodes else {}
     expected = _expected(farm, everybody, nodes)
     looks = quarters.site.utilization()
     return FarmStatus(
@@ -35,7 +35,7 @@ def look(farm: Farm, source: Tenant) -> FarmStatus:
         nodes=nodes,
         utilization={name: replace(look, seats=given.get(name, ())) for name, look in looks.items()},
         waiting=len(queue(everybody)),
-        queue=queued(everybody, source.name, expected.starts),
+        queue=queued(everybody, tenant.name, expected.starts),
         future_capacity=expected.openings,
         staged_bytes=quarters.files.store.size_bytes,
         quota_bytes=farm.quota_bytes,
@@ -44,18 +44,18 @@ def look(farm: Farm, source: Tenant) -> FarmStatus:
     )
 
 
-def deploy(farm: Farm, source: Tenant, deployment_id: str, wanted: DeployRequest) -> None:
+def deploy(farm: Farm, tenant: Tenant, deployment_id: str, wanted: DeployRequest) -> None:
     """Bring up its pods as soon as there is room. May be repeated, also after they have ended: no pod
     comes up twice. Raises InputError, ConflictError, CapacityError."""
-    nodes = farm.sandbox_of(source).site.nodes() if farm.shares_nodes else ()
+    nodes = farm.sandbox_of(tenant).site.nodes() if farm.shares_nodes else ()
     with farm.records.change():
-        farm.check(source)
+        farm.check(tenant)
         everybody = farm.records.all(TenantDeployment)
         number = max((one.number for one in everybody), default=0) + 1
         lodging = TenantDeployment(
-            id=deployment_id, tenant=source.name, number=number, request=wanted, since=farm.now()
+            id=deployment_id, tenant=tenant.name, number=number, request=wanted, since=farm.now()
         )
-        mine = [one for one in everybody if one.tenant == source.name]
+        mine = [one for one in everybody if one.tenant == tenant.name]
         check_deploy(lodging, [one for one in mine if one.id != deployment_id])
         if any(one.id == deployment_id for one in mine):
             return
@@ -65,12 +65,12 @@ def deploy(farm: Farm, source: Tenant, deployment_id: str, wanted: DeployRequest
     farm.wake()
 
 
-def observe(farm: Farm, source: Tenant, pods: Sequence[str]) -> PodReports:
+def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
     """How they look; of those that are gone what they said last. Raises InputError."""
     for pod in pods:
         check_id(pod)
-    quarters, everybody = farm.sandbox_of(source), farm.records.all(TenantDeployment)
-    lodging_of = {pod: one for one in everybody if one.tenant == source.name for pod in one.pods}
+    quarters, everybody = farm.sandbox_of(tenant), farm.records.all(TenantDeployment)
+    lodging_of = {pod: one for one in everybody if one.tenant == tenant.name for pod in one.pods}
     waits = _waits(farm, everybody)
     sights = dict(_before(lodging_of, waits, pods))
     sights |= _seen(quarters, lodging_of, [pod for pod in pods if pod not in sights])
@@ -132,22 +132,22 @@ def _words(quarters: TenantSandbox, pods: Iterable[str]) -> Mapping[str, tuple[P
     return {pod: words for pod, words in events_of_pods if words}
 
 
-def end(farm: Farm, source: Tenant, pods: Sequence[str]) -> None:
+def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
     """They are gone when this returns, and do not come later. May be repeated; others' pods are no business
-    of this source."""
+    of this tenant."""
     wanted = {check_id(pod) for pod in pods}
-    _withdraw(farm, source, wanted)
+    _withdraw(farm, tenant, wanted)
     brought = [
         one
-        for one in farm.deployments_of(source)
+        for one in farm.deployments_of(tenant)
         if one.state not in (TenantDeploymentState.WAITING, TenantDeploymentState.ENDED)
         and wanted & set(one.pods)
     ]
-    quarters = farm.sandbox_of(source)
-    end_pods(farm, source, sorted(wanted))
+    quarters = farm.sandbox_of(tenant)
+    end_pods(farm, tenant, sorted(wanted))
     left = [one for one in brought if not _is_gone(quarters, one)]
-    if left and _are_its_last(farm, source, wanted):
-        end_processes(source.user)  # its jobs can hold what tells that a pod lives
+    if left and _are_its_last(farm, tenant, wanted):
+        end_processes(tenant.user)  # its jobs can hold what tells that a pod lives
     for lodging in brought:
         if lodging not in left or _is_gone(quarters, lodging):
             settle(farm, lodging, lodging.ended(farm.now()))
@@ -155,30 +155,30 @@ def end(farm: Farm, source: Tenant, pods: Sequence[str]) -> None:
 
 
 def end_pods(
-    farm: Farm, source: Tenant, pods: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
+    farm: Farm, tenant: Tenant, pods: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
     """These pods are gone when this returns; where its jobs have damaged what tells of them, all that runs
-    for the source ends once nothing else of it has room. Raises UnavailableError, OSError."""
+    for the tenant ends once nothing else of it has room. Raises UnavailableError, OSError."""
     try:
-        farm.sandbox_of(source).tear_down(pods)
+        farm.sandbox_of(tenant).tear_down(pods)
     except (GridmillError, OSError):
-        if source.user is None or not _are_its_last(farm, source, set(pods)):
+        if tenant.user is None or not _are_its_last(farm, tenant, set(pods)):
             raise
-        end_processes(source.user, patience_seconds)
+        end_processes(tenant.user, patience_seconds)
 
 
 def _is_gone(quarters: TenantSandbox, lodging: TenantDeployment) -> bool:
     return all(one.status == PodStatus.GONE for one in quarters.observe(lodging.pods).values())
 
 
-def _are_its_last(farm: Farm, source: Tenant, pods: set[str]) -> bool:
-    return all(pods >= set(one.pods) for one in farm.deployments_of(source) if one.state in HAS_ROOM)
+def _are_its_last(farm: Farm, tenant: Tenant, pods: set[str]) -> bool:
+    return all(pods >= set(one.pods) for one in farm.deployments_of(tenant) if one.state in HAS_ROOM)
 
 
-def _withdraw(farm: Farm, source: Tenant, wanted: set[str]) -> None:
+def _withdraw(farm: Farm, tenant: Tenant, wanted: set[str]) -> None:
     """Those that wait are no longer wanted."""
     with farm.records.change():
-        for lodging in farm.deployments_of(source):
+        for lodging in farm.deployments_of(tenant):
             if lodging.state == TenantDeploymentState.WAITING and wanted & set(lodging.pods):
                 left = lodging.without(wanted)
                 farm.records.put(left if left.pods else lodging.ended(farm.now()))

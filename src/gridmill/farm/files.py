@@ -40,7 +40,7 @@ MOST_KEPT = 1000
 
 
 class TreeScans:
-    """Of one source. What files hashed to is kept, so that a tree that was asked for is read once. Safe to
+    """Of one tenant. What files hashed to is kept, so that a tree that was asked for is read once. Safe to
     use from several threads."""
 
     def __init__(
@@ -158,12 +158,12 @@ _KEPT_BYTES = 2**30
 
 
 class TenantFiles:
-    """Chunks, trees made of them, and results. Nothing is shared with another source: even that a chunk is
+    """Chunks, trees made of them, and results. Nothing is shared with another tenant: even that a chunk is
     here would tell something. Safe to use from several threads."""
 
     def __init__(
         self,
-        source: str,
+        tenant: str,
         root: Path,
         folder: Path,
         quota_bytes: int,
@@ -177,7 +177,7 @@ class TenantFiles:
         self.drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
         owner = None if user is None else (user, user)
         self._placer = TreeCheckout(root, self.store, drafts=self.drafts, user=owner)
-        self._source, self._root, self._user = source, root, user
+        self._tenant, self._root, self._user = tenant, root, user
         self._records, self._now, self._bucket_hosts = records, now, bucket_hosts
         self._scans = TreeScans(root, folder / "hashes", user, patience_seconds)
         self._lock = threading.Lock()
@@ -196,7 +196,7 @@ class TenantFiles:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise UnavailableError("the farm is letting go of what it has for this source")
+            raise UnavailableError("the farm is letting go of what it has for this tenant")
 
     def place(self, wanted: PlaceTree) -> tuple[str, ...]:
         """See Placer. Raises InputError, ConflictError, CapacityError, StorageError, UnavailableError."""
@@ -213,8 +213,8 @@ class TenantFiles:
 
     def _note(self, attempt_id: str, pod_id: str = "", uri: str = "", checkpoints: str = "") -> None:
         with self._records.change():
-            record = self._records.find(AttemptRecord, f"{self._source}/{attempt_id}")
-            work = record or AttemptRecord(attempt_id=attempt_id, tenant=self._source, time=0.0)
+            record = self._records.find(AttemptRecord, f"{self._tenant}/{attempt_id}")
+            work = record or AttemptRecord(attempt_id=attempt_id, tenant=self._tenant, time=0.0)
             self._records.put(
                 replace(
                     work,
@@ -294,7 +294,7 @@ class TenantFiles:
         """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
         that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be
         repeated."""
-        work = self._records.find(AttemptRecord, f"{self._source}/{check_id(attempt_id)}")
+        work = self._records.find(AttemptRecord, f"{self._tenant}/{check_id(attempt_id)}")
         self._placer.release(attempt_id)
         if work is not None:
             self._delete_files(work, keep=keep)
@@ -309,12 +309,12 @@ class TenantFiles:
         self._records.remove(work)
 
     def tidy(self) -> None:
-        """Folders that are left empty go; to be asked for while nothing of the source runs. May be
+        """Folders that are left empty go; to be asked for while nothing of the tenant runs. May be
         repeated."""
         if not self._uncollected:
             return
         self._uncollected = False
-        mine = [one for one in self._records.all(AttemptRecord) if one.tenant == self._source]
+        mine = [one for one in self._records.all(AttemptRecord) if one.tenant == self._tenant]
         kept = {uri for one in mine for uri in (one.uri, one.checkpoints)}
         try:
             with self._placer.at_rest() as placed, acting_as(self._user):
@@ -346,7 +346,7 @@ class TenantFiles:
                 del self._trees[tree_uri]
 
     def _of_others(self, work: AttemptRecord) -> set[str]:
-        """What other attempts of the source, as the ranks of a gang, have too."""
+        """What other attempts of the tenant, as the ranks of a gang, have too."""
         others = (
             one
             for one in self._records.all(AttemptRecord)

@@ -43,12 +43,12 @@ class JoinRateLimiter:
 
 
 def invite(records: RecordStore, now: float, name: str = "") -> str:
-    """The secret of a new invitation: for anybody, or for the source of that name, to change what it has.
+    """The secret of a new invitation: for anybody, or for the tenant of that name, to change what it has.
     Raises NotFoundError, ConflictError."""
     if name:
-        source = find_source(records, name)
-        if source.revoked:
-            raise ConflictError(f"source {name} is revoked", hint="`gridmill farm invite` lets it join anew.")
+        tenant = find_tenant(records, name)
+        if tenant.revoked:
+            raise ConflictError(f"tenant {name} is revoked", hint="`gridmill farm invite` lets it join anew.")
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     over = [invitations for invitations in records.all(Invitation) if invitations.expires <= now]
     records.remove(*over)
@@ -56,43 +56,43 @@ def invite(records: RecordStore, now: float, name: str = "") -> str:
     return secret
 
 
-def find_source(records: RecordStore, name: str) -> Tenant:
+def find_tenant(records: RecordStore, name: str) -> Tenant:
     """Raises NotFoundError."""
-    source = records.find(Tenant, name)
-    if source is None:
-        names = ", ".join(tenants.name for tenants in records.all(Tenant)) or "none"
-        raise NotFoundError(f"there is no source {name!r}", hint=f"There are: {names}.")
-    return source
+    tenant = records.find(Tenant, name)
+    if tenant is None:
+        names = ", ".join(one.name for one in records.all(Tenant)) or "none"
+        raise NotFoundError(f"there is no tenant {name!r}", hint=f"There are: {names}.")
+    return tenant
 
 
 def revoke(records: RecordStore, name: str) -> Tenant:
     """Nothing more is taken from it from now on; the controller ends its pods. Raises NotFoundError."""
     with records.change():
-        source = replace(find_source(records, name), revoked=True)
-        records.put(source)
+        tenant = replace(find_tenant(records, name), revoked=True)
+        records.put(tenant)
         records.remove(*(invitations for invitations in records.all(Invitation) if invitations.name == name))
-    return source
+    return tenant
 
 
 def join(farm: Farm, request: JoinRequest) -> JoinResponse:
     """Use the secret. Raises InputError for a wrong one and for another version, ConflictError for a name
     that is taken."""
-    now, name = farm.now(), check_name(request.source)
-    check_versions(source=request.version, farm=farm.version, protocol=request.protocol)
+    now, name = farm.now(), check_name(request.tenant)
+    check_versions(tenant=request.version, farm=farm.version, protocol=request.protocol)
     key = fingerprint_of_key(request.request)
     token = secrets.token_urlsafe(_SECRET_BYTES)
     with farm.records.change():
         invitation = _invitation(farm.records, request.secret, key, now)
-        tenant = farm.records.find(Tenant, name)
-        _check_free(tenant, invitation, name)
+        known = farm.records.find(Tenant, name)
+        _check_free(known, invitation, name)
         certificate, fingerprint = farm.authority.sign(name, request.request, now)
-        user = tenant.user if tenant else _new_user(farm, name)
-        source = Tenant(
+        user = known.user if known else _new_user(farm, name)
+        tenant = Tenant(
             name=name,
             certificate=fingerprint,
             token_hash=hash_of(token),
             version=request.version,
-            added=tenant.added if tenant else now,
+            added=known.added if known else now,
             user=user,
         )
         used = (
@@ -101,7 +101,7 @@ def join(farm: Farm, request: JoinRequest) -> JoinResponse:
             if invitations.key and invitations.name == name
         )
         farm.records.remove(*used)
-        farm.records.put(source, replace(invitation, name=name, key=key))
+        farm.records.put(tenant, replace(invitation, name=name, key=key))
     farm.last_contacts[name] = now
     _LOG.info("tenant_joined tenant=%s version=%s", name, request.version)
     return JoinResponse(certificate=certificate, token=token, version=farm.version)
@@ -109,11 +109,11 @@ def join(farm: Farm, request: JoinRequest) -> JoinResponse:
 
 def _new_user(farm: Farm, name: str) -> int | None:
     """None: this process's. Raises InputError."""
-    records, sources = farm.records, farm.records.all(Tenant)
-    refuse_second(farm.one_user, sources, name)
+    records, tenants = farm.records, farm.records.all(Tenant)
+    refuse_second(farm.one_user, tenants, name)
     if farm.one_user:
         return None
-    given = next_number(next(iter(records.all(UserCounter)), None), sources).next
+    given = next_number(next(iter(records.all(UserCounter)), None), tenants).next
     records.put(UserCounter(next=given + 1))
     return given
 
@@ -135,13 +135,13 @@ def _invitation(records: RecordStore, secret: str, key: str, now: float) -> Invi
 
 def _check_free(tenant: Tenant | None, invitation: Invitation, name: str) -> None:
     if invitation.name and invitation.name != name:
-        raise InputError(f"this join line is for the source {invitation.name}", place="source")
+        raise InputError(f"this join line is for the tenant {invitation.name}", place="tenant")
     if tenant is not None and tenant.revoked:
         raise leaving(name)
     if tenant is not None and invitation.name != name:
         raise ConflictError(
-            f"another source is called {name}",
+            f"another tenant is called {name}",
             hint=f"If it is you, `gridmill farm rotate {name}` on the farm prints a line that replaces what "
             "you have. If it is another machine of that name, give it another GRIDMILL_HOME.",
-            place="source",
+            place="tenant",
         )

@@ -45,7 +45,7 @@ from gridmill.settings import Settings
 _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
-_END_SECONDS = 1.0  # other sources wait meanwhile; the next tick goes on
+_END_SECONDS = 1.0  # other tenants wait meanwhile; the next tick goes on
 _CLOSE_SECONDS = 30.0  # what it ends just now takes its time
 
 
@@ -57,7 +57,7 @@ class TickLoop:
         self._wakeup = threading.Event()
         self._stopped = threading.Event()
         self._contacts_saved = 0.0
-        self._still = set[str]()  # sources of which nothing has run since it was looked at
+        self._still = set[str]()  # tenants of which nothing has run since it was looked at
         self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
         farm.wake = self._wakeup.set
 
@@ -87,17 +87,17 @@ class TickLoop:
         """Once. May be killed anywhere: the next one goes on."""
         self._save_last_contacts()
         self._hang_up_silent()
-        sources = self._farm.records.all(Tenant)
-        for source in sources:
-            _isolated(source.name, partial(self._end_revoked, source))
+        tenants = self._farm.records.all(Tenant)
+        for tenant in tenants:
+            _isolated(tenant.name, partial(self._end_revoked, tenant))
         self._end_expired()
-        for source in sources:
-            _isolated(source.name, partial(self._mark_ended, source))
-            _isolated(source.name, partial(self._end_strays, source))
+        for tenant in tenants:
+            _isolated(tenant.name, partial(self._mark_ended, tenant))
+            _isolated(tenant.name, partial(self._end_strays, tenant))
         self._bring_up()
         self._clean()
 
-    def _source(self, lodging: TenantDeployment) -> Tenant | None:
+    def _tenant(self, lodging: TenantDeployment) -> Tenant | None:
         return self._farm.records.find(Tenant, lodging.tenant)
 
     def _of(self, *states: TenantDeploymentState) -> list[TenantDeployment]:
@@ -108,7 +108,7 @@ class TickLoop:
         ]
 
     def _delete_unknown_tenants(self) -> None:
-        """What a request that was under way has noted for a source that was removed meanwhile."""
+        """What a request that was under way has noted for a tenant that was removed meanwhile."""
         records = self._farm.records
         with records.change():
             names = {one.name for one in records.all(Tenant)}
@@ -156,12 +156,12 @@ class TickLoop:
             _isolated(lodging.tenant, partial(self._start, lodging))
 
     def _start(self, lodging: TenantDeployment) -> None:
-        source = self._source(lodging)
-        if source is None:
+        tenant = self._tenant(lodging)
+        if tenant is None:
             return
-        self._still.discard(source.name)
+        self._still.discard(tenant.name)
         try:
-            self._farm.sandbox_of(source).bring_up(orders(lodging))
+            self._farm.sandbox_of(tenant).bring_up(orders(lodging))
         except (GridmillError, OSError) as error:
             _LOG.warning("bring_up_failed deployment=%s reason=%s", lodging.id, error)
             why = explained(error) if isinstance(error, GridmillError) else str(error)
@@ -170,12 +170,12 @@ class TickLoop:
             if not settle(self._farm, lodging, lodging.to(TenantDeploymentState.UP, self._farm.now())):
                 self._tear_down(lodging, "")  # it was ended meanwhile
 
-    def _mark_ended(self, source: Tenant) -> None:
+    def _mark_ended(self, tenant: Tenant) -> None:
         """Whose pods have ended by themselves leaves room."""
-        mine = [one for one in self._of(TenantDeploymentState.UP) if one.tenant == source.name]
+        mine = [one for one in self._of(TenantDeploymentState.UP) if one.tenant == tenant.name]
         if not mine:
             return
-        seen = self._farm.sandbox_of(source).observe([pod for one in mine for pod in one.pods])
+        seen = self._farm.sandbox_of(tenant).observe([pod for one in mine for pod in one.pods])
         for lodging in mine:
             if all(seen[pod].status == PodStatus.GONE for pod in lodging.pods):
                 settle(self._farm, lodging, lodging.to(TenantDeploymentState.GONE, self._farm.now()))
@@ -183,35 +183,35 @@ class TickLoop:
 
     def _release(self, lodging: TenantDeployment) -> None:
         """Its pods read nothing any more."""
-        source = self._source(lodging)
-        if source is not None:
+        tenant = self._tenant(lodging)
+        if tenant is not None:
             for work in left_by(self._farm.records.all(AttemptRecord), lodging):
-                self._farm.sandbox_of(source).files.delete_draft(work.attempt_id)
+                self._farm.sandbox_of(tenant).files.delete_draft(work.attempt_id)
 
-    def _end_strays(self, source: Tenant) -> None:
+    def _end_strays(self, tenant: Tenant) -> None:
         """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe,
         and nobody wants its code, and the folders that its files were in."""
-        has_room = any(one.tenant == source.name for one in self._of(*HAS_ROOM))
-        if not has_room and source.name not in self._still:
-            end_processes(source.user, _END_SECONDS)
-            if not source.revoked:
-                self._farm.sandbox_of(source).remove_code()
-            self._still.add(source.name)
-        if not has_room and not source.revoked:
-            self._farm.sandbox_of(source).files.tidy()
+        has_room = any(one.tenant == tenant.name for one in self._of(*HAS_ROOM))
+        if not has_room and tenant.name not in self._still:
+            end_processes(tenant.user, _END_SECONDS)
+            if not tenant.revoked:
+                self._farm.sandbox_of(tenant).remove_code()
+            self._still.add(tenant.name)
+        if not has_room and not tenant.revoked:
+            self._farm.sandbox_of(tenant).files.tidy()
 
     def _end_expired(self) -> None:
         farm = self._farm
         for lodging in expired(farm.records.all(TenantDeployment), farm.last_contacts, farm.now()):
             silent = show_seconds(lodging.request.lease_seconds)
             _LOG.warning("lease_ended tenant=%s deployment=%s", lodging.tenant, lodging.id)
-            why = f"nothing was heard of its source for {silent}"
+            why = f"nothing was heard of its tenant for {silent}"
             _isolated(lodging.tenant, partial(self._tear_down, lodging, why))
 
     def _tear_down(self, lodging: TenantDeployment, why: str) -> None:
-        source = self._source(lodging)
-        if source is not None and lodging.state != TenantDeploymentState.WAITING:
-            end_pods(self._farm, source, lodging.pods, _END_SECONDS)
+        tenant = self._tenant(lodging)
+        if tenant is not None and lodging.state != TenantDeploymentState.WAITING:
+            end_pods(self._farm, tenant, lodging.pods, _END_SECONDS)
         settle(self._farm, lodging, lodging.to(TenantDeploymentState.GONE, self._farm.now(), why))
         self._release(lodging)
 
@@ -249,55 +249,55 @@ class TickLoop:
         return LostResults(deployment=lodging.id, tenant=lodging.tenant, time=now, message=message)
 
     def _delete_attempt(self, work: AttemptRecord) -> None:
-        source = self._farm.records.find(Tenant, work.tenant)
-        if source is not None:
-            self._farm.sandbox_of(source).files.delete_attempt(work.attempt_id)
+        tenant = self._farm.records.find(Tenant, work.tenant)
+        if tenant is not None:
+            self._farm.sandbox_of(tenant).files.delete_attempt(work.attempt_id)
 
     def _remove(self, lodging: TenantDeployment) -> None:
-        source = self._source(lodging)
-        if source is not None:
-            self._farm.sandbox_of(source).remove(lodging.pods)
+        tenant = self._tenant(lodging)
+        if tenant is not None:
+            self._farm.sandbox_of(tenant).remove(lodging.pods)
 
-    def _end_revoked(self, source: Tenant) -> None:
+    def _end_revoked(self, tenant: Tenant) -> None:
         """Its pods end, all that it had here goes, and its name is free again."""
         farm = self._farm
-        if not source.revoked:
+        if not tenant.revoked:
             return
-        _LOG.info("tenant_revoked tenant=%s", source.name)
-        quarters = farm.left_by(source)
-        mine = farm.deployments_of(source)
+        _LOG.info("tenant_revoked tenant=%s", tenant.name)
+        quarters = farm.left_by(tenant)
+        mine = farm.deployments_of(tenant)
         quarters.relay.end()
         quarters.tear_down(
             [pod for one in mine if one.state != TenantDeploymentState.WAITING for pod in one.pods]
         )
-        end_processes(source.user, _END_SECONDS)
+        end_processes(tenant.user, _END_SECONDS)
         quarters.close()
-        farm.sandboxes.pop(source.name, None)
+        farm.sandboxes.pop(tenant.name, None)
         for folder in (quarters.root, quarters.files.drafts, quarters.settings.home.parent):
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-        losses = [one for one in farm.records.all(LostResults) if one.tenant == source.name]
-        works = [one for one in farm.records.all(AttemptRecord) if one.tenant == source.name]
-        invited = [one for one in farm.records.all(Invitation) if one.name == source.name]
+        losses = [one for one in farm.records.all(LostResults) if one.tenant == tenant.name]
+        works = [one for one in farm.records.all(AttemptRecord) if one.tenant == tenant.name]
+        invited = [one for one in farm.records.all(Invitation) if one.name == tenant.name]
         with farm.records.change():
             farm.records.remove(
-                source, *mine, *losses, *works, *invited, LastContact(tenant=source.name, time=0.0)
+                tenant, *mine, *losses, *works, *invited, LastContact(tenant=tenant.name, time=0.0)
             )
-        farm.last_contacts.pop(source.name, None)
-        self._still.discard(source.name)
+        farm.last_contacts.pop(tenant.name, None)
+        self._still.discard(tenant.name)
 
 
-def _isolated(source: str, act: Callable[[], None]) -> None:
-    """What fails for one source is tried again with the next tick, and holds up no other."""
+def _isolated(tenant: str, act: Callable[[], None]) -> None:
+    """What fails for one tenant is tried again with the next tick, and holds up no other."""
     try:
         act()
     except (GridmillError, OSError) as error:
-        _LOG.warning("tenant_failed tenant=%s reason=%s", source, error)
+        _LOG.warning("tenant_failed tenant=%s reason=%s", tenant, error)
 
 
 def orders(lodging: TenantDeployment) -> tuple[PodOrder, ...]:
     """As the site is told them: where each is, which GPUs are its alone, and for how long it may be without
-    us: its source believes that it has ended then."""
+    us: its tenant believes that it has ended then."""
     berths = {berth.pod_id: berth for berth in lodging.placements}
 
     def berthed(given: PodOrder) -> PodOrder:
@@ -320,7 +320,7 @@ class RunningFarm:
     tick_loop: TickLoop
 
     def stop(self) -> None:
-        """Sources are let go of; pods go on. May be repeated."""
+        """Tenants are let go of; pods go on. May be repeated."""
         for quarters in tuple(self.farm.sandboxes.values()):
             quarters.relay.end()
         self.server.stop()
@@ -360,22 +360,22 @@ def start(
 def _why_one_user(settings: Settings, place: Site) -> str:
     if place.kind != SiteKind.LOCAL:
         return f"a {place.kind.value} cluster starts its jobs as one user"
-    sources = settings.home / "farm" / "sources"
-    sources.mkdir(exist_ok=True, mode=0o700)
-    for passed in (settings.home, sources.parent, sources) if os.geteuid() == 0 else ():
+    tenants = settings.home / "farm" / "tenants"
+    tenants.mkdir(exist_ok=True, mode=0o700)
+    for passed in (settings.home, tenants.parent, tenants) if os.geteuid() == 0 else ():
         passed.chmod(PASS)  # others may pass, and see nothing
-    why = why_one_user(sources)
+    why = why_one_user(tenants)
     if not why:
-        os.setgroups([])  # what is done for a source is done with none of our groups
+        os.setgroups([])  # what is done for a tenant is done with none of our groups
     return why
 
 
 def _take_up(farm: Farm) -> None:
     """Those whose pods may live: they dial."""
     last_contacts = {one.tenant: one.time for one in farm.records.all(LastContact)}
-    for source in (one for one in farm.records.all(Tenant) if not one.revoked):
-        farm.last_contacts[source.name] = last_contacts.get(source.name, farm.now())
+    for tenant in (one for one in farm.records.all(Tenant) if not one.revoked):
+        farm.last_contacts[tenant.name] = last_contacts.get(tenant.name, farm.now())
         try:
-            farm.sandbox_of(source)
+            farm.sandbox_of(tenant)
         except GridmillError as error:
-            _LOG.warning("tenant_not_served tenant=%s reason=%s", source.name, explained(error))
+            _LOG.warning("tenant_not_served tenant=%s reason=%s", tenant.name, explained(error))

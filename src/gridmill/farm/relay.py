@@ -17,7 +17,7 @@ _PIECE_BYTES = 2**20
 
 
 class Session:
-    """One time that the source dialled. `wake` may be called from any thread."""
+    """One time that the tenant dialled. `wake` may be called from any thread."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
@@ -47,7 +47,7 @@ class Session:
 
 
 class Relay:
-    """Of one source. While no session is read, pods stay connected and nobody answers: what they have to say
+    """Of one tenant. While no session is read, pods stay connected and nobody answers: what they have to say
     is in their journals. In a new session those of an earlier one dial, and greet, again."""
 
     def __init__(self, links: LinkServer, started: Callable[[str, AttemptOrder], None]) -> None:

@@ -23,7 +23,7 @@ from gridmill.version import __version__
 class Farm:
     """Safe to use from several threads. `place` is where pods are brought up; `one_user` why its
     jobs have no Unix users of their own (empty: they have); `last_contacts` when (Unix time) each
-    source was heard of last; `wake` makes the keeper look at once."""
+    tenant was heard of last; `wake` makes the keeper look at once."""
 
     settings: Settings
     records: RecordStore
@@ -42,58 +42,58 @@ class Farm:
         """Who that is."""
         return authorised(self.records.all(Tenant), certificate, token)
 
-    def record_contact(self, source: Tenant) -> None:
+    def record_contact(self, tenant: Tenant) -> None:
         """It has asked for something that it may ask for: its leases are renewed."""
-        self.last_contacts[source.name] = self.now()
+        self.last_contacts[tenant.name] = self.now()
 
-    def sandbox_of(self, source: Tenant) -> TenantSandbox:
+    def sandbox_of(self, tenant: Tenant) -> TenantSandbox:
         """Opened when they are first asked for. Raises UnavailableError, StorageError, InputError where that
-        is no source any more."""
+        is no tenant any more."""
         with self.opening:
-            self.check(source)
-            return self._opened(source)
+            self.check(tenant)
+            return self._opened(tenant)
 
-    def left_by(self, source: Tenant) -> TenantSandbox:
+    def left_by(self, tenant: Tenant) -> TenantSandbox:
         """Of one that is revoked. Raises UnavailableError, StorageError, InputError."""
         with self.opening:
-            return self._opened(source)
+            return self._opened(tenant)
 
-    def check(self, source: Tenant) -> None:
+    def check(self, tenant: Tenant) -> None:
         """What was let in a while ago may not be let in any more: then it raises InputError."""
-        tenant = self.records.find(Tenant, source.name)
-        if tenant is None or tenant.revoked or tenant.certificate != source.certificate:
+        known = self.records.find(Tenant, tenant.name)
+        if known is None or known.revoked or known.certificate != tenant.certificate:
             raise unknown_tenant()
 
-    def _opened(self, source: Tenant) -> TenantSandbox:
-        quarter = self.sandboxes.get(source.name)
+    def _opened(self, tenant: Tenant) -> TenantSandbox:
+        quarter = self.sandboxes.get(tenant.name)
         if quarter is None:
-            carry = partial(self._open_files, source)
-            quarter = open_sandbox(self.settings, source.name, source.user, self.place, carry)
-            self.sandboxes[source.name] = quarter
+            carry = partial(self._open_files, tenant)
+            quarter = open_sandbox(self.settings, tenant.name, tenant.user, self.place, carry)
+            self.sandboxes[tenant.name] = quarter
         return quarter
 
-    def _open_files(self, source: Tenant, root: Path, folder: Path) -> TenantFiles:
+    def _open_files(self, tenant: Tenant, root: Path, folder: Path) -> TenantFiles:
         return TenantFiles(
-            source.name,
+            tenant.name,
             root,
             folder,
             self.quota_bytes,
-            source.user,
+            tenant.user,
             records=self.records,
             now=self.now,
             bucket_hosts=self.settings.bucket_hosts,
         )
 
     def nodes(self) -> tuple[Node, ...]:
-        """What the farm has, as far as any source has been here."""
+        """What the farm has, as far as any tenant has been here."""
         return next((one.site.nodes() for one in tuple(self.sandboxes.values())), ())
 
-    def deployments_of(self, source: Tenant) -> Sequence[TenantDeployment]:
-        """Those of one source."""
+    def deployments_of(self, tenant: Tenant) -> Sequence[TenantDeployment]:
+        """Those of one tenant."""
         return [
             deployments
             for deployments in self.records.all(TenantDeployment)
-            if deployments.tenant == source.name
+            if deployments.tenant == tenant.name
         ]
 
     @property

@@ -41,6 +41,8 @@ Noun: TypeAlias = (
     Tenant | LastContact | Invitation | TenantDeployment | LostResults | UserCounter | AttemptRecord
 )
 _BUSY_SECONDS = 10.0
+_FORMAT = 2
+"""The `user_version` of the file. Those of before the first release have none, and other names of records."""
 
 
 class RecordStore:
@@ -56,11 +58,33 @@ class RecordStore:
             path.chmod(0o600)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS nouns (kind TEXT, key TEXT, body BLOB, PRIMARY KEY (kind, key))"
-            )
+            self._prepare(path)
         except (sqlite3.Error, OSError) as error:
             raise StorageError(f"the records cannot be opened: {error}", place=str(path)) from error
+
+    def _prepare(self, path: Path) -> None:
+        if self._version() == _FORMAT:
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        version = self._version()  # again: another process may have been first
+        if version != _FORMAT and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            self._db.execute("ROLLBACK")
+            self._db.close()
+            whose = "a newer Gridmill" if version > _FORMAT else "a Gridmill before its first release"
+            raise StorageError(
+                f"the farm's records were written by {whose} (format {version}; this one reads {_FORMAT})",
+                hint="Start the farm with that version, or with another GRIDMILL_HOME: tenants join it anew.",
+                place=str(path),
+            )
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS nouns (kind TEXT, key TEXT, body BLOB, PRIMARY KEY (kind, key))"
+        )
+        self._db.execute(f"PRAGMA user_version = {_FORMAT}")
+        self._db.execute("COMMIT")
+
+    def _version(self) -> int:
+        [(version,)] = self._db.execute("PRAGMA user_version")
+        return int(version)
 
     @contextmanager
     def change(self) -> Iterator[None]:

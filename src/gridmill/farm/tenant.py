@@ -37,8 +37,8 @@ class LastContact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """Whoever says the secret with that hash before `expires` (Unix time) becomes a source, once; with `name`
-    only that source, which then has a new certificate and token. `key`: the fingerprint of the key for which
+    """Whoever says the secret with that hash before `expires` (Unix time) becomes a tenant, once; with `name`
+    only that tenant, which then has a new certificate and token. `key`: the fingerprint of the key for which
     it was used; the same may ask again, as it may not have heard the answer."""
 
     hash: str
@@ -51,9 +51,9 @@ def check_name(name: str) -> str:
     """The name. Raises InputError for one that no folder and Unix user could have."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{name[:60]!r} is no name of a source",
+            f"{name[:60]!r} is no name of a tenant",
             hint="Use up to 23 lower-case letters, digits and dashes, a letter first.",
-            place="source",
+            place="tenant",
         )
     return name
 
@@ -72,22 +72,22 @@ def invited(invitations: Iterable[Invitation], secret: str, now: float) -> Invit
     return invitation
 
 
-def authorised(sources: Iterable[Tenant], certificate: str, token: str) -> Tenant | None:
-    """The source that has both this certificate and this token; never one that is revoked."""
-    token_hash, tenant = hash_of(token), None
-    for source in sources:
-        same = hmac.compare_digest(source.token_hash, token_hash) and hmac.compare_digest(
-            source.certificate, certificate
+def authorised(tenants: Iterable[Tenant], certificate: str, token: str) -> Tenant | None:
+    """The tenant that has both this certificate and this token; never one that is revoked."""
+    token_hash, accepted = hash_of(token), None
+    for tenant in tenants:  # all of them, so that the time does not tell which one is like it
+        same = hmac.compare_digest(tenant.token_hash, token_hash) and hmac.compare_digest(
+            tenant.certificate, certificate
         )
-        if same and certificate and not source.revoked:
-            tenant = source
-    return tenant
+        if same and certificate and not tenant.revoked:
+            accepted = tenant
+    return accepted
 
 
 def unknown_tenant() -> InputError:
     """The error for a client that is no tenant."""
     return InputError(
-        "this farm knows no source with that certificate and token",
+        "this farm knows no tenant with that certificate and token",
         hint="Join it: `gridmill farm invite` on the farm prints the line to be pasted at home.",
         place="Authorization",
     )

@@ -81,10 +81,10 @@ class TenantSandbox:
 def open_sandbox(
     farm: Settings, name: str, user: int | None, place: Site, carry: Callable[[Path, Path], TenantFiles]
 ) -> TenantSandbox:
-    """Open the sandbox of the tenant of that name, in HOME/farm/sources; on a cluster its root is in the
+    """Open the sandbox of the tenant of that name, in HOME/farm/tenants; on a cluster its root is in the
     farm's own, which all nodes see. `carry` opens what was carried, of its root and of a
     folder for chunks. Raises UnavailableError, StorageError, InputError."""
-    folder = farm.home / "farm" / "sources" / name
+    folder = farm.home / "farm" / "tenants" / name
     root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
     _make_folders(folder, root, user)
     settings = replace(farm, home=folder / "home", root=root, store="", token="", fault="")
@@ -118,7 +118,7 @@ def _open_site(settings: Settings, links: PodLinkServer, place: Site, user: int 
 
 
 def _make_folders(folder: Path, root: Path, user: int | None) -> None:
-    """Home and root are the source's alone; where they are, and what was carried, is not its to change."""
+    """Home and root are the tenant's alone; where they are, and what was carried, is not its to change."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(PASS)
     for made in (folder / "home", root):

@@ -26,25 +26,25 @@ router = APIRouter(prefix="/v1/staging")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uri:
-    """A path below the source's root."""
+    """A path below the tenant's root."""
 
     uri: str
 
 
-def _files_of(farm: TheFarm, source: Asking) -> TenantFiles:
-    return farm.sandbox_of(source).files
+def _files_of(farm: TheFarm, tenant: Asking) -> TenantFiles:
+    return farm.sandbox_of(tenant).files
 
 
 @router.post("/missing", response_model=MissingChunks)
-def missing(farm: TheFarm, source: Asking, wanted: ChunkHashes) -> Response:
+def missing(farm: TheFarm, tenant: Asking, wanted: ChunkHashes) -> Response:
     """Which of these chunks are not here."""
-    return reply(MissingChunks(chunks=_files_of(farm, source).store.missing(wanted.chunks)))
+    return reply(MissingChunks(chunks=_files_of(farm, tenant).store.missing(wanted.chunks)))
 
 
 @router.post("/chunks", status_code=204, response_class=Response)
-async def take(request: Request, farm: TheFarm, source: Asking) -> Response:
+async def take(request: Request, farm: TheFarm, tenant: Asking) -> Response:
     """Chunks, framed; each is checked before it is kept."""
-    carried = await run_in_threadpool(_files_of, farm, source)
+    carried = await run_in_threadpool(_files_of, farm, tenant)
     async for chunks in _batches(request):
         await run_in_threadpool(carried.send, chunks)
     return done()
@@ -66,44 +66,44 @@ async def _batches(request: Request) -> AsyncIterator[Sequence[Chunk]]:
 
 
 @router.post("/fetch", response_class=StreamingResponse)
-def fetch(farm: TheFarm, source: Asking, wanted: ChunkHashes) -> Response:
+def fetch(farm: TheFarm, tenant: Asking, wanted: ChunkHashes) -> Response:
     """Chunks, framed."""
-    chunks = _files_of(farm, source).fetch(wanted.chunks)
+    chunks = _files_of(farm, tenant).fetch(wanted.chunks)
     return StreamingResponse(encode(chunks), media_type="application/octet-stream")
 
 
 @router.post("/place", response_model=MissingChunks)
-def place(farm: TheFarm, source: Asking, wanted: PlaceTree) -> Response:
+def place(farm: TheFarm, tenant: Asking, wanted: PlaceTree) -> Response:
     """Make a tree for an attempt; what is lacking, and then nothing is made."""
-    return reply(MissingChunks(chunks=_files_of(farm, source).place(wanted)))
+    return reply(MissingChunks(chunks=_files_of(farm, tenant).place(wanted)))
 
 
 @router.post("/scan", response_model=Manifest)
-def look(farm: TheFarm, source: Asking, wanted: Uri) -> Response:
+def look(farm: TheFarm, tenant: Asking, wanted: Uri) -> Response:
     """What a tree is made of; its chunks can be fetched then."""
-    return reply(_files_of(farm, source).scan(wanted.uri))
+    return reply(_files_of(farm, tenant).scan(wanted.uri))
 
 
 @router.post("/take", response_model=MissingChunks)
-def take_from_bucket(farm: TheFarm, source: Asking, wanted: BucketObjects) -> Response:
+def take_from_bucket(farm: TheFarm, tenant: Asking, wanted: BucketObjects) -> Response:
     """Take chunks from a bucket; which are not there either."""
-    return reply(MissingChunks(chunks=_files_of(farm, source).take(wanted.parcels)))
+    return reply(MissingChunks(chunks=_files_of(farm, tenant).take(wanted.parcels)))
 
 
 @router.post("/give", status_code=204, response_class=Response)
-def give_to_bucket(farm: TheFarm, source: Asking, wanted: BucketObject) -> Response:
+def give_to_bucket(farm: TheFarm, tenant: Asking, wanted: BucketObject) -> Response:
     """Put chunks into a bucket, as one object."""
-    _files_of(farm, source).give(wanted)
+    _files_of(farm, tenant).give(wanted)
     return done()
 
 
 @router.delete("/attempts/{attempt_id}", status_code=204, response_class=Response)
 def delete_attempt(
     farm: TheFarm,
-    source: Asking,
+    tenant: Asking,
     attempt_id: Annotated[str, Path(min_length=1, max_length=200)],
     keep: Annotated[bool, Query()] = False,
 ) -> Response:
     """What was carried for the attempt may go; what it made goes, with `keep` but for its chunks."""
-    _files_of(farm, source).delete_attempt(attempt_id, keep=keep)
+    _files_of(farm, tenant).delete_attempt(attempt_id, keep=keep)
     return done()

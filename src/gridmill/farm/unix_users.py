@@ -46,7 +46,7 @@ user starts it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCounter:
-    """`next`: the Unix user of the next source. It only grows: what a source that is gone has left somewhere,
+    """`next`: the Unix user of the next tenant. It only grows: what a tenant that is gone has left somewhere,
     or still runs, is never another's."""
 
     next: int
@@ -57,18 +57,18 @@ def first_number() -> UserCounter:
     return UserCounter(next=FIRST_USER + secrets.randbelow(_FARMS) * _USERS)
 
 
-def next_number(kept: UserCounter | None, sources: Sequence[Tenant]) -> UserCounter:
-    """The user of another source; to be kept with that source as one that has been given."""
-    given = [source.user for source in sources if source.user is not None]
+def next_number(kept: UserCounter | None, tenants: Sequence[Tenant]) -> UserCounter:
+    """The user of another tenant; to be kept with that tenant as one that has been given."""
+    given = [tenant.user for tenant in tenants if tenant.user is not None]
     counter = kept or (UserCounter(next=FIRST_USER) if given else first_number())
     return UserCounter(next=max([counter.next, *(user + 1 for user in given)]))
 
 
-def refuse_second(one_user: str, sources: Sequence[Tenant], name: str) -> None:
-    """Raises InputError where a further source could not be kept apart from those that are here, and
-    ConflictError where such a one is being removed; `one_user` says why sources have no Unix users of their
+def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str) -> None:
+    """Raises InputError where a further tenant could not be kept apart from those that are here, and
+    ConflictError where such a one is being removed; `one_user` says why tenants have no Unix users of their
     own (empty: they have)."""
-    others = [one for one in sources if one.name != name and (one_user or one.user is None)]
+    others = [one for one in tenants if one.name != name and (one_user or one.user is None)]
     other = min(others, key=lambda one: one.revoked, default=None)
     if other is None:
         return
@@ -76,39 +76,39 @@ def refuse_second(one_user: str, sources: Sequence[Tenant], name: str) -> None:
         raise leaving(other.name)
     why = one_user or "it joined when jobs had no Unix user of their own here"
     raise InputError(
-        f"this farm serves one source only, and that is {other.name}: {why}",
+        f"this farm serves one tenant only, and that is {other.name}: {why}",
         hint=_separate_users_hint(other.name) if one_user else _joins_anew(other.name),
-        place="source",
+        place="tenant",
     )
 
 
 def leaving(name: str) -> ConflictError:
-    """Why nobody joins yet where a source was revoked."""
+    """Why nobody joins yet where a tenant was revoked."""
     return ConflictError(
-        f"what is left of a source {name} is being removed", hint="Join again in a moment.", place="source"
+        f"what is left of a tenant {name} is being removed", hint="Join again in a moment.", place="tenant"
     )
 
 
-def refuse_together(one_user: str, sources: Sequence[Tenant]) -> None:
+def refuse_together(one_user: str, tenants: Sequence[Tenant]) -> None:
     """Raises InputError where those that have joined cannot be served any more as they were: what kept them
     apart has changed. `one_user` as above."""
-    for source in sources:
-        if one_user and source.user is not None:
+    for tenant in tenants:
+        if one_user and tenant.user is not None:
             raise InputError(
-                f"jobs of {source.name} have a Unix user of their own, which cannot be here now: {one_user}",
-                hint=f"Undo what has changed. Or {_joins_anew(source.name)}",
+                f"jobs of {tenant.name} have a Unix user of their own, which cannot be here now: {one_user}",
+                hint=f"Undo what has changed. Or {_joins_anew(tenant.name)}",
             )
-        if source.user is None and len(sources) > 1:
-            others = ", ".join(one.name for one in sources if one is not source)
+        if tenant.user is None and len(tenants) > 1:
+            others = ", ".join(one.name for one in tenants if one is not tenant)
             raise InputError(
-                f"jobs of {source.name} have no Unix user of their own, and could see what is of {others}",
-                hint=_joins_anew(source.name),
+                f"jobs of {tenant.name} have no Unix user of their own, and could see what is of {others}",
+                hint=_joins_anew(tenant.name),
             )
 
 
 def _separate_users_hint(name: str) -> str:
     return (
-        "Jobs of several sources need a Unix user each: run the farm as root, with --site local, in folders "
+        "Jobs of several tenants need a Unix user each: run the farm as root, with --site local, in folders "
         f"that others may pass; or `gridmill farm revoke {name}` there first."
     )
 
@@ -118,14 +118,14 @@ def _joins_anew(name: str) -> str:
 
 
 def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """End all that runs as a source's user, whatever it has forged; nothing where that is ourselves.
+    """End all that runs as a tenant's user, whatever it has forged; nothing where that is ourselves.
 
     Raises UnavailableError for what has not ended in that time: what waits for a disk cannot.
     """
     if user is None:
         return
     if user < FIRST_USER:
-        raise UnavailableError(f"user {user} is no source's")
+        raise UnavailableError(f"user {user} is no tenant's")
     until = time.monotonic() + patience_seconds
     while True:
         for pid in living(user):

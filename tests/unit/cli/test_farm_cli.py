@@ -70,7 +70,7 @@ def test_who_starts_a_farm_is_told_what_it_is_not() -> None:
     assert f"ssh://USER@{socket.gethostname()}/127.0.0.1:8700" in alone
     assert "--listen ADDRESS:8700" in alone
     assert notes("10.1.0.7:8700", "") == []
-    assert notes("10.1.0.7:8700", "not root") == ["it serves one source only: not root"]
+    assert notes("10.1.0.7:8700", "not root") == ["it serves one tenant only: not root"]
 
 
 def test_whose_a_home_is_that_a_farm_has(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,10 +79,10 @@ def test_whose_a_home_is_that_a_farm_has(settings: Settings, capsys: pytest.Capt
     assert is_farm(settings.home)
     with lock_home(settings.home), pytest.raises(HomeInUseError, match=r"a farm .* already owns") as told:
         lock_home(settings.home)
-    assert "gridmill farm sources" in told.value.hint
+    assert "gridmill farm tenants" in told.value.hint
     with pytest.raises(SystemExit):
         main(["--home", str(settings.home), "status"])
-    assert "is a farm's: `gridmill farm sources`" in capsys.readouterr().out
+    assert "is a farm's: `gridmill farm tenants`" in capsys.readouterr().out
 
 
 def test_hosts_of_buckets_are_added_to_those_of_the_environment(settings: Settings) -> None:
@@ -129,8 +129,8 @@ def test_doctor_looks_at_a_farm_where_one_is(settings: Settings) -> None:
     found = {what: (well, said) for what, well, said in look_at_farm(settings)}
     assert "is free" in found["farm address"][1]
     assert "control node" not in found
-    assert found["farm sources"][0] is False
-    assert "old had 99.0.0" in found["farm sources"][1]
+    assert found["farm tenants"][0] is False
+    assert "old had 99.0.0" in found["farm tenants"][1]
 
 
 def test_gpus_without_a_driver_are_amiss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,19 +14,19 @@ ONE_NODE = NODES[:1]
 """Of two GPUs."""
 
 
-def stayed(number: int, seconds: float, source: str = "home") -> TenantDeployment:
-    one = lodging(number, order(f"past{number}.0"), source=source)
+def stayed(number: int, seconds: float, tenant: str = "home") -> TenantDeployment:
+    one = lodging(number, order(f"past{number}.0"), tenant=tenant)
     up = one.to(TenantDeploymentState.STARTING, NOW - seconds).to(TenantDeploymentState.UP, NOW - seconds)
     return up.to(TenantDeploymentState.GONE, NOW).ended(NOW)
 
 
-def holding(number: int, gpus: int, began: float, source: str = "home") -> TenantDeployment:
-    [one] = admit((lodging(number, order(f"d{number}.0", gpus=gpus), source=source),), ONE_NODE, began)
+def holding(number: int, gpus: int, began: float, tenant: str = "home") -> TenantDeployment:
+    [one] = admit((lodging(number, order(f"d{number}.0", gpus=gpus), tenant=tenant),), ONE_NODE, began)
     return one.to(TenantDeploymentState.UP, began + 1)
 
 
-def waiting(number: int, gpus: int, source: str = "home") -> TenantDeployment:
-    return lodging(number, order(f"d{number}.0", gpus=gpus), source=source)
+def waiting(number: int, gpus: int, tenant: str = "home") -> TenantDeployment:
+    return lodging(number, order(f"d{number}.0", gpus=gpus), tenant=tenant)
 
 
 PAST = [stayed(1, 300.0), stayed(2, 300.0), stayed(3, 300.0)]
@@ -57,9 +57,9 @@ def test_who_has_stayed_longer_than_all_before_is_expected_to_stay_as_long_again
     assert told.starts == {11: 400.0}
 
 
-def test_a_source_is_told_by_its_own_where_it_has_enough() -> None:
-    others = [stayed(number, 20.0, source="other") for number in (4, 5, 6)]
-    line = [*PAST, *others, holding(10, 2, NOW - 10, source="other"), waiting(11, 1)]
+def test_a_tenant_is_told_by_its_own_where_it_has_enough() -> None:
+    others = [stayed(number, 20.0, tenant="other") for number in (4, 5, 6)]
+    line = [*PAST, *others, holding(10, 2, NOW - 10, tenant="other"), waiting(11, 1)]
     assert forecast(line, ONE_NODE, NOW).starts == {11: 10.0}
 
 

@@ -1,4 +1,4 @@
-"""The farm's API in this process, under whatever schemathesis thinks of: by a source, and by a stranger."""
+"""The farm's API in this process, under whatever schemathesis thinks of: by a tenant, and by a stranger."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from gridmill.http.connections import CERTIFICATE
 from gridmill.settings import Settings
 
 SHOWN = "c" * 64
-TOKEN = "of the source"
+TOKEN = "of the tenant"
 
 
 class Visited:
-    """The application as its server calls it. With authority a source asks it, else nobody known."""
+    """The application as its server calls it. With authority a tenant asks it, else nobody known."""
 
     def __init__(self) -> None:
         self.app: FastAPI | None = None
@@ -66,7 +66,7 @@ schema.config.phases.update(phases=["fuzzing"])
 
 @schema.parametrize()
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_nothing_that_a_source_says_is_a_server_error(case: schemathesis.Case) -> None:
+def test_nothing_that_a_tenant_says_is_a_server_error(case: schemathesis.Case) -> None:
     VISITED.authority = True
     answer = case.call()
     assert answer.status_code < 500 or answer.status_code == 503, answer.text

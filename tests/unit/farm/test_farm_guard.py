@@ -1,4 +1,4 @@
-"""What stands before a farm's routes: no source takes what others need."""
+"""What stands before a farm's routes: no tenant takes what others need."""
 
 import asyncio
 import time
@@ -18,9 +18,9 @@ from gridmill.http.connections import CERTIFICATE
 from gridmill.settings import Settings
 
 
-def scope(source: str, path: str) -> Scope:
-    headers = [(b"authorization", f"Bearer {source}".encode())]
-    return {"type": "http", "method": "GET", "path": path, "headers": headers, CERTIFICATE: source}
+def scope(tenant: str, path: str) -> Scope:
+    headers = [(b"authorization", f"Bearer {tenant}".encode())]
+    return {"type": "http", "method": "GET", "path": path, "headers": headers, CERTIFICATE: tenant}
 
 
 async def silent() -> Message:
@@ -36,10 +36,10 @@ async def among(farm: Farm) -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         del receive, send
-        inside[scope["gridmill.source"].name] += 1
+        inside[scope["gridmill.tenant"].name] += 1
         if scope["path"] == "/v1/staging/take":
             await gate.wait()
-        answered[scope["gridmill.source"].name] += 1
+        answered[scope["gridmill.tenant"].name] += 1
 
     threads = current_default_thread_limiter().total_tokens
     guard = TenantMiddleware(app, farm=farm)
@@ -58,7 +58,7 @@ async def among(farm: Farm) -> None:
     assert answered["a"] == 3 * LANE + 1
 
 
-def test_what_one_source_has_carried_holds_up_nothing_else(tmp_path: Path) -> None:
+def test_what_one_tenant_has_carried_holds_up_nothing_else(tmp_path: Path) -> None:
     records = RecordStore(tmp_path / "records.db")
     for name in "ab":
         records.put(Tenant(name=name, certificate=name, token_hash=hash_of(name), version="0.1.0", added=0))

@@ -111,7 +111,7 @@ def test_pods_of_an_earlier_session_dial_again(relay: Relay, pods: Pods) -> None
             relay.forward(over, 1, b"")
 
 
-def test_pods_of_a_source_that_is_silent_have_no_control_node(relay: Relay, pods: Pods) -> None:
+def test_pods_of_a_tenant_that_is_silent_have_no_control_node(relay: Relay, pods: Pods) -> None:
     pods.says(7, HELLO)
     name = relay.open()
     read(relay, name)

@@ -46,10 +46,10 @@ def order(pod: str, *, gpus: int = 0, memory: int = 10, node: str = "", pinned: 
     )
 
 
-def lodging(number: int, *given: PodOrder, source: str = "home", state: str = "waiting") -> TenantDeployment:
+def lodging(number: int, *given: PodOrder, tenant: str = "home", state: str = "waiting") -> TenantDeployment:
     return TenantDeployment(
         id=given[0].deployment_id,
-        tenant=source,
+        tenant=tenant,
         number=number,
         request=DeployRequest(orders=given, lease_seconds=100),
         since=0,
@@ -58,7 +58,7 @@ def lodging(number: int, *given: PodOrder, source: str = "home", state: str = "w
 
 
 def test_gpus_are_given_to_one_pod_at_a_time() -> None:
-    first, second, third = (lodging(n, order(f"d{n}.0", gpus=2), source=f"s{n}") for n in (1, 2, 3))
+    first, second, third = (lodging(n, order(f"d{n}.0", gpus=2), tenant=f"s{n}") for n in (1, 2, 3))
     admitted = admit((third, first, second), NODES, 5.0)
     assert [(one.id, [(b.node, b.gpus) for b in one.placements]) for one in admitted] == [
         ("d1", [("a", (0, 1))]),
@@ -166,7 +166,7 @@ def test_an_invitation_holds_until_it_expires() -> None:
     assert invited([one], "\ud800", 0.0) is None
 
 
-def test_certificate_and_token_are_of_the_same_source() -> None:
+def test_certificate_and_token_are_of_the_same_tenant() -> None:
     a, b = (
         Tenant(name=name, certificate=name * 64, token_hash=hash_of(name), version="0.1.0", added=0)
         for name in "ab"
@@ -189,7 +189,7 @@ def test_ten_wrong_secrets_a_minute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "farm", "fits"),
+    ("tenant", "farm", "fits"),
     [
         ("1.4.0", "1.4.9", True),
         ("1.5.0", "1.4.0", True),
@@ -200,24 +200,24 @@ def test_ten_wrong_secrets_a_minute() -> None:
         ("1.²", "1.4.0", False),
     ],
 )
-def test_a_farm_may_be_one_minor_version_older(source: str, farm: str, fits: bool) -> None:
+def test_a_farm_may_be_one_minor_version_older(tenant: str, farm: str, fits: bool) -> None:
     if fits:
-        return check_versions(source=source, farm=farm)
+        return check_versions(tenant=tenant, farm=farm)
     with pytest.raises(InputError) as told:
-        check_versions(source=source, farm=farm)
-    assert source in str(told.value)
+        check_versions(tenant=tenant, farm=farm)
+    assert tenant in str(told.value)
     assert farm in str(told.value)
 
 
 def test_another_protocol_is_another_version() -> None:
     with pytest.raises(InputError):
-        check_versions(source="1.0.0", farm="1.0.0", protocol=FARM_PROTOCOL + 1)
+        check_versions(tenant="1.0.0", farm="1.0.0", protocol=FARM_PROTOCOL + 1)
 
 
-def test_a_source_sees_which_gpus_are_taken_and_its_own_by_name() -> None:
-    mine, others = lodging(1, order("d1.0", gpus=1)), lodging(2, order("d2.0", gpus=2), source="other")
+def test_a_tenant_sees_which_gpus_are_taken_and_its_own_by_name() -> None:
+    mine, others = lodging(1, order("d1.0", gpus=1)), lodging(2, order("d2.0", gpus=2), tenant="other")
     up = admit((mine, others), NODES, 5.0)
-    waits = [lodging(3, order("d3.0", gpus=2), source="other"), lodging(4, order("d4.0", gpus=1))]
+    waits = [lodging(3, order("d3.0", gpus=2), tenant="other"), lodging(4, order("d4.0", gpus=1))]
     seen = gpu_slots((*up, *waits), NODES, "home")
     assert seen["a"] == (GpuSlot(gpu=0, taken=True, deployment="d1"), GpuSlot(gpu=1))
     assert seen["b"] == (GpuSlot(gpu=0, taken=True), GpuSlot(gpu=1, taken=True))

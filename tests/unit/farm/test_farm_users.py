@@ -1,4 +1,4 @@
-"""Unix users of a farm's sources: never given twice, and nothing of them runs on."""
+"""Unix users of a farm's tenants: never given twice, and nothing of them runs on."""
 
 import os
 import resource
@@ -38,32 +38,32 @@ alone = pytest.mark.skipif(
 )
 
 
-def source(user: int | None, name: str = "s") -> Tenant:
+def tenant(user: int | None, name: str = "s") -> Tenant:
     return Tenant(name=name, certificate="", token_hash="", version="0.1.0", added=0, user=user)
 
 
 def test_a_number_is_never_given_again() -> None:
     assert next_number(UserCounter(next=FIRST_USER + 5), []).next == FIRST_USER + 5  # whoever had 4 is gone
-    assert next_number(None, [source(FIRST_USER), source(FIRST_USER + 2)]).next == FIRST_USER + 3
-    assert next_number(UserCounter(next=FIRST_USER), [source(FIRST_USER + 2)]).next == FIRST_USER + 3
+    assert next_number(None, [tenant(FIRST_USER), tenant(FIRST_USER + 2)]).next == FIRST_USER + 3
+    assert next_number(UserCounter(next=FIRST_USER), [tenant(FIRST_USER + 2)]).next == FIRST_USER + 3
     assert next_number(None, []).next >= FIRST_USER
     assert all(FIRST_USER <= first_number().next < 2**31 for _ in range(100))
 
 
 def test_who_joined_where_jobs_had_no_users_is_served_alone() -> None:
-    lab, other = source(None, "lab"), source(FIRST_USER, "other")
+    lab, other = tenant(None, "lab"), tenant(FIRST_USER, "other")
     refuse_together("", [lab])
     refuse_together("it is no root", [lab])
-    refuse_together("", [other, source(FIRST_USER + 1)])
+    refuse_together("", [other, tenant(FIRST_USER + 1)])
     refuse_second("", [other], "third")
     refuse_second("it is no root", [lab], "lab")
     for one_user in ("", "it is no root"):
-        with pytest.raises(InputError, match="one source only, and that is lab") as told:
+        with pytest.raises(InputError, match="one tenant only, and that is lab") as told:
             refuse_second(one_user, [lab], "other")
         assert "gridmill farm revoke lab" in told.value.hint
-        with pytest.raises(ConflictError, match="left of a source lab is being removed"):
+        with pytest.raises(ConflictError, match="left of a tenant lab is being removed"):
             refuse_second(one_user, [replace(lab, revoked=True)], "other")
-        with pytest.raises(InputError, match="one source only, and that is lab"):
+        with pytest.raises(InputError, match="one tenant only, and that is lab"):
             refuse_second(one_user, [replace(lab, name="gone", revoked=True), lab], "other")
     with pytest.raises(InputError, match=r"lab have no Unix user of their own, and could see .* other"):
         refuse_together("", [other, lab])
@@ -72,9 +72,9 @@ def test_who_joined_where_jobs_had_no_users_is_served_alone() -> None:
     assert "gridmill farm revoke other" in told.value.hint
 
 
-def test_nobody_but_a_source_is_ended() -> None:
+def test_nobody_but_a_tenant_is_ended() -> None:
     for user in (0, os.getuid(), 1000, 65534):
-        with pytest.raises(UnavailableError, match="no source's"):
+        with pytest.raises(UnavailableError, match="no tenant's"):
             end_processes(user)
     end_processes(None)
 
@@ -172,9 +172,9 @@ time.sleep(300)
 
 
 @alone
-def test_a_job_that_hides_how_its_pod_is_ends_with_the_last_of_its_source(user: int) -> None:
+def test_a_job_that_hides_how_its_pod_is_ends_with_the_last_of_its_tenant(user: int) -> None:
     with open_folder() as place:
-        records, mine = RecordStore(place / "records.db"), source(user)
+        records, mine = RecordStore(place / "records.db"), tenant(user)
         farm = Farm(
             settings=Settings(home=place, root=place / "storage"),
             records=records,

@@ -288,13 +288,13 @@ _KEEP = "30d"
 
 
 class BucketEndpoints:
-    """Safe to use from several threads. All is this home's that lies below PREFIX/SOURCE/SITE, for one use,
-    and below PREFIX/kept/SOURCE."""
+    """Safe to use from several threads. All is this home's that lies below PREFIX/TENANT/SITE, for one use,
+    and below PREFIX/kept/TENANT."""
 
-    def __init__(self, farm: FarmClient, site: Site, source: str, folder: Path) -> None:
-        """`source` is how the farm calls this home; in `folder` is noted which buckets were used. Raises
+    def __init__(self, farm: FarmClient, site: Site, tenant: str, folder: Path) -> None:
+        """`tenant` is how the farm calls this home; in `folder` is noted which buckets were used. Raises
         InputError for settings that cannot be."""
-        self._farm, self._site, self._source, self._folder = farm, site, source, folder
+        self._farm, self._site, self._tenant, self._folder = farm, site, tenant, folder
         self._lock = threading.Lock()
         self._opened: dict[tuple[str, str], BucketClient] = {}
         self._kept: dict[tuple[str, str], BucketCache] = {}
@@ -318,10 +318,10 @@ class BucketEndpoints:
         if staging == Staging.DIRECT:
             return self._farm
         url = bucket_of(self._site, staging)
-        once = self._new_prefix(f"{url}/{self._source}/{self._site.name}", self._uses.folder)
+        once = self._new_prefix(f"{url}/{self._tenant}/{self._site.name}", self._uses.folder)
         if staging == Staging.EXPORT:
             return ExportBucketEndpoint(self._farm, self._bucket(once), sizes, self._uses)
-        kept = self._keeping(self._new_prefix(f"{url}/kept/{self._source}"))
+        kept = self._keeping(self._new_prefix(f"{url}/kept/{self._tenant}"))
         return SharedBucketEndpoint(self._farm, kept, self._bucket(once), sizes, self._uses)
 
     def _new_prefix(self, url: str, folder: str = "") -> BucketPrefix:

@@ -18,10 +18,10 @@ def new_key() -> bytes:
     )
 
 
-def signing_request(private: bytes, source: str) -> str:
+def signing_request(private: bytes, tenant: str) -> str:
     """For a private key (PEM) of `new_key`: PEM, too. Raises ValueError for what is none."""
     key: Any = serialization.load_pem_private_key(private, password=None)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, source)])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, tenant)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode()
 

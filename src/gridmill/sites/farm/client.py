@@ -191,9 +191,9 @@ class FarmClient:
         self._lock = threading.Lock()
 
     def join(self, request: JoinRequest) -> JoinResponse:
-        """Become a source of it. Raises InputError for one of a version that does not fit."""
+        """Become a tenant of it. Raises InputError for one of a version that does not fit."""
         joined = decode(self._ask("POST", "/v1/join", encode(request)), JoinResponse)
-        check_versions(source=self._version, farm=joined.version, protocol=joined.protocol)
+        check_versions(tenant=self._version, farm=joined.version, protocol=joined.protocol)
         return joined
 
     @property
@@ -220,7 +220,7 @@ class FarmClient:
     def status(self) -> FarmStatus:
         """What it has, and what goes on there. Raises InputError for one of a version that does not fit."""
         result = decode(self._ask("GET", "/v1/farm", seconds=LOOK_SECONDS), FarmStatus)
-        check_versions(source=self._version, farm=result.version, protocol=result.protocol)
+        check_versions(tenant=self._version, farm=result.version, protocol=result.protocol)
         return result
 
     def deploy(self, deployment_id: str, wanted: DeployRequest) -> None:

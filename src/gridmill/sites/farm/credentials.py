@@ -8,7 +8,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError
 from gridmill.private_files import write_private
 
-_FARM, _KEY, _CERTIFICATE = "farm.json", "source.key", "source.crt"
+_FARM, _KEY, _CERTIFICATE = "farm.json", "tenant.key", "tenant.crt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class CredentialFiles:
         write_private(self.certificate, certificate.encode())
         write_private(self.folder / _FARM, encode(credentials))
 
-    def request(self, source: str) -> str:
+    def request(self, tenant: str) -> str:
         """A signing request (PEM) of the key that is there, or of a new one, which is kept. Raises
         UnavailableError, OSError."""
         if find_spec("cryptography") is None:
@@ -71,7 +71,7 @@ class CredentialFiles:
 
         if not self.key.exists():
             write_private(self.key, signing.new_key())
-        signed: str = signing.signing_request(self.key.read_bytes(), source)
+        signed: str = signing.signing_request(self.key.read_bytes(), tenant)
         return signed
 
 

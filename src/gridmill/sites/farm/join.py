@@ -24,7 +24,7 @@ _HOST = 16  # farms take 23 characters
 _FORM = re.compile(r"(?P<fingerprint>[0-9a-f]{64}):(?P<secret>\S{16,200})")
 
 
-def become_source(home: Path, name: str, controller: str, line: str) -> None:
+def become_tenant(home: Path, name: str, controller: str, line: str) -> None:
     """Join the farm at HOST:PORT (or ssh://USER@HOST) by FINGERPRINT:SECRET; what it gives is kept in `home`.
 
     Without a line a membership that is there is kept, at that address. Raises InputError, also for another
@@ -35,7 +35,7 @@ def become_source(home: Path, name: str, controller: str, line: str) -> None:
     kept = keeping(home, name)
     try:
         if line:
-            _join(kept, source_name(home), at, line)
+            _join(kept, tenant_name(home), at, line)
         else:
             existing = kept.read()
             moved = replace(at, fingerprint=existing.fingerprint, token=existing.token)
@@ -44,14 +44,14 @@ def become_source(home: Path, name: str, controller: str, line: str) -> None:
         raise StorageError(f"cannot be written: {error.strerror}", place=str(kept.folder)) from error
 
 
-def _join(kept: CredentialFiles, source: str, at: FarmCredentials, line: str) -> None:
+def _join(kept: CredentialFiles, tenant: str, at: FarmCredentials, line: str) -> None:
     fingerprint, secret = read_line(line)
     _check_new(kept, fingerprint)
     draft = CredentialFiles(folder=kept.folder.with_name(f".{kept.folder.name}.draft"))
     farm = FarmClient(replace(at, fingerprint=fingerprint))
     try:
         join_request = JoinRequest(
-            source=source, secret=secret, request=draft.request(source), version=__version__
+            tenant=tenant, secret=secret, request=draft.request(tenant), version=__version__
         )
         joined = _join_response(farm, join_request)
     except GridmillError as error:
@@ -78,7 +78,7 @@ def _join_response(farm: FarmClient, request: JoinRequest) -> JoinResponse:
 
 
 def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
-    """Two sites of one farm would be one source there, and take each other's messages."""
+    """Two sites of one farm would be one tenant there, and take each other's messages."""
     for folder in sorted(kept.folder.parent.glob("[!.]*")):
         other = CredentialFiles(folder=folder)
         if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
@@ -127,8 +127,8 @@ def _amiss(word: str) -> str:
     return ": its secret is not whole"
 
 
-def source_name(home: Path) -> str:
+def tenant_name(home: Path) -> str:
     """How this home is called at farms: the machine, and a mark of the home, for it may have several."""
     host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower())
     mark = hashlib.sha256(str(home).encode()).hexdigest()[:6]
-    return f"{host.lstrip('-0123456789')[:_HOST] or 'source'}-{mark}"
+    return f"{host.lstrip('-0123456789')[:_HOST] or 'tenant'}-{mark}"

@@ -38,13 +38,13 @@ from gridmill.sites.farm.carrier_choice import bucket_of
 from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import keeping
 from gridmill.sites.farm.inputs import missing_bytes
-from gridmill.sites.farm.join import read_controller, source_name
+from gridmill.sites.farm.join import read_controller, tenant_name
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.progress import LATELY_SECONDS, TransferState
 
 SETTINGS = {
-    "lease": "after how long without a word of this source the farm ends its pods by itself (1h)",
+    "lease": "after how long without a word of this tenant the farm ends its pods by itself (1h)",
     "checkpoints": "how often newer checkpoints of what runs there come home, at the most (30s)",
     "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
 } | carrier_choice.SETTINGS
@@ -432,12 +432,12 @@ def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     """The site; the farm must have been joined. Raises InputError."""
-    del doors  # the source dials
+    del doors  # the tenant dials
     farm_settings = read(site)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)
     notes = kept.folder / "carried"
-    there_and_back = carrier_choice.BucketEndpoints(farm, site, source_name(settings.home), kept.folder)
+    there_and_back = carrier_choice.BucketEndpoints(farm, site, tenant_name(settings.home), kept.folder)
     carrying = HomeAttemptData(
         farm, settings.root, settings.home / "bundles", notes, farm_settings.rate, there_and_back
     )

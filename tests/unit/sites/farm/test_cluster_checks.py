@@ -15,7 +15,7 @@ from gridmill.settings import Settings
 from gridmill.sites.farm.certificate_request import holds
 from gridmill.sites.farm.client import FarmClient
 from gridmill.sites.farm.credentials import keeping
-from gridmill.sites.farm.join import become_source
+from gridmill.sites.farm.join import become_tenant
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def running() -> Iterator[RunningFarm]:
 
 def joined(running: RunningFarm, settings: Settings) -> None:
     line = f"{running.farm.authority.fingerprint}:{invite(running.farm.records, running.farm.now())}"
-    become_source(settings.home, "lab", running.server.address.removeprefix("https://"), line)
+    become_tenant(settings.home, "lab", running.server.address.removeprefix("https://"), line)
 
 
 def looked(settings: Settings) -> tuple[bool, str]:
@@ -75,7 +75,7 @@ def test_what_does_not_answer_or_is_not_there_is_told_with_what_to_do(
     running: RunningFarm, settings: Settings
 ) -> None:
     joined(running, settings)
-    become_source(settings.home, "lab", f"127.0.0.1:{free_port()}", "")
+    become_tenant(settings.home, "lab", f"127.0.0.1:{free_port()}", "")
     well, found = looked(settings)
     assert not well
     assert "does not answer" in found

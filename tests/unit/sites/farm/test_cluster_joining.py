@@ -9,7 +9,7 @@ from tests.kit.ports import free_port
 
 from gridmill.errors import AwayError, ConflictError, InputError
 from gridmill.sites.farm.credentials import FarmCredentials, keeping
-from gridmill.sites.farm.join import become_source, read_controller, read_line, source_name
+from gridmill.sites.farm.join import become_tenant, read_controller, read_line, tenant_name
 
 FINGERPRINT = "ab" * 32
 SECRET = "one-time-secret-of-a-farm"
@@ -64,14 +64,14 @@ def test_of_half_a_join_line_it_is_told_what_is_missing() -> None:
 
 def test_without_a_line_there_must_be_a_membership(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no farm was joined as far"):
-        become_source(tmp_path, "far", "gpu1", "")
+        become_tenant(tmp_path, "far", "gpu1", "")
 
 
 def test_a_membership_is_moved_to_another_address(tmp_path: Path) -> None:
     kept = keeping(tmp_path, "far")
     kept.request("home-1")
     kept.write(FarmCredentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t"), "certificate")
-    become_source(tmp_path, "far", "gpu2:8701", "")
+    become_tenant(tmp_path, "far", "gpu2:8701", "")
     assert kept.read() == FarmCredentials(host="gpu2", port=8701, fingerprint=FINGERPRINT, token="t")
     assert kept.certificate.read_text() == "certificate"
 
@@ -81,14 +81,14 @@ def test_a_farm_that_was_joined_under_another_name_is_not_joined_again(tmp_path:
     keeping(tmp_path, "far").folder.mkdir(parents=True)
     keeping(tmp_path, "far").write(at, "certificate")
     with pytest.raises(ConflictError, match="already, as far") as told:
-        become_source(tmp_path, "near", "gpu1", f"{FINGERPRINT}:{SECRET}")
+        become_tenant(tmp_path, "near", "gpu1", f"{FINGERPRINT}:{SECRET}")
     assert "gridmill add cluster far --controller gpu1:8700" in told.value.hint
     assert [path.name for path in (tmp_path / "clusters").iterdir()] == ["far"]
 
 
 def test_of_a_farm_that_does_not_answer_no_key_is_left(tmp_path: Path) -> None:
     with pytest.raises(AwayError) as told:
-        become_source(tmp_path, "far", f"127.0.0.1:{free_port()}", f"{FINGERPRINT}:{SECRET}")
+        become_tenant(tmp_path, "far", f"127.0.0.1:{free_port()}", f"{FINGERPRINT}:{SECRET}")
     assert "Is `gridmill up --light` running there" in told.value.hint
     assert list((tmp_path / "clusters").iterdir()) == []
 
@@ -104,6 +104,6 @@ def test_keys_are_for_this_user_alone(tmp_path: Path) -> None:
 
 
 def test_a_home_has_one_name(tmp_path: Path) -> None:
-    assert source_name(tmp_path) == source_name(tmp_path)
-    assert source_name(tmp_path) != source_name(tmp_path / "other")
-    assert set(source_name(tmp_path)) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    assert tenant_name(tmp_path) == tenant_name(tmp_path)
+    assert tenant_name(tmp_path) != tenant_name(tmp_path / "other")
+    assert set(tenant_name(tmp_path)) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")

@@ -1,4 +1,4 @@
-"""When a farm that is silent has ended its pods, as its source sees it."""
+"""When a farm that is silent has ended its pods, as its tenant sees it."""
 
 import threading
 from collections.abc import Callable
@@ -119,7 +119,7 @@ UNDER_WAY = 20
 
 
 def pod_ends(lease: int, heard: int, *, down: int, back: int, controlled: bool) -> int:
-    """When a pod ends at a farm that has heard of its source last at `heard`, by what is looked at each
+    """When a pod ends at a farm that has heard of its tenant last at `heard`, by what is looked at each
     second; the farm's controller is away from `down` on until it is `back`."""
     up = TenantDeployment(
         id="d",
@@ -200,7 +200,7 @@ def test_others_are_looked_at_while_what_a_pod_left_comes_home(tmp_path: Path) -
 def test_who_is_silent_is_told_while_others_are_heard() -> None:
     class Meanwhile(float):
         def __add__(self, seconds: float) -> float:
-            heard[f"source-{len(heard)}"] = 100.0
+            heard[f"tenant-{len(heard)}"] = 100.0
             return float(self) + seconds
 
     heard: dict[str, float] = {"a": Meanwhile(0.0), "b": Meanwhile(0.0), "c": Meanwhile(99.0)}

@@ -1,4 +1,4 @@
-"""What a farm refuses of what its source says does not hold up the rest."""
+"""What a farm refuses of what its tenant says does not hold up the rest."""
 
 import threading
 import time

@@ -1,0 +1,35 @@
+"""The file of a farm's records: what another version wrote is refused, and stays as it was."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gridmill.errors import StorageError
+from gridmill.farm.store import RecordStore
+from gridmill.farm.tenant import Invitation
+
+
+@pytest.mark.parametrize(
+    ("version", "whose"), [(0, "a Gridmill before its first release"), (99, "a newer Gridmill")]
+)
+def test_records_of_another_version_are_refused_and_kept(tmp_path: Path, version: int, whose: str) -> None:
+    """Read as they are, a farm would have no tenants, and say nothing of it."""
+    path = tmp_path / "records.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE nouns (kind TEXT, key TEXT, body BLOB, PRIMARY KEY (kind, key))")
+        db.execute("INSERT INTO nouns VALUES ('Source', 'lab', '{}')")
+        db.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(StorageError, match=rf"written by {whose} \(format {version}; this one reads 2\)"):
+        RecordStore(path)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT kind, key FROM nouns").fetchall() == [("Source", "lab")]
+
+
+def test_two_processes_may_open_new_records(tmp_path: Path) -> None:
+    first, second = RecordStore(tmp_path / "records.db"), RecordStore(tmp_path / "records.db")
+    first.put(Invitation(hash="a", expires=1.0))
+    assert [one.hash for one in second.all(Invitation)] == ["a"]
+    first.close()
+    second.close()
