@@ -150,7 +150,7 @@ def _names(known: NameLookup, noun: Noun, given: list[str], incomplete: str) -> 
         return []
     if noun in ARTIFACTS:
         return _versions(known, noun, incomplete)
-    return [getattr(listings, "id", None) or listings.name for listings in known.listed(noun)]
+    return [getattr(listing, "id", None) or listing.name for listing in known.listed(noun)]
 
 
 def _runs(known: NameLookup) -> list[str]:

@@ -384,7 +384,7 @@ def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator
         kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
         referenced = {artifact for job in kept for artifact in (*job.artifacts, *job.external)}
         yield from (
-            artifacts for artifacts in store.list(Artifact) if key_of(artifacts.noun) in versions - referenced
+            artifact for artifact in store.list(Artifact) if key_of(artifact.noun) in versions - referenced
         )
 
 

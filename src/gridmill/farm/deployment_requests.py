@@ -189,9 +189,9 @@ def settle(farm: Farm, before: TenantDeployment, after: TenantDeployment) -> boo
     with farm.records.change():
         current = next(
             (
-                deployments
-                for deployments in farm.records.all(TenantDeployment)
-                if deployments.number == before.number
+                deployment
+                for deployment in farm.records.all(TenantDeployment)
+                if deployment.number == before.number
             ),
             None,
         )

@@ -50,7 +50,7 @@ def invite(records: RecordStore, now: float, name: str = "") -> str:
         if tenant.revoked:
             raise ConflictError(f"tenant {name} is revoked", hint="`gridmill farm invite` lets it join anew.")
     secret = secrets.token_urlsafe(_SECRET_BYTES)
-    over = [invitations for invitations in records.all(Invitation) if invitations.expires <= now]
+    over = [invitation for invitation in records.all(Invitation) if invitation.expires <= now]
     records.remove(*over)
     records.put(Invitation(hash=hash_of(secret), expires=now + JOIN_SECONDS, name=name))
     return secret
@@ -70,7 +70,7 @@ def revoke(records: RecordStore, name: str) -> Tenant:
     with records.change():
         tenant = replace(find_tenant(records, name), revoked=True)
         records.put(tenant)
-        records.remove(*(invitations for invitations in records.all(Invitation) if invitations.name == name))
+        records.remove(*(invitation for invitation in records.all(Invitation) if invitation.name == name))
     return tenant
 
 
@@ -96,9 +96,9 @@ def join(farm: Farm, request: JoinRequest) -> JoinResponse:
             user=user,
         )
         used = (
-            invitations
-            for invitations in farm.records.all(Invitation)
-            if invitations.key and invitations.name == name
+            invitation
+            for invitation in farm.records.all(Invitation)
+            if invitation.key and invitation.name == name
         )
         farm.records.remove(*used)
         farm.records.put(tenant, replace(invitation, name=name, key=key))

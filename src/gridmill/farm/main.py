@@ -102,9 +102,9 @@ class TickLoop:
 
     def _of(self, *states: TenantDeploymentState) -> list[TenantDeployment]:
         return [
-            deployments
-            for deployments in self._farm.records.all(TenantDeployment)
-            if deployments.state in states
+            deployment
+            for deployment in self._farm.records.all(TenantDeployment)
+            if deployment.state in states
         ]
 
     def _delete_unknown_tenants(self) -> None:
@@ -336,7 +336,7 @@ def start(
     raise_open_files()
     records = open_records(settings)
     one_user = _why_one_user(settings, place)
-    refuse_together(one_user, [tenants for tenants in records.all(Tenant) if not tenants.revoked])
+    refuse_together(one_user, [tenant for tenant in records.all(Tenant) if not tenant.revoked])
     authority = Authority(settings.home / "farm", time.time())
     farm = Farm(
         settings=settings,

@@ -91,9 +91,9 @@ class Farm:
     def deployments_of(self, tenant: Tenant) -> Sequence[TenantDeployment]:
         """Those of one tenant."""
         return [
-            deployments
-            for deployments in self.records.all(TenantDeployment)
-            if deployments.tenant == tenant.name
+            deployment
+            for deployment in self.records.all(TenantDeployment)
+            if deployment.tenant == tenant.name
         ]
 
     @property

@@ -86,7 +86,7 @@ def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
     return (
         {}
         if before is None
-        else {versions.name: versions for versions in versions_of(before, ArtifactKind.MODEL)}
+        else {version.name: version for version in versions_of(before, ArtifactKind.MODEL)}
     )
 
 

@@ -98,7 +98,7 @@ class VersionUseCases(UseCases):
         find_version(self._control.catalog, alias.name)
         metric = read_metric(alias.metric)[0]
         metric_names = {
-            name for versions in versions_of(self._ledger, alias.name) for name in versions.output.metrics
+            name for version in versions_of(self._ledger, alias.name) for name in version.output.metrics
         }
         if metric not in metric_names:
             near = get_close_matches(metric, metric_names, n=1)

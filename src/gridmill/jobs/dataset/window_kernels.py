@@ -176,7 +176,7 @@ def _sliced(
     rank: Rank,
 ) -> Iterator[tuple[Ints, Mapping[str, pa.Array]]]:
     """Which rows ask, and what is found for them, one piece of the other table after another."""
-    ranges = [(frames.low, frames.high) for frames in spans.values()]
+    ranges = [(frame.low, frame.high) for frame in spans.values()]
     ranges += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
     low, high = _reach(count, ranges)
     for rows in _grouped(low, high):
