@@ -190,7 +190,7 @@ def test_who_waits_is_told_its_place_and_about_how_long(place: Path, tmp_path: P
         told = home.ask("GET", "/v1/farm").told
         assert told["waiting"] == 1
         (waits,) = told["queue"]
-        assert (waits["deployment"], waits["before"]) == ("d4", 0)
+        assert (waits["deployment"], waits["position"]) == ("d4", 0)
         assert 3000 < waits["seconds"] <= 3600
         assert told["future_capacity"][0]["seconds"] > waits["seconds"]
         sights = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("d4.0",))).body, PodReports)

@@ -80,7 +80,7 @@ def test_a_model_trained_there_is_the_one_trained_here(land: Farmland) -> None:
     rows(land)
     views = {
         site: land.ended(land.run(PIPELINE.replace("SITE", site).replace("NAME", name), name), name)
-        for site, name in (("far", "upload"), ("local", "here"))
+        for site, name in (("far", "there"), ("local", "here"))
     }
     assert [messages(view) for view in views.values()] == [[""] * 4] * 2
     assert [state(view) for view in views.values()] == ["succeeded"] * 2

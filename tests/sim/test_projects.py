@@ -281,7 +281,7 @@ def test_what_changes_during_a_backup_is_a_conflict(tmp_path: Path, monkeypatch:
     grid = at(tmp_path / "one")
     keep(grid, tmp_path / "one", model(1, 1.0), {"a": b""})
     pipeline = Pipeline(name="w", jobs=(command("m", cache=False),))
-    monkeypatch.setattr("gridmill.storage.archive._sync", lambda _: finish(grid, grid.submit(pipeline)))
+    monkeypatch.setattr("gridmill.storage.archive.sync", lambda _: finish(grid, grid.submit(pipeline)))
     with pytest.raises(ConflictError, match="during the backup"):
         service(grid).backup(("w",), str(tmp_path / "p.zip"))
     assert list(tmp_path.glob("*.zip*")) == []

@@ -39,8 +39,8 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedDeployment:
-    """A deployment of the tenant that waits for room, and how many of all tenants wait `position` it; about
-    how long it still does, where the farm can tell."""
+    """A deployment of the tenant that waits for room. `position` counts the deployments of all tenants before
+    it; `seconds` is about how long it still waits, where the farm can tell."""
 
     deployment: str
     position: int
@@ -57,8 +57,8 @@ class FutureCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
-    """What a further deployment at a farm would stand in: `position` it wait so many; about how long it would
-    wait, where the farm can tell."""
+    """The place of a further deployment at a farm: `position` counts those that wait before it; `seconds` is
+    about how long it would wait, where the farm can tell."""
 
     position: int
     seconds: float | None = None

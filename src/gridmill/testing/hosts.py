@@ -153,7 +153,9 @@ class Host:
             stdin=subprocess.DEVNULL,
         )
         if check and done.returncode:
-            raise subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stderr)
+            error = subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stderr)
+            error.add_note(f"{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise error
         return done.stdout + done.stderr
 
     def popen(self, *words: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":

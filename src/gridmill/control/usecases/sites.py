@@ -184,7 +184,7 @@ def _farm(site: Site, port: SitePort | None) -> FarmView:
     if not isinstance(port, TransferSite):
         return changed(view, problem="it does not answer")
     try:
-        return changed(view, look=port.farm_status())
+        return changed(view, status=port.farm_status())
     except UnavailableError as error:
         return changed(view, problem=error.message)
 
