@@ -99,8 +99,8 @@ def test_a_model_trained_there_is_the_one_trained_here(land: Farmland) -> None:
     assert travels["told"]["reused_bytes"] > 0
     there, here = (artifact(view, "model") for view in views.values())
     assert there["metrics"] == here["metrics"]
-    shown = [land.gridmill("preview", f"{name}/told") for name in ("upload", "here")]
-    assert shown[0].replace("upload", "here") == shown[1]
+    shown = [land.gridmill("preview", f"{name}/told") for name in ("there", "here")]
+    assert shown[0].replace("there", "here") == shown[1]
     verified = json.loads(land.gridmill("verify", "--json"))
     assert all(one["files"] for one in verified)
     assert not any(one["file_problems"] or one["problem"] for one in verified)
