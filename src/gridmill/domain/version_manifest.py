@@ -132,7 +132,7 @@ def problem_text(problems: Sequence[FileProblem]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationResult:
-    """What was found when all content of a version was read: of `files` these `file_problems`.
+    """The result of reading the whole content of a version: `files` were read, and `file_problems` found.
 
     `problem` says why nothing was compared, or what is wrong with the manifest. `known`: it has a list of its
     files; a version of before there were manifests has none, which is not wrong.

@@ -155,8 +155,8 @@ class _SiteObservation:
 
 
 def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -> _SiteObservation:
-    """Of one that is changed while nobody answers there, what was `existing`: only what can be seen to be
-    wrong is refused. Raises UnavailableError."""
+    """Observe a site. If an `existing` one is changed while it does not answer, its last observation counts:
+    then only what is certainly wrong is refused. Raises UnavailableError."""
     try:
         nodes = port.nodes()
     except AwayError:

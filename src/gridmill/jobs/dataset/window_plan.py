@@ -206,7 +206,7 @@ def _describe_theirs(theirs: OtherTable) -> Iterator[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRows:
     """Rows in the order of entity and time, computed chunk by chunk: `sql` is run on each chunk, which has
-    the columns of `rows` and what was `plan`.
+    the columns of `rows` and of the planned values.
 
     `rows` (SQL) are the dataset's rows with what they are computed from; `ties` (SQL) order those of an
     entity at the same time; `types` are those of a chunk's columns. `joins`: the query joins static tables,
