@@ -16,7 +16,7 @@ from gridmill.settings import Settings, is_farm
 from gridmill.storage.filesystem import check_home
 from gridmill.storage.home import make_home
 
-_OF_A_FARM = "`gridmill farm sources` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
+_OF_A_FARM = "`gridmill farm tenants` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
 _LOOK_SECONDS = 0.05
 
 

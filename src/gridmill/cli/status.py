@@ -124,7 +124,7 @@ def _print_no_home(context: typer.Context, as_json: bool) -> None:
         return emit({"control": None, "runs": ()})
     home = settings_of(context).home
     if is_farm(home):
-        return print(f"{home} is a farm's: `gridmill farm sources` says who uses it")
+        return print(f"{home} is a farm's: `gridmill farm tenants` says who uses it")
     return print(f"no control node is up for {home}, and nothing has run there yet")
 
 

@@ -65,7 +65,7 @@ class FarmAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantView:
-    """A source as `farm sources` shows it; times are Unix times."""
+    """A tenant as `farm tenants` shows it; times are Unix times."""
 
     name: str
     version: str
@@ -84,18 +84,18 @@ class TenantRecords(Protocol):
         """What the farm announced when it was started last."""
 
     def tenants(self) -> tuple[TenantView, ...]:
-        """All sources that joined."""
+        """All tenants that joined."""
 
     def invite(self, name: str = "") -> str:
-        """The secret of a new invitation: for anybody, or for the source of that name, to replace its
+        """The secret of a new invitation: for anybody, or for the tenant of that name, to replace its
         certificate and token. Raises NotFoundError, ConflictError."""
 
     def revoke(self, name: str) -> None:
-        """Refuse the source from now on. Raises NotFoundError."""
+        """Refuse the tenant from now on. Raises NotFoundError."""
 
 
 class ServedFarm(Protocol):
-    """A farm in this process that serves its sources."""
+    """A farm in this process that serves its tenants."""
 
     @property
     def address(self) -> str:
@@ -107,13 +107,13 @@ class ServedFarm(Protocol):
 
     @property
     def one_user(self) -> str:
-        """Why it serves one source only; empty: it serves several."""
+        """Why it serves one tenant only; empty: it serves several."""
 
     def announce(self, known: FarmAddress) -> None:
         """Keep what later join lines contain."""
 
     def count_tenants(self) -> int:
-        """How many sources joined, revoked ones included."""
+        """How many tenants joined, revoked ones included."""
 
     def invite(self) -> str:
         """The secret of a new invitation."""
@@ -212,7 +212,7 @@ class Host(Protocol):
         """The records of the farm of this home. Raises NotFoundError if there is none."""
 
     def join_farm(self, settings: Settings, name: str, controller: str, line: str) -> None:
-        """Become a source of the farm at `controller` by a join line. Raises InputError, ConflictError,
+        """Become a tenant of the farm at `controller` by a join line. Raises InputError, ConflictError,
         UnavailableError, StorageError."""
 
     def provider(self) -> Provider:
