@@ -189,4 +189,5 @@ def test_the_copy_passes_the_checks(copy: Copy) -> None:
     copy.python("-m", "ruff", "check", "src", "docs")
     copy.python("-m", "mypy", "src")
     copy.python("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
-    copy.python("-m", "pytest", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS))
+    own = ("-p", "no:cacheprovider", "--basetemp", str(copy.folder / "tests" / "basetemp"))
+    copy.python("-m", "pytest", *own, *(f"tests/{name}" for name in TESTS))
