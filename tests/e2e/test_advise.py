@@ -73,10 +73,12 @@ def test_advice_after_probes_and_after_runs(client: Client, file: Path) -> None:
 
     told: list[int] = []
     probed = client.advise("sleepy/rest", probe=True, on_probe=lambda workers, share: told.append(workers))
-    assert told == [1, 8]
+    assert told[:2] == [1, 8]
+    assert len(told) <= 3
     assert probed.bound == Bottleneck.WAITING
     assert 0.5 * WORK_SECONDS < probed.work_seconds < 4 * WORK_SECONDS, "a busy machine takes longer"
-    assert [one.share < 1 for one in probed.measured] == [True, probed.measured[1].share < 1]
+    assert probed.measured[0].share < 1
+    assert all(one.probe for one in probed.measured)
     assert not client.grid.artifacts(name="sleepy/rest").items
     assert client.status("sleepy").run.probe == ""
 
@@ -85,7 +87,7 @@ def test_advice_after_probes_and_after_runs(client: Client, file: Path) -> None:
         found = client.advise("sleepy/rest")
         assert sum(one.share == 1.0 and one.workers == workers for one in found.measured) >= 1
         assert len(client.grid.artifacts(name="sleepy/rest").items) == count
-    assert len({one.workers for one in found.measured}) == 3
+    assert len({one.workers for one in found.measured}) >= 3
     assert found.probes == ()
     four = found.forecast(4)
     assert four is not None

@@ -12,7 +12,11 @@ from gridmill.cli.tables import table
 from gridmill.domain.advice import Advice, ScalingLawKind, ScalingMeasurement, WorkerForecast
 from gridmill.domain.amounts import show_factor, show_seconds
 
-_LAWS = {ScalingLawKind.AMDAHL: "Amdahl's law", ScalingLawKind.USL: "the Universal Scalability Law"}
+_LAWS = {
+    ScalingLawKind.AMDAHL: "Amdahl's law",
+    ScalingLawKind.USL: "the Universal Scalability Law",
+    ScalingLawKind.QUEUE: "workers that queue for something that only one can have at a time",
+}
 
 
 def advise(
@@ -22,7 +26,9 @@ def advise(
     ],
     probe: Annotated[
         bool,
-        typer.Option("--probe", help="First try it on a part of its data, at most twice; nothing is kept."),
+        typer.Option(
+            "--probe", help="First try it on a part of its data, at most three times; nothing is kept."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:

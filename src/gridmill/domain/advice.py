@@ -19,6 +19,7 @@ class ScalingLawKind(StrEnum):
 
     AMDAHL = "amdahl"
     USL = "usl"
+    QUEUE = "queue"  # a part of the work is done by one worker at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,8 @@ class ScalingLaw:
     """What was fitted, as shares of the time with one worker.
 
     `serial` is the part that no number of workers makes shorter (Amdahl's serial share, the USL's
-    contention), `coherence` what each pair of workers costs (the USL's second cost; 0 for Amdahl's law).
+    contention, what a queue leaves to one worker at a time), `coherence` what each pair of workers costs (the
+    USL's second cost; 0 for other laws).
     `noise` is how far single attempts lie from it (standard deviation, as a share).
     """
 

@@ -8,7 +8,6 @@ from gridmill.domain.advice import (
     Bottleneck,
     Probe,
     ScalingLaw,
-    ScalingLawKind,
     ScalingMeasurement,
     WorkerForecast,
 )
@@ -20,7 +19,7 @@ from gridmill.domain.resource import Measurement, Resource
 from gridmill.domain.usage import ParallelTiming
 from gridmill.scheduler.bottleneck import blind_spot, bound_of, disturbed, has_workers, shares_of, why_bound
 from gridmill.scheduler.history import PROBE
-from gridmill.scheduler.scaling_law import TimeCurve, WorkMeasurement, fit, fit_coherent
+from gridmill.scheduler.scaling_law import TimeCurve, WorkMeasurement, fit, rival_laws
 
 TIMING_SECONDS = 0.02
 """Standard deviation of the measurement of a shard's time, whatever its length: short shards are less
@@ -35,6 +34,10 @@ in the larger probe: extrapolated to all of the data, a smaller difference would
 large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
+_BEYOND = 1.25
+"""A number that is worth paying for is probed if it is more than so many times the largest that was measured."""
+_MATTERS = 1.1
+"""A third number is probed where the laws that two numbers allow differ by more than this factor."""
 _LEAST_SECONDS = 1e-6
 RULE = (
     "the number with the most speed-up for its cost, speed-up squared over workers"
@@ -215,7 +218,7 @@ def _law(curve: TimeCurve) -> ScalingLaw:
     alone = curve.seconds(1)
     work = curve.law
     return ScalingLaw(
-        kind=ScalingLawKind.USL if work.coherent else ScalingLawKind.AMDAHL,
+        kind=work.kind,
         serial=(curve.serial_seconds + curve.opening(1) + work.contention) / alone,
         coherence=work.coherence / alone,
         noise=work.noise,
@@ -235,16 +238,17 @@ class _WidenedForecast:
     """Widens an interval by what the measurements do not exclude."""
 
     curve: TimeCurve
-    other: TimeCurve | None
+    rivals: tuple[TimeCurve, ...]
 
     def __call__(self, line: WorkerForecast) -> WorkerForecast:
         largest = max(self.curve.law.numbers)
         if len(self.curve.law.numbers) == 1 and line.workers > 1:
             return replace(line, low=min(line.low, self._reached(largest, line.workers)))
-        if self.other is not None and self.curve.law.coherent:
-            return replace(line, high=max(line.high, self.other.speedup(line.workers)))
-        if self.other is not None and line.workers > largest:
-            return replace(line, low=min(line.low, self.other.speedup(line.workers)))
+        others = [rival.speedup(line.workers) for rival in self.rivals]
+        if others and (self.curve.law.coherent or line.workers < largest):
+            line = replace(line, high=max(line.high, *others))
+        if others and line.workers > largest:
+            line = replace(line, low=min(line.low, *others))
         return line
 
     def _reached(self, largest: int, workers: int) -> float:
@@ -255,13 +259,18 @@ class _WidenedForecast:
 def _careful(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> _WidenedForecast:
-    other = None
-    if len(curve.law.numbers) == 2:
-        rows = attempts[-1][1].whole_rows
-        other = replace(
-            curve, law=fit_coherent([_trial(timing, rows, advice_input.most) for _, timing in attempts])
-        )
-    return _WidenedForecast(curve=curve, other=other)
+    return _WidenedForecast(curve=curve, rivals=_rivals(curve, attempts, advice_input))
+
+
+def _rivals(
+    curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
+) -> tuple[TimeCurve, ...]:
+    """What the attempts may mean as well, where they had two numbers of workers; none else."""
+    if len(curve.law.numbers) != 2:
+        return ()
+    rows = attempts[-1][1].whole_rows
+    trials = [_trial(timing, rows, advice_input.most) for _, timing in attempts]
+    return tuple(replace(curve, law=law) for law in rival_laws(trials))
 
 
 def worth_of(
@@ -377,17 +386,39 @@ def _third(curve: TimeCurve, *, offered: bool) -> str:
 def _probes(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[Probe, ...]:
-    """At most two, while fewer than three numbers of workers are known; each in one pod. Of a job whose
-    parts are its workers none: each would be a whole run."""
-    if advice_input.in_parts:
-        return ()
-    numbers = set(curve.law.numbers)
-    if len(numbers) > 2:
+    """The next probe, in one pod: one worker, several, and a third number where the gain depends on it. Of a
+    job whose parts are its workers none: each would be a whole run."""
+    numbers = curve.law.numbers
+    if advice_input.in_parts or len(numbers) > 2:
         return ()
     busy = round(min(curve.most_busy() / advice_input.pods, MOST_WORKERS))
-    most = max(2, min(PROBE_WORKERS, _by_memory(advice_input, attempts) // advice_input.pods, busy))
-    wanted = [number for number in (1, most, max(2, most // 2)) if number not in numbers]
-    return tuple(_probe(curve, number) for number in dict.fromkeys(wanted[: 3 - len(numbers)]))[:2]
+    room = max(2, min(_by_memory(advice_input, attempts) // advice_input.pods, busy))
+    if len(numbers) == 2:
+        number = _third_number(curve, attempts, advice_input, room)
+    else:
+        number = 1 if 1 not in numbers else min(room, PROBE_WORKERS)
+    return () if number in (*numbers, None) else (_probe(curve, number),)
+
+
+def _third_number(
+    curve: TimeCurve,
+    attempts: Sequence[tuple[Measurement, ParallelTiming]],
+    advice_input: AdviceInput,
+    room: int,
+) -> int | None:
+    """What is worth paying for, where that is more than was measured. Else, if workers cost each other time, as
+    many as advice may cover, where the laws that two numbers allow are farthest apart (one between the two
+    where there is no room for more); None where these laws say much the same."""
+    least, largest = curve.law.numbers
+    worth = worth_of(curve, advice_input, attempts)
+    if worth > _BEYOND * largest and room > largest:
+        return min(worth, room)
+    if not (curve.law.contention or curve.law.coherence):
+        return None
+    far = min(FAR * largest, room)
+    number = far if far > largest else round((least * largest) ** 0.5)
+    said = [one.speedup(number) for one in (curve, *_rivals(curve, attempts, advice_input))]
+    return number if max(said) > _MATTERS * min(said) else None
 
 
 def _probe(curve: TimeCurve, workers: int) -> Probe:

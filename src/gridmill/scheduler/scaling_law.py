@@ -1,4 +1,4 @@
-"""Fits Amdahl's law and the Universal Scalability Law to the measured work of a job per number of workers.
+"""Fits laws of scaling (Amdahl's, a queue, the USL) to the measured work of a job per number of workers.
 
 With n workers the shards of a job take W(n) worker-seconds, and at best W(n)/n seconds. If workers did not
 affect each other, W would be the same for every n. They cost each other time in two ways:
@@ -13,19 +13,29 @@ d: each pair of them has to synchronise. With it W(n)/a is the denominator of th
 (N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
 Capacity Planning, Springer 2007): contention q/a, coherence d/a.
 
+Where the part under a lock, or at a server, is done by one worker at a time, the others lose nothing until they
+meet there. Then W(n)/a is the cycle time of the machine repairman's model: each worker computes alone for 1 - D
+and needs the one place for D. Two cases bound what comes: exponential times, by exact mean value analysis
+(M. Reiser, S. S. Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks, JACM 27, 1980), and
+constant times, W(n)/a = max(1, n D). Both end at a speed-up of 1/D, as Amdahl's law does with D as its serial
+share; on the way there it promises less than they do, and where it was fitted on the way, more beyond. They are
+told from Amdahl's law by a third number of workers.
+
 The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a (if all work is done
 in turn, the job is as fast as with one worker, not slower). d is fitted only if three numbers of workers were
 measured and an F-test says that it explains more than noise; with two only if more workers were slower than
-any such line allows: all their work is then taken to be done in turn.
+any such line allows: all their work is then taken to be done in turn. With three numbers of workers a queue, or
+coherence alone, takes the place of Amdahl's law where it explains them better; all three have two parameters.
+The share D of a queue is found on a grid.
 
 `TimeCurve` gives the expected time for a number of workers with its confidence interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import exp, log
 from statistics import NormalDist
 
-from gridmill.domain.advice import WorkerForecast
+from gridmill.domain.advice import ScalingLawKind, WorkerForecast
 from gridmill.domain.footprint import stretch
 from gridmill.domain.frozen import dataclass
 
@@ -38,6 +48,10 @@ LEVEL = 0.90
 _KEEP_CONTENTION = 1.5
 """Standard errors that contention must be above zero; less is noise, which grows when it is extrapolated."""
 _COHERENCE_LEVEL = 0.95
+_KEEP_AMDAHL = 1.0
+"""How much smaller the sum of squares of another law with two parameters must be, in units of NOISE."""
+_SHARES = tuple(0.002 * 1.06**step for step in range(107))
+"""Shares of the work that only one worker can do at a time: those tried for a queue, up to 1."""
 
 _LEAST_SECONDS = 1e-6
 
@@ -62,7 +76,8 @@ class WorkMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLaw:
-    """W(n) = `alone` + `contention` (n - 1) + `coherence` n (n - 1), in worker-seconds.
+    """W(n) = `alone` + `contention` (n - 1) + `coherence` n (n - 1), in worker-seconds; with a `cycle`
+    `alone` times that of n workers, of whose work `contention` is done by one at a time.
 
     `covariance` is that of the three; `noise` the standard deviation of one attempt's relative error, known
     to `freedom` degrees. `coherent`: coherence was found. `numbers` are the numbers of workers measured.
@@ -76,10 +91,22 @@ class WorkLaw:
     freedom: int
     coherent: bool
     numbers: tuple[int, ...]
+    cycle: "Cycle | None" = None
 
-    def work(self, workers: float) -> float:
+    @property
+    def kind(self) -> ScalingLawKind:
+        """Its name."""
+        if self.cycle is not None:
+            return ScalingLawKind.QUEUE
+        return ScalingLawKind.USL if self.coherent else ScalingLawKind.AMDAHL
+
+    def work(self, workers: int) -> float:
         """Worker-seconds with so many workers."""
-        return sum(x * y for x, y in zip(terms(workers), self.parameters, strict=True))
+        return _work(self.parameters, self.cycle, workers)
+
+    def gradient(self, workers: int) -> tuple[float, float, float]:
+        """How the worker-seconds change with each of the parameters."""
+        return _gradient(self.parameters, self.cycle, workers)
 
     @property
     def parameters(self) -> tuple[float, float, float]:
@@ -92,21 +119,67 @@ class WorkLaw:
         return student((1 + LEVEL) / 2, self.freedom)
 
 
-def terms(workers: float) -> tuple[float, float, float]:
+Cycle = Callable[[int, float], float]
+"""The time in which each of n workers does its next piece of work, with a share of it that only one can do at
+a time; 1 where it waits for nobody."""
+
+
+def exponential_cycle(workers: int, share: float) -> float:
+    """Pieces of random length (exponential), by exact mean value analysis."""
+    waiting, response = 0.0, share
+    for number in range(1, workers + 1):
+        response = share * (1.0 + waiting)
+        waiting = number * response / (1.0 - share + response)
+    return 1.0 - share + response
+
+
+def constant_cycle(workers: int, share: float) -> float:
+    """Pieces of one length, whose workers have come to take turns."""
+    return max(1.0, workers * share)
+
+
+CYCLES: tuple[Cycle, ...] = (exponential_cycle, constant_cycle)
+
+
+def terms(workers: int) -> tuple[float, float, float]:
     """What the three parameters are multiplied with."""
     return 1.0, workers - 1, workers * (workers - 1)
+
+
+def _work(parameters: tuple[float, float, float], cycle: Cycle | None, workers: int) -> float:
+    if cycle is not None:
+        return parameters[0] * cycle(workers, parameters[1] / parameters[0])
+    return sum(x * y for x, y in zip(terms(workers), parameters, strict=True))
+
+
+def _gradient(
+    parameters: tuple[float, float, float], cycle: Cycle | None, workers: int
+) -> tuple[float, float, float]:
+    if cycle is None:
+        return terms(workers)
+    share = parameters[1] / parameters[0]
+    low, high = share * 0.99, min(1.0, share * 1.01)
+    slope = (cycle(workers, high) - cycle(workers, low)) / (high - low)
+    return cycle(workers, share) - share * slope, slope, 0.0
 
 
 def fit(trials: Sequence[WorkMeasurement]) -> WorkLaw:
     """The law of these trials (one at least, with positive work)."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     amdahl = _fitted(trials, (_ALONE, _QUEUE) if len(numbers) > 1 else (_ALONE,))
+    simple = amdahl
+    if len(numbers) > 2:
+        others = [_fitted(trials, (_ALONE, _PAIRS)), *(_queue(trials, cycle) for cycle in CYCLES)]
+        simple = min((amdahl, *others), key=lambda one: one.error + (one is not amdahl) * _KEEP_AMDAHL)
     usl = _usl(trials, len(numbers), amdahl)
     if usl is not None:
         noise, freedom = _noise(usl.error, len(trials) - len(usl.free))
-        if amdahl.error - usl.error > (student(_COHERENCE_LEVEL, freedom) * noise) ** 2 / NOISE**2:
+        if (
+            _PAIRS in simple.free
+            or simple.error - usl.error > (student(_COHERENCE_LEVEL, freedom) * noise) ** 2 / NOISE**2
+        ):
             return _law(usl, trials, numbers, coherent=True)
-    return _law(_without_noise(amdahl, trials), trials, numbers, coherent=False)
+    return _law(_without_noise(simple, trials), trials, numbers, coherent=False)
 
 
 def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") -> "_FittedLaw | None":
@@ -115,6 +188,13 @@ def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") 
         return _fitted(trials, (_ALONE, _QUEUE, _PAIRS))
     alone, contention, _ = amdahl.parameters
     return _fitted(trials, (_IN_LINE, _PAIRS)) if numbers == 2 and contention >= alone else None
+
+
+def rival_laws(trials: Sequence[WorkMeasurement]) -> tuple[WorkLaw, ...]:
+    """Laws that two numbers of workers do not tell from the one that `fit` gives."""
+    numbers = tuple(sorted({trial.workers for trial in trials}))
+    queues = [_law(_queue(trials, cycle), trials, numbers, coherent=False) for cycle in CYCLES]
+    return fit_coherent(trials), *queues
 
 
 def fit_coherent(trials: Sequence[WorkMeasurement]) -> WorkLaw:
@@ -130,6 +210,7 @@ class _FittedLaw:
     parameters: tuple[float, float, float]
     free: tuple[Direction, ...]
     error: float
+    cycle: Cycle | None = None
 
 
 def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _FittedLaw:
@@ -149,6 +230,26 @@ def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _
     return min(fitted_laws, key=lambda one: one.error)
 
 
+def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
+    """The queue that explains the trials best; of shares that do so equally the smallest."""
+
+    def fitted(share: float) -> _FittedLaw:
+        paces = [cycle(trial.workers, share) for trial in trials]
+        weights = [_weight(trial) for trial in trials]
+        alone = sum(
+            w * pace * t.work_seconds for w, pace, t in zip(weights, paces, trials, strict=True)
+        ) / sum(w * pace**2 for w, pace in zip(weights, paces, strict=True))
+        parameters = (alone, alone * share, 0.0)
+        return _FittedLaw(
+            parameters=parameters, free=(_ALONE, _QUEUE), error=_error(trials, parameters, cycle), cycle=cycle
+        )
+
+    at = min(range(len(_SHARES)), key=lambda step: (round(fitted(_SHARES[step]).error, 6), step))
+    low, high = _SHARES[max(0, at - 1)], _SHARES[min(len(_SHARES) - 1, at + 1)]
+    finer = [low + (high - low) * step / 20 for step in range(21)]
+    return min((fitted(share) for share in finer), key=lambda one: round(one.error, 6))
+
+
 def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
     """What is free with some of it at a bound: contention at none or all, coherence at none."""
     lines = [(_ALONE,), (_ALONE, _QUEUE), (_IN_LINE,)] if _QUEUE in free else [(free[0],)]
@@ -156,8 +257,8 @@ def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
     return [(*line, *pair) for line in lines for pair in pairs]
 
 
-def _grows(trial: WorkMeasurement, way: Direction) -> float:
-    return sum(x * y for x, y in zip(terms(trial.workers), way, strict=True))
+def _grows(gradient: tuple[float, float, float], way: Direction) -> float:
+    return sum(x * y for x, y in zip(gradient, way, strict=True))
 
 
 def _weight(trial: WorkMeasurement) -> float:
@@ -165,24 +266,35 @@ def _weight(trial: WorkMeasurement) -> float:
     return 1.0 / ((1.0 + trial.variance / NOISE**2) * trial.work_seconds**2)
 
 
-def _error(trials: Sequence[WorkMeasurement], parameters: tuple[float, float, float]) -> float:
+def _error(
+    trials: Sequence[WorkMeasurement],
+    parameters: tuple[float, float, float],
+    cycle: Cycle | None = None,
+) -> float:
     return sum(
-        _weight(trial)
-        * (trial.work_seconds - sum(x * y for x, y in zip(terms(trial.workers), parameters, strict=True)))
-        ** 2
+        _weight(trial) * (trial.work_seconds - _work(parameters, cycle, trial.workers)) ** 2
         for trial in trials
     ) / (NOISE**2)
 
 
-def _normal(trials: Sequence[WorkMeasurement], ways: Sequence[Direction]) -> Matrix:
+def _normal(
+    trials: Sequence[WorkMeasurement],
+    ways: Sequence[Direction],
+    gradients: Sequence[tuple[float, float, float]] | None = None,
+) -> Matrix:
+    grown = gradients or [terms(trial.workers) for trial in trials]
+    weighted = [(_weight(trial), gradient) for trial, gradient in zip(trials, grown, strict=True)]
     return [
-        [sum(_weight(t) * _grows(t, row) * _grows(t, column) for t in trials) for column in ways]
+        [
+            sum(w * _grows(gradient, row) * _grows(gradient, column) for w, gradient in weighted)
+            for column in ways
+        ]
         for row in ways
     ]
 
 
 def _least_squares(trials: Sequence[WorkMeasurement], ways: Sequence[Direction]) -> list[float] | None:
-    right = [sum(_weight(t) * _grows(t, way) * t.work_seconds for t in trials) for way in ways]
+    right = [sum(_weight(t) * _grows(terms(t.workers), way) * t.work_seconds for t in trials) for way in ways]
     inverse = invert(_normal(trials, ways))
     if inverse is None:
         return None
@@ -217,19 +329,22 @@ def _law(
         alone=max(_LEAST_SECONDS, alone),
         contention=contention,
         coherence=coherence,
-        covariance=_covariance(fitted.free, trials, noise),
+        covariance=_covariance(fitted, trials, noise),
         noise=noise,
         freedom=freedom,
         coherent=coherent,
         numbers=numbers,
+        cycle=fitted.cycle,
     )
 
 
 def _covariance(
-    free: tuple[Direction, ...], trials: Sequence[WorkMeasurement], noise: float
+    fitted: _FittedLaw, trials: Sequence[WorkMeasurement], noise: float
 ) -> tuple[tuple[float, ...], ...]:
     """Of the three parameters."""
-    inverse = invert(_normal(trials, free)) or [[0.0] * len(free)] * len(free)
+    free = fitted.free
+    gradients = [_gradient(fitted.parameters, fitted.cycle, trial.workers) for trial in trials]
+    inverse = invert(_normal(trials, free, gradients)) or [[0.0] * len(free)] * len(free)
     pairs = [
         (one, other, inverse[i][j] * noise**2) for i, one in enumerate(free) for j, other in enumerate(free)
     ]
@@ -361,5 +476,5 @@ class TimeCurve:
         if self.stage(workers) == self._least:
             return self.cpu_share / self.cpus, 0.0, 0.0, 1.0
         factor = self._stretch(workers) / workers
-        alone, contention, coherence = (term * factor for term in terms(workers))
+        alone, contention, coherence = (term * factor for term in self.law.gradient(workers))
         return alone, contention, coherence, 1.0

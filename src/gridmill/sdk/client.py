@@ -172,7 +172,7 @@ def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = ""
 
 _FIRST = Probe(workers=1, share=0.05)
 """The first probe of a job that never ran; its result decides how large the second one must be."""
-_MOST = 2
+_MOST = 3
 """The most probes for one advice."""
 
 
@@ -182,7 +182,7 @@ class AdviceVerbs(RunVerbs):
     def advise(
         self, job: str, *, probe: bool = False, on_probe: Callable[[int, float], None] | None = None
     ) -> Advice:
-        """Advice on the workers of `pipeline/job`; with `probe` after at most two runs that tell more.
+        """Advice on the workers of `pipeline/job`; with `probe` after at most three runs that tell more.
 
         Probes do a part of the job's data and keep nothing but what they measured; `on_probe` is told of each
         before it starts: workers, and share of the data.

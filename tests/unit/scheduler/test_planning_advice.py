@@ -35,7 +35,7 @@ def test_one_attempt_tells_the_serial_share_from_within() -> None:
     assert line is not None
     assert line.low == 1.0  # nothing says yet that more workers help
     assert any("only 1 was measured" in text for text in found.unknown)
-    assert [probe.workers for probe in found.probes] == [8, 4]
+    assert [probe.workers for probe in found.probes] == [8]
 
 
 def test_an_attempt_with_several_workers_says_nothing_of_more() -> None:
