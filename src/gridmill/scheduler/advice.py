@@ -35,7 +35,7 @@ large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
 _BEYOND = 1.25
-"""A number that is worth paying for is probed if it is more than so many times the largest that was measured."""
+"""A number that is worth paying for is probed if it is more than so many times the largest measured one."""
 _MATTERS = 1.1
 """A third number is probed where the laws that two numbers allow differ by more than this factor."""
 _LEAST_SECONDS = 1e-6
@@ -397,7 +397,7 @@ def _probes(
         number = _third_number(curve, attempts, advice_input, room)
     else:
         number = 1 if 1 not in numbers else min(room, PROBE_WORKERS)
-    return () if number in (*numbers, None) else (_probe(curve, number),)
+    return () if number is None or number in numbers else (_probe(curve, number),)
 
 
 def _third_number(
@@ -406,8 +406,8 @@ def _third_number(
     advice_input: AdviceInput,
     room: int,
 ) -> int | None:
-    """What is worth paying for, where that is more than was measured. Else, if workers cost each other time, as
-    many as advice may cover, where the laws that two numbers allow are farthest apart (one between the two
+    """What is worth paying for, where that is more than was measured. Else, if workers cost each other time,
+    as many as advice may cover, where the laws that two numbers allow are farthest apart (one between the two
     where there is no room for more); None where these laws say much the same."""
     least, largest = curve.law.numbers
     worth = worth_of(curve, advice_input, attempts)

@@ -13,20 +13,20 @@ d: each pair of them has to synchronise. With it W(n)/a is the denominator of th
 (N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
 Capacity Planning, Springer 2007): contention q/a, coherence d/a.
 
-Where the part under a lock, or at a server, is done by one worker at a time, the others lose nothing until they
-meet there. Then W(n)/a is the cycle time of the machine repairman's model: each worker computes alone for 1 - D
-and needs the one place for D. Two cases bound what comes: exponential times, by exact mean value analysis
-(M. Reiser, S. S. Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks, JACM 27, 1980), and
-constant times, W(n)/a = max(1, n D). Both end at a speed-up of 1/D, as Amdahl's law does with D as its serial
-share; on the way there it promises less than they do, and where it was fitted on the way, more beyond. They are
-told from Amdahl's law by a third number of workers.
+Where the part under a lock, or at a server, is done by one worker at a time, the others lose nothing until
+they meet there. Then W(n)/a is the cycle time of the machine repairman's model: each worker computes alone
+for 1 - D and needs the one place for D. Two cases bound what comes: exponential times, by exact mean value
+analysis (M. Reiser, S. S. Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks, JACM 27,
+1980), and constant times, W(n)/a = max(1, n D). Both end at a speed-up of 1/D, as Amdahl's law does with D as
+its serial share; on the way there it promises less than they do, and where it was fitted on the way, more
+beyond. They are told from Amdahl's law by a third number of workers.
 
 The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a (if all work is done
 in turn, the job is as fast as with one worker, not slower). d is fitted only if three numbers of workers were
 measured and an F-test says that it explains more than noise; with two only if more workers were slower than
-any such line allows: all their work is then taken to be done in turn. With three numbers of workers a queue, or
-coherence alone, takes the place of Amdahl's law where it explains them better; all three have two parameters.
-The share D of a queue is found on a grid.
+any such line allows: all their work is then taken to be done in turn. With three numbers of workers a queue,
+or coherence alone, takes the place of Amdahl's law where it explains them better; all three have two
+parameters. The share D of a queue is found on a grid.
 
 `TimeCurve` gives the expected time for a number of workers with its confidence interval.
 """

@@ -85,7 +85,7 @@ def test_speedups_are_as_said_and_no_smaller_number_is_faster() -> None:
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_a_third_number_is_probed_where_the_gain_depends_on_it(job: KnownJob) -> None:
     found, probed = advice_after_probes(job, random.Random(1))
-    serial_alone = 0.1 <= (job.load + job.around) / (job.work + job.load + job.around)
+    serial_alone = (job.load + job.around) / (job.work + job.load + job.around) >= 0.1
     assert probed[:2] == [1, 8]
     assert len(probed) == (2 if serial_alone else 3)
     assert any("third number" in text for text in found.unknown) == (len(probed) == 2)
