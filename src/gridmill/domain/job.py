@@ -83,11 +83,12 @@ class Job:
     `when` lets a command run once its needs have ended although one failed: `failure` if one has failed, to
     report it, `always` however they ended, to clean up. `GRIDMILL_FAILED` then names the failed jobs, with
     spaces between them. The run fails all the same.
-    `retries` counts further attempts after a failure of the job itself; attempts lost with their pod, and
-    the one larger attempt after a memory kill, come on top. `timeout_seconds` bounds one attempt.
-    At its end it gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE` (5 s).
-    `at` names the site it is run at; a `resource` says it already. Of several `resources` it goes to the one
-    where it is expected to be done first, its data carried there and back; `at` leaves those of one site.
+    `retries` counts further attempts after a failure of the job itself; attempts lost with their pod or for
+    want of the machine's memory, and the larger ones of a job whose size is an estimate, come on top.
+    `timeout_seconds` bounds one attempt. At its end it gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE`
+    (5 s). `at` names the site it is run at; a `resource` says it already. Of several `resources` it goes to
+    the one where it is expected to be done first, its data carried there and back; `at` leaves those of one
+    site.
     `memory_bytes` and `cpus` override the estimate for one attempt. A job is restored from an earlier version
     that was made from the same (declaration, inputs, code), and not executed. `cache` decides otherwise:
     `false` executes it in every run; `true` restores it in every run. Without `cache`, runs that a schedule

@@ -63,7 +63,10 @@ class Cause(StrEnum):
     """Why an attempt ended without success."""
 
     EXIT = "exit"  # the program ended with an error
-    MEMORY = "memory"
+    MEMORY = "memory"  # it wanted more than it had been given
+    SHORTAGE = (
+        "shortage"  # its pod or machine ran out of memory, it was within its size: tried again as it is
+    )
     TIMEOUT = "timeout"
     SIGNAL = "signal"
     STOPPED = "stopped"

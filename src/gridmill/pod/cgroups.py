@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gridmill.domain.amounts import KIB, Amounts
-from gridmill.domain.frozen import dataclass
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.pod.limit_events import LimitEvents
 from gridmill.pod.processes import send
 
 RECORD = "cgroups"
@@ -75,16 +76,31 @@ def own_hierarchies() -> Hierarchies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUse:
+    """What the processes of a group need: anonymous and shared memory and swap; and files in the page cache,
+    which the kernel takes back when memory is short."""
+
+    used_bytes: int
+    cached_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptGroup:
     """An attempt's folders: `memory` limits and measures, `tracker` knows its processes.
 
-    `also` are folders of the pod that its processes join (CPU quota).
+    `also` are folders of the pod that its processes join (CPU quota). `events` and `pod_events` tell of a
+    version 1 group and of its pod's that they had no more memory, `pod` is the pod's folder, and
+    `pod_shortages` what was counted there before.
     """
 
     memory: Path | None
     tracker: Path | None
     cpuacct: Path | None
     also: tuple[Path, ...] = ()
+    events: LimitEvents | None = None
+    pod_events: LimitEvents | None = None
+    pod: Path | None = None
+    pod_shortages: int = 0
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -122,24 +138,21 @@ class AttemptGroup:
         kill_all(self.tracker or self.folders[0])
         return False
 
-    def used_bytes(self) -> int | None:
-        """Anonymous and shared memory now, without page cache; None when no cgroup measures it."""
+    def use(self) -> GroupUse | None:
+        """Its memory now; None when no cgroup measures it."""
         if self.memory is None:
             return None
         figures = _figures(f"{self.memory}/memory.stat")
         if "anon" in figures:
-            return figures["anon"] + figures.get("shmem", 0)
-        return figures.get("total_rss", 0) + figures.get("total_shmem", 0)
+            shared = figures.get("shmem", 0)
+            return GroupUse(used_bytes=figures["anon"] + shared, cached_bytes=figures.get("file", 0) - shared)
+        shared = figures.get("total_shmem", 0)
+        used = figures.get("total_rss", 0) + shared + figures.get("total_swap", 0)
+        return GroupUse(used_bytes=used, cached_bytes=max(0, figures.get("total_cache", 0) - shared))
 
     def highest_bytes(self) -> int:
-        """The kernel's own peak, page cache included: for attempts too short to be sampled."""
-        if self.memory is None:
-            return 0
-        for name in ("memory.peak", "memory.max_usage_in_bytes"):
-            text = _read(f"{self.memory}/{name}")
-            if text:
-                return int(text)
-        return 0
+        """The kernel's own peak, page cache included: it misses nothing between samples."""
+        return 0 if self.memory is None else _peak(self.memory)
 
     def oom_kills(self) -> int:
         """How many of its processes the kernel killed for memory."""
@@ -149,15 +162,29 @@ class AttemptGroup:
         return events.get("oom_kill", 0)
 
     def reached_limit(self) -> bool:
-        """Whether it ever wanted more memory than its own limit, not than a group above or the machine has.
-        Version 1 counts it also where letting go of cached files was enough."""
+        """Whether it had no more memory at its own limit, not at that of a group above or of the machine.
+        Where version 1 sends no events, by its highest use, which counts files that could be let go."""
         if self.memory is None:
             return False
         events = _figures(f"{self.memory}/memory.events")
         if events:
             return events.get("oom", 0) > 0
-        limit = _read(f"{self.memory}/memory.limit_in_bytes").strip()  # failcnt stays 0 in some kernels
-        return bool(limit) and self.highest_bytes() >= int(limit) * _REACHED
+        own = self.events.count() if self.events is not None else None
+        if own is not None:
+            return own > self._pod_events()
+        return was_full(self.memory)
+
+    def pod_reached_limit(self) -> bool:
+        """Whether its pod had no more memory since the group was made, at the pod's own limit."""
+        if self.pod is None:
+            return False
+        if _figures(f"{self.memory}/memory.events"):
+            return pod_shortages(self.pod, None) > self.pod_shortages
+        return self._pod_events() > 0 and was_full(self.pod)
+
+    def _pod_events(self) -> int:
+        counted = self.pod_events.count() if self.pod_events is not None else None
+        return 0 if counted is None else counted - self.pod_shortages
 
     def cpu_seconds(self) -> float | None:
         """CPU seconds of all its processes, those gone included; None when no cgroup counts them."""
@@ -176,7 +203,29 @@ class AttemptGroup:
 
     def remove(self) -> bool:
         """Remove its folders; False while the kernel still holds one."""
+        if self.events is not None:
+            self.events.close()
         return _remove_all(self.folders)
+
+
+def was_full(folder: Path) -> bool:
+    """Whether a version 1 group ever used all of its limit, files included."""
+    limit = _read(f"{folder}/memory.limit_in_bytes").strip()
+    return bool(limit) and _peak(folder) >= int(limit) * _REACHED
+
+
+def pod_shortages(folder: Path, events: LimitEvents | None) -> int:
+    """How often a group had no more memory at its limit: in version 1 since `events` were asked for."""
+    counted = events.count() if events is not None else None
+    return _figures(f"{folder}/memory.events.local").get("oom", 0) if counted is None else counted
+
+
+def _peak(folder: Path) -> int:
+    for name in ("memory.peak", "memory.max_usage_in_bytes"):
+        text = _read(f"{folder}/{name}")
+        if text:
+            return int(text)
+    return 0
 
 
 class PodGroups:
@@ -187,6 +236,7 @@ class PodGroups:
     ) -> None:
         self._memory, self._tracker, self._cpuacct, self._cpu = memory, tracker, cpuacct, cpu
         self._waiting: list[AttemptGroup] = []
+        self._events = LimitEvents(memory)
 
     @classmethod
     def make(cls, pod_folder: Path, capacity: Amounts) -> "PodGroups | None":
@@ -211,6 +261,7 @@ class PodGroups:
     def attempt(self, attempt_id: str, memory_bytes: int) -> AttemptGroup | None:
         """A group for an attempt (0 bytes: no limit); None when it cannot be made."""
         self.sweep()
+        before = 0 if self._memory is None else pod_shortages(self._memory, self._events)
         group = AttemptGroup(
             memory=self._memory and self._memory / attempt_id,
             tracker=self._tracker and self._tracker / attempt_id,
@@ -225,7 +276,15 @@ class PodGroups:
         except OSError:
             group.remove()
             return None
-        return group
+        if group.memory is None:
+            return group
+        return replace(
+            group,
+            events=LimitEvents(group.memory),
+            pod_events=self._events,
+            pod=self._memory,
+            pod_shortages=before,
+        )
 
     def release(self, group: AttemptGroup) -> None:
         """Remove an attempt's folders, now or as soon as the kernel lets go of them."""
@@ -239,6 +298,7 @@ class PodGroups:
 
     def remove(self) -> None:
         """Remove everything; whatever still runs inside is killed."""
+        self._events.close()
         for folder in self._folders:
             destroy(folder)
 

@@ -1,9 +1,10 @@
 """Memory and CPU limits of attempts: by cgroups if the machine permits, else by a guard that samples.
 
-The guard adds up the proportional set size of an attempt's processes and reports when it exceeds the limit.
+The guard adds up the memory of an attempt's processes (`memory_use`) and reports when it exceeds the limit.
 If any process of an attempt was killed for memory, the whole attempt is ended: a pipe or a pool of processes
 that lost one would end successfully, or hang. Peaks are sampled (each 50 ms; slower after a while if there is
-no cgroup and every process must be read), never read from `ru_maxrss`, which a forked child inherits.
+no cgroup and every process must be read), never read from `ru_maxrss`, which a forked child inherits. Where a
+cgroup measures, its own peak tells of memory between two samples.
 """
 
 import os
@@ -11,9 +12,17 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from gridmill.domain.amounts import Amounts
+from gridmill.domain.amounts import MIB, Amounts
 from gridmill.pod.cgroups import AttemptGroup, PodGroups
-from gridmill.pod.outcome import MemoryShortage, machine_oom_kills, outer_oom_kills, was_killed
+from gridmill.pod.memory_use import MemoryUse
+from gridmill.pod.outcome import (
+    MemoryShortage,
+    OuterGroup,
+    machine_oom_kills,
+    outer_group,
+    outer_oom_kills,
+    was_killed,
+)
 from gridmill.pod.processes import stat
 
 FIRST_SECONDS = 0.01
@@ -21,6 +30,10 @@ QUICK_SECONDS = 0.05
 SLOW_SECONDS = 0.5
 _QUICK_FOR_SECONDS = 3.0
 _FEW_SAMPLES = 3
+_UNSEEN, _UNSEEN_BYTES = 0.25, 8 * MIB
+"""A peak between two samples is at most so much above the highest sample, as a share of it and in bytes: more
+would be files that were written and removed in between."""
+_NEARLY_ALL, _HALF = 0.8, 0.5
 
 
 class AttemptMeter:
@@ -41,6 +54,8 @@ class AttemptMeter:
         self.disk_seconds = 0.0
         self.shortage: MemoryShortage | None = None
         self._pids: frozenset[int] = frozenset()
+        self._memory = MemoryUse()
+        self._used = self._cached = 0
         self._outer_kills, self._machine_kills = (0, 0) if self._counts else _kills_outside()
 
     @property
@@ -59,19 +74,28 @@ class AttemptMeter:
         pids = tuple(pids)
         self.disk_seconds += sum(map(waits_for_disk, pids)) * (now - self._seen)
         self._seen = now
-        used = self._group.used_bytes() if self._group else None
-        if used is None:
-            used = sum(map(proportional_bytes, pids))
-        self.peak_bytes = max(self.peak_bytes, used)
+        before, used = self._used, self._measure(pids)
         self._samples += 1
         pause = _pause(now - self._began)
         self.due = now + (pause if self._group is None else min(pause, QUICK_SECONDS))
         if self.guards and used > self._limit // 2:
-            self.due = now + QUICK_SECONDS
+            soon = used + (used - before) > self._limit  # as much more as since the last sample is too much
+            self.due = now + (FIRST_SECONDS if soon else QUICK_SECONDS)
         if self.guards and used > self._limit:
             self.shortage = self.shortage or MemoryShortage.ATTEMPT
         self._look_for_kills(pids)
         return self.shortage is not None
+
+    def _measure(self, pids: Iterable[int]) -> int:
+        """Take its use now into the peak."""
+        measured = self._group.use() if self._group else None
+        if measured is None:
+            self._used = self._memory.bytes_of(pids)
+        else:
+            self._used = measured.used_bytes
+            self._cached = max(self._cached, measured.cached_bytes)
+        self.peak_bytes = max(self.peak_bytes, self._used)
+        return self._used
 
     def ended(self, pid: int, status: int | None) -> None:
         """Its first process has ended so: look a last time whether one was killed for memory."""
@@ -89,16 +113,21 @@ class AttemptMeter:
         kills, before = outer_oom_kills(), self._pids
         self._pids = frozenset(pids)
         if kills > self._outer_kills and (killed or before - self._pids):
-            self.shortage = MemoryShortage.ATTEMPT
+            self.shortage = shortage_in(outer_group(), self._limit, self._used)
         self._outer_kills = kills
 
     def finish(self) -> None:
         """Take the last figures before the cgroup is removed."""
-        if self._group is not None and self._counts:
-            if self.shortage is MemoryShortage.ATTEMPT:
-                self.peak_bytes = max(self.peak_bytes, self._limit)
-            elif self._samples < _FEW_SAMPLES:
-                self.peak_bytes = self._group.highest_bytes()
+        if self._group is None or not self._counts:
+            return
+        if self.shortage is MemoryShortage.ATTEMPT:
+            self.peak_bytes = max(self.peak_bytes, self._limit)
+        elif self._samples < _FEW_SAMPLES:
+            self.peak_bytes = self._group.highest_bytes()
+        else:
+            self._measure(())
+            most = int(self.peak_bytes * (1 + _UNSEEN)) + _UNSEEN_BYTES
+            self.peak_bytes = max(self.peak_bytes, min(most, self._group.highest_bytes() - self._cached))
 
     def cpu_seconds(self, fallback: float) -> float:
         """The cgroup's, else what wait() told of the attempt's process and its children."""
@@ -114,7 +143,18 @@ class AttemptMeter:
 def _shortage_of(group: AttemptGroup) -> MemoryShortage | None:
     if not group.oom_kills():
         return None
-    return MemoryShortage.ATTEMPT if group.reached_limit() else MemoryShortage.MACHINE
+    if group.reached_limit():
+        return MemoryShortage.ATTEMPT
+    return MemoryShortage.POD if group.pod_reached_limit() else MemoryShortage.MACHINE
+
+
+def shortage_in(outer: OuterGroup | None, limit: int, used: int) -> MemoryShortage:
+    """Who was short when the kernel killed a process in the group that holds the pod, of an attempt with that
+    limit that used so much when it was last seen. Its own guard may not have seen it grow."""
+    if outer is None or outer.was_full is False:
+        return MemoryShortage.MACHINE
+    alone = not limit or limit >= outer.limit_bytes * _NEARLY_ALL
+    return MemoryShortage.ATTEMPT if alone or used > limit * _HALF else MemoryShortage.POD
 
 
 def _kills_outside() -> tuple[int, int]:
@@ -132,24 +172,6 @@ def waits_for_disk(pid: int) -> bool:
     """Whether the process stands still for a disk just now."""
     status = stat(pid)
     return status is not None and status.state == "D"
-
-
-def proportional_bytes(pid: int) -> int:
-    """What the process uses of the machine's memory: its PSS, else its RSS; 0 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            return _kibibytes(file.read(), (b"Pss:", b"SwapPss:"))
-    except OSError:
-        pass
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return _kibibytes(file.read(), (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
-    except OSError:
-        return 0
-
-
-def _kibibytes(text: bytes, names: tuple[bytes, ...]) -> int:
-    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(names))
 
 
 class PodLimits:

@@ -16,7 +16,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import AttemptOutcome
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
-from gridmill.pod.cgroups import own_hierarchies
+from gridmill.pod.cgroups import own_hierarchies, pod_shortages, was_full
 from gridmill.pod.outputs import CollectedFiles
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
@@ -30,7 +30,8 @@ class MemoryShortage(Enum):
     """Whose memory ran out, when the kernel or the pod killed a process of an attempt for memory."""
 
     ATTEMPT = "attempt"  # it wanted more than its own limit
-    MACHINE = "machine"  # it was within its limit: the machine, or the pod as a whole, had no more
+    POD = "pod"  # it was within its limit: the pod of its resource had no more
+    MACHINE = "machine"  # it and its pod were within their limits: the machine had no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +71,8 @@ def _judge(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
     own = ending.reported
     if ending.shortage is MemoryShortage.ATTEMPT:
         return _memory(ending)
-    if ending.shortage is MemoryShortage.MACHINE:
-        return _machine_short(ending)
+    if ending.shortage is not None:
+        return _others_short(ending, ending.shortage)
     if own is not None and own.state == AttemptState.SUCCEEDED and code == 0:
         return own
     if ending.timed_out:
@@ -133,12 +134,13 @@ def _memory(ending: AttemptEnding) -> AttemptOutcome:
     return _failed(Cause.MEMORY, f"used more than {show_bytes(limit)}{shown}", MEMORY_HINT)
 
 
-def _machine_short(ending: AttemptEnding) -> AttemptOutcome:
+def _others_short(ending: AttemptEnding, shortage: MemoryShortage) -> AttemptOutcome:
     """Not the job's fault, and nothing to learn its size from: it is tried again as it is."""
+    whose = "the pod of its resource" if shortage is MemoryShortage.POD else "the machine"
     used = show_bytes(ending.use.peak_memory_bytes)
     limit = f" of its {show_bytes(ending.memory_limit)}" if ending.memory_limit else ""
-    message = f"the machine ran out of memory; the job used {used}{limit}"
-    return AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message=message, hint=SHORT_HINT)
+    message = f"{whose} ran out of memory; the job used {used}{limit}"
+    return AttemptOutcome(state=AttemptState.LOST, cause=Cause.SHORTAGE, message=message, hint=SHORT_HINT)
 
 
 def _failed(cause: Cause, message: str, hint: str = "") -> AttemptOutcome:
@@ -187,6 +189,8 @@ def _shell_note(code: int) -> str:
 
 
 _VMSTAT = Path("/proc/vmstat")
+_NO_LIMIT = 2**62
+"""Version 1 writes a number near 2**63 for no limit."""
 
 
 def outer_oom_kills() -> int:
@@ -199,6 +203,37 @@ def outer_oom_kills() -> int:
 def machine_oom_kills() -> int:
     """How many processes of the machine were killed for memory since it booted; 0 where it cannot be told."""
     return _oom_kills(_VMSTAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterGroup:
+    """The limit of the cgroup that holds the pod, and whether it ever had no more memory at that limit (None:
+    the kernel does not tell)."""
+
+    limit_bytes: int
+    was_full: bool | None
+
+
+def outer_group() -> OuterGroup | None:
+    """The cgroup that holds the pod; None where it has no limit."""
+    counter = _counter()
+    if counter is None:
+        return None
+    folder = counter.parent
+    if (folder / "memory.limit_in_bytes").exists():
+        limit = _number(folder / "memory.limit_in_bytes")
+        full: bool | None = limit is not None and was_full(folder)
+    else:
+        limit = _number(folder / "memory.max")
+        full = pod_shortages(folder, None) > 0 if (folder / "memory.events.local").exists() else None
+    return None if limit is None or limit > _NO_LIMIT else OuterGroup(limit_bytes=limit, was_full=full)
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # `max`: no limit
+        return None
 
 
 @cache

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from gridmill.domain.amounts import show_bytes, show_seconds
-from gridmill.domain.frozen import replace
+from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.run import Attempt, JobRun, Preemption, Run
 from gridmill.domain.states import (
     DONE_JOBS,
@@ -25,27 +25,39 @@ MOST_LOSSES = 5
 """Attempts of one job that may be lost, with their pods or because the machine ran out of memory. After more,
 the job itself may be the cause."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
+FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS = 5.0, 300.0
+"""Waiting times after a machine ran out of memory: what else uses it has to end first."""
 
 
-def backoff_seconds(failures: int) -> float:
+def backoff_seconds(
+    failures: int, first: float = FIRST_BACKOFF_SECONDS, longest: float = LONGEST_BACKOFF_SECONDS
+) -> float:
     """1, 2, 4 ... 60 s after the first, second, third ... failure."""
-    return float(min(FIRST_BACKOFF_SECONDS * 2 ** (max(failures, 1) - 1), LONGEST_BACKOFF_SECONDS))
+    return float(min(first * 2 ** (max(failures, 1) - 1), longest))
 
 
-def settle(job_run: JobRun, attempt: Attempt, now: float, *, largest: int) -> JobRun:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MemoryBound:
+    """The most memory that one attempt could have, and what has no more: `its site`, `resource big`."""
+
+    memory_bytes: int
+    whose: str = "its site"
+
+
+def settle(job_run: JobRun, attempt: Attempt, now: float, *, largest: int, whose: str = "its site") -> JobRun:
     """The job after its attempt ended: done, waiting for another attempt, failed or stopped.
 
-    `largest` is the most memory in bytes that one attempt could have at its site. Raises ConflictError when
-    the job is not running or the attempt has not ended.
+    `largest` is the most memory in bytes that one attempt could have, and `whose` that is. Raises
+    ConflictError when the job is not running or the attempt has not ended.
     """
     if attempt.state in LIVE_ATTEMPTS:
         raise ConflictError(f"attempt {attempt.id} has not ended")
-    after = _settled(job_run, attempt, now, largest)
+    after = _settled(job_run, attempt, now, _MemoryBound(memory_bytes=largest, whose=whose))
     check_move(JOB_MOVES, job_run.state, after.state, f"job {job_run.id}")
     return after
 
 
-def _settled(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> JobRun:
+def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) -> JobRun:
     if attempt.state is AttemptState.SUCCEEDED:
         return replace(job_run, state=JobState.SUCCEEDED, ended=now, message="")
     if attempt.stop_requested:
@@ -55,7 +67,7 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> Job
     if attempt.state in (AttemptState.LOST, AttemptState.STOPPED):
         return _after_loss(job_run, attempt, now)  # nobody asked it to stop: it went down with its pod
     if attempt.cause is Cause.MEMORY:
-        return _after_memory_kill(job_run, attempt, now, largest)
+        return _after_memory_kill(job_run, attempt, now, most)
     if attempt.cause is Cause.ENVIRONMENT:
         return _after_install_failure(job_run, attempt, now)
     if attempt.cause is Cause.INPUT:
@@ -79,6 +91,9 @@ def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
     lost = replace(job_run, losses=losses)
     if losses > MOST_LOSSES:
         return _failed(lost, now, f"lost {losses} times; the last time: {_reason(attempt)}")
+    if attempt.cause is Cause.SHORTAGE:
+        pause = backoff_seconds(losses, FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS)
+        return _again(lost, now, pause, f"attempt {job_run.attempts}: {_reason(attempt)}")
     return _again(
         lost, now, backoff_seconds(losses), f"attempt {job_run.attempts} was lost: {_reason(attempt)}"
     )
@@ -93,25 +108,31 @@ def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> Job
     return _again(failed, now, backoff_seconds(losses), f"attempt {job_run.attempts}: {_reason(attempt)}")
 
 
-def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, largest: int) -> JobRun:
+def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) -> JobRun:
     """While the size is an estimate, a kill is no failure of the job: each next attempt gets more, up to what
-    the site has. Of a declared size the second kill and later ones are the job's failures."""
-    had, estimated = attempt.given.memory_bytes, job_run.job.memory_bytes is None
+    there is. A declared size is kept; there a kill is a failure of the job."""
+    had = attempt.given.memory_bytes
     killed = replace(job_run, memory_kills=job_run.memory_kills + 1)
-    later = killed.memory_kills > 1
-    if later and not estimated:
-        killed = replace(killed, failures=job_run.failures + 1)
-    growth = LATER_GROWTH if later and estimated else GROWTH
-    larger = after_memory_kill(job_run.sizing, had, largest, growth)
-    more = larger.amounts.memory_bytes
     message = f"ran out of memory at {show_bytes(had)}"
+    if job_run.job.memory_bytes is not None:
+        return _after_declared_kill(killed, attempt, now, f"{message}, which the job declares")
+    growth = LATER_GROWTH if killed.memory_kills > 1 else GROWTH
+    larger = after_memory_kill(job_run.sizing, had, most.memory_bytes, growth)
+    more = larger.amounts.memory_bytes
     if larger is job_run.sizing:
-        return _failed(killed, now, f"{message}; its site has no more")
-    if killed.failures > job_run.job.retries:
-        return _failed(killed, now, message)
+        return _failed(killed, now, f"{message}; {most.whose} has no more")
     return _again(
         replace(killed, sizing=larger), now, 0.0, f"{message}; trying again with {show_bytes(more)}"
     )
+
+
+def _after_declared_kill(killed: JobRun, attempt: Attempt, now: float, message: str) -> JobRun:
+    failed = replace(killed, failures=killed.failures + 1)
+    left = failed.job.retries - failed.failures + 1
+    if left < 1:
+        return _failed(failed, now, message)
+    what = f"attempt {failed.attempts} {message}; {left} more"
+    return _again(failed, now, backoff_seconds(failed.failures), what)
 
 
 def _after_failure(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:

@@ -5,8 +5,8 @@ import pytest
 
 from gridmill.domain.amounts import MIB
 from gridmill.pod import outcome
-from gridmill.pod.cgroups import AttemptGroup, _limit_memory, read_hierarchies
-from gridmill.pod.limits import AttemptMeter
+from gridmill.pod.cgroups import AttemptGroup, GroupUse, _limit_memory, read_hierarchies
+from gridmill.pod.limits import AttemptMeter, shortage_in
 from gridmill.pod.outcome import MemoryShortage
 
 HYBRID_MOUNTS = """\
@@ -47,24 +47,28 @@ def test_figures_of_version_2(tmp_path):
     (tmp_path / "memory.peak").write_text(f"{8 * MIB}\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
     found = group(tmp_path)
-    assert found.used_bytes() == 4 * MIB
+    assert found.use() == GroupUse(used_bytes=4 * MIB, cached_bytes=8 * MIB)
     assert found.oom_kills() == 2
     assert found.highest_bytes() == 8 * MIB
     assert found.cpu_seconds() == 1.5
 
 
 def test_figures_of_version_1(tmp_path):
-    (tmp_path / "memory.stat").write_text(f"cache 1\nrss 2\ntotal_rss {3 * MIB}\ntotal_shmem {MIB}\n")
+    (tmp_path / "memory.stat").write_text(
+        f"cache 1\nrss 2\ntotal_rss {3 * MIB}\ntotal_cache {7 * MIB}\ntotal_shmem {MIB}\n"
+    )
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
     (tmp_path / "memory.max_usage_in_bytes").write_text(f"{8 * MIB}\n")
     found = group(tmp_path)
-    assert (found.used_bytes(), found.oom_kills(), found.highest_bytes()) == (4 * MIB, 1, 8 * MIB)
+    assert found.use() == GroupUse(used_bytes=4 * MIB, cached_bytes=6 * MIB)
+    assert (found.oom_kills(), found.highest_bytes()) == (1, 8 * MIB)
     assert found.cpu_seconds() is None
 
 
 def test_a_group_that_is_gone_has_no_figures(tmp_path):
     found = group(tmp_path / "gone")
-    assert (found.used_bytes(), found.oom_kills(), found.pids(), found.kill()) == (0, 0, [], True)
+    assert (found.use(), found.oom_kills()) == (GroupUse(used_bytes=0, cached_bytes=0), 0)
+    assert (found.pids(), found.kill()) == ([], True)
     assert found.remove()
 
 
@@ -83,6 +87,50 @@ def test_only_an_attempt_is_killed_as_a_whole(tmp_path):
 def version_1(peak_mib):
     limit = {"memory.limit_in_bytes": f"{512 * MIB}\n"}
     return {**limit, "memory.max_usage_in_bytes": f"{peak_mib * MIB}\n"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "files", "shortage"),
+    [
+        (500, 10, {"memory.max": 512 * MIB, "memory.events.local": "oom 1"}, MemoryShortage.ATTEMPT),
+        (100, 80, {"memory.max": 512 * MIB, "memory.events.local": "oom 1"}, MemoryShortage.ATTEMPT),
+        (100, 10, {"memory.max": 512 * MIB, "memory.events.local": "oom 1"}, MemoryShortage.POD),
+        (100, 80, {"memory.max": 512 * MIB, "memory.events.local": "oom 0"}, MemoryShortage.MACHINE),
+        (100, 80, {"memory.max": "max", "memory.events.local": "oom 0"}, MemoryShortage.MACHINE),
+        (100, 10, version_1(512), MemoryShortage.POD),
+        (100, 80, version_1(400), MemoryShortage.MACHINE),
+        (100, 80, {"memory.limit_in_bytes": 2**63 - 4096}, MemoryShortage.MACHINE),
+    ],
+)
+def test_the_group_that_holds_the_pod_tells_whose_memory_ran_out(
+    tmp_path, monkeypatch, limit, used, files, shortage
+):
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(outcome, "_counter", lambda: tmp_path / "memory.events")
+    assert shortage_in(outcome.outer_group(), limit * MIB, used * MIB) is shortage
+
+
+@pytest.mark.parametrize(("oom", "shortage"), [(3, MemoryShortage.MACHINE), (4, MemoryShortage.POD)])
+def test_version_2_tells_of_the_pods_limit(tmp_path, oom, shortage):
+    (tmp_path / "memory.events.local").write_text(f"oom {oom}\n")
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "memory.events").write_text("oom 0\noom_kill 1\n")
+    found = AttemptGroup(memory=folder, tracker=folder, cpuacct=None, pod=tmp_path, pod_shortages=3)
+    meter = AttemptMeter(512 * MIB, found, 0.0)
+    meter.ended(1, 9)
+    assert meter.shortage is shortage
+
+
+def test_a_peak_between_two_samples_is_the_kernels_without_files(tmp_path):
+    (tmp_path / "memory.stat").write_text(f"anon {90 * MIB}\nfile {50 * MIB}\nshmem 0\n")
+    (tmp_path / "memory.peak").write_text(f"{150 * MIB}\n")
+    meter = AttemptMeter(512 * MIB, group(tmp_path), 0.0)
+    for number in range(4):
+        meter.sample([1], number / 10)
+    meter.finish()
+    assert meter.peak_bytes == 100 * MIB
 
 
 @pytest.mark.parametrize(
@@ -109,6 +157,8 @@ def test_a_process_lost_to_memory_ends_the_attempt_while_it_runs(tmp_path, files
 def test_without_a_cgroup_the_one_that_holds_the_pod_tells_of_a_lost_process(tmp_path, monkeypatch):
     counter = tmp_path / "memory.events"
     counter.write_text("oom 0\noom_kill 3\n")
+    (tmp_path / "memory.events.local").write_text("oom 1\n")
+    (tmp_path / "memory.max").write_text(f"{2**40}\n")
     monkeypatch.setattr(outcome, "_counter", lambda: counter)
     mine, other, short = (AttemptMeter(2**40, None, 0.0) for _ in range(3))
     gone = 2**22 + 1

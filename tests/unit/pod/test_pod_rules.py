@@ -17,7 +17,8 @@ from gridmill.jobs.main import failed_outcome
 from gridmill.pod import processes, zygote
 from gridmill.pod.agent import is_given_up, should_end
 from gridmill.pod.launch import thread_environment
-from gridmill.pod.limits import PodLimits, proportional_bytes
+from gridmill.pod.limits import PodLimits
+from gridmill.pod.memory_use import MemoryUse
 from gridmill.pod.program import command_environment
 
 
@@ -164,8 +165,8 @@ def test_a_process_is_known_by_its_start_time():
 
 
 def test_memory_of_a_process_that_is_gone_is_nothing():
-    assert proportional_bytes(os.getpid()) > 2**20
-    assert proportional_bytes(2**22 + 1) == 0
+    assert MemoryUse().bytes_of([os.getpid()]) > 2**20
+    assert MemoryUse().bytes_of([2**22 + 1]) == 0
 
 
 def test_cpus_are_shared_out_in_turn():

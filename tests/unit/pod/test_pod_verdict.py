@@ -71,7 +71,7 @@ def test_a_job_within_its_limit_is_not_blamed_when_the_machine_ran_out_of_memory
     outcome = judge(
         replace(COMMAND, status=KILLED, shortage=MemoryShortage.MACHINE, memory_limit=512 * MIB, use=use)
     )
-    assert (outcome.state, outcome.cause) == (AttemptState.LOST, Cause.LOST)
+    assert (outcome.state, outcome.cause) == (AttemptState.LOST, Cause.SHORTAGE)
     assert outcome.message == "the machine ran out of memory; the job used 300 MiB of its 512 MiB"
 
 

@@ -119,14 +119,30 @@ def test_a_requested_stop_stops_however_the_attempt_ended_unless_it_was_done():
     assert after.state is JobState.SUCCEEDED
 
 
-def test_the_first_memory_kill_of_a_declared_size_is_tried_once_more_with_twice_as_much():
-    job = a_job()
-    after = settled(replace(job, job=replace(job.job, memory_bytes=GIB)), an_end(cause=Cause.MEMORY))
-    assert (after.state, after.memory_kills, after.failures) == (JobState.WAITING, 1, 0)
-    assert after.sizing.amounts.memory_bytes == 2 * GIB
-    assert after.message == "ran out of memory at 1 GiB; trying again with 2 GiB"
-    again = settled(replace(after, state=JobState.RUNNING), an_end(cause=Cause.MEMORY, memory=2 * GIB))
-    assert (again.state, again.message) == (JobState.FAILED, "ran out of memory at 2 GiB")
+def test_a_declared_size_is_not_exceeded():
+    job = a_job(retries=1)
+    job = replace(job, job=replace(job.job, memory_bytes=GIB))
+    after = settled(job, an_end(cause=Cause.MEMORY))
+    assert (after.state, after.memory_kills, after.failures) == (JobState.WAITING, 1, 1)
+    assert after.sizing.amounts == job.sizing.amounts
+    assert "ran out of memory at 1 GiB, which the job declares; 1 more" in after.message
+    again = settled(replace(after, state=JobState.RUNNING), an_end(cause=Cause.MEMORY))
+    assert (again.state, again.message) == (
+        JobState.FAILED,
+        "ran out of memory at 1 GiB, which the job declares",
+    )
+
+
+def test_a_machine_that_ran_out_of_memory_costs_no_try_and_the_job_keeps_its_size():
+    job, waits = a_job(), []
+    end = an_end(AttemptState.LOST, cause=Cause.SHORTAGE, message="the machine ran out of memory")
+    for _ in range(MOST_LOSSES):
+        sizing, job = job.sizing, settled(job, end)
+        assert (job.state, job.failures, job.memory_kills, job.sizing) == (JobState.WAITING, 0, 0, sizing)
+        waits.append(job.not_before - NOW)
+        job = replace(job, state=JobState.RUNNING)
+    assert waits == [5, 10, 20, 40, 80]
+    assert settled(job, end).state is JobState.FAILED
 
 
 def test_an_estimated_size_grows_to_all_that_the_site_has_before_the_job_has_failed():
@@ -148,6 +164,11 @@ def test_a_memory_kill_at_all_there_is_is_final():
         JobState.FAILED,
         "ran out of memory at 1 GiB; its site has no more",
     )
+
+
+def test_what_has_no_more_is_named():
+    after = settle(a_job(), an_end(cause=Cause.MEMORY), NOW, largest=GIB, whose="resource small")
+    assert after.message == "ran out of memory at 1 GiB; resource small has no more"
 
 
 def test_settling_what_does_not_run_or_has_not_ended_is_a_conflict():

@@ -24,7 +24,7 @@ from gridmill.domain.resource import MeasuredUse, Measurement
 from gridmill.domain.route import Route
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.sink_status import WAITING
-from gridmill.domain.site import Site
+from gridmill.domain.site import LOCAL, Site
 from gridmill.domain.states import (
     ATTEMPT_MOVES,
     DONE_JOBS,
@@ -113,7 +113,8 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
         transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
     if job_run is None or job_run.attempt_id != attempt.id:
         return
-    after = settle(job_run, ended, transaction.now, largest=_largest(endings.ledger, job_run))
+    largest, whose = _most_memory(endings.ledger, job_run)
+    after = settle(job_run, ended, transaction.now, largest=largest, whose=whose)
     line = endings.reported.last_lines.get(job_run.id, "")
     if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
         after = replace(after, message=f"{after.message}: {line}" if after.message else line)
@@ -244,12 +245,14 @@ def _ended(reported: ReportedProgress, attempt: Attempt, outcome: AttemptOutcome
     )
 
 
-def _largest(ledger: Ledger, job_run: JobRun) -> int:
-    """The most memory an attempt could have: what its resource is set to, or its site's largest node has."""
+def _most_memory(ledger: Ledger, job_run: JobRun) -> tuple[int, str]:
+    """What its resource is set to, or its site's largest node has; and which of the two."""
     resource = ledger.snapshot.resources.get(job_run.resource)
-    site = ledger.snapshot.sites.get(resource.site if resource else "local")
+    site = ledger.snapshot.sites.get(resource.site if resource else LOCAL)
     most = site.largest.memory_bytes if site else 0
-    return min(most, resource.memory_bytes) if resource and resource.memory_bytes else most
+    if resource and resource.memory_bytes and resource.memory_bytes <= most:
+        return resource.memory_bytes, f"resource {resource.name}"
+    return most, f"site {site.name}" if site else "its site"
 
 
 def publish(

@@ -43,10 +43,14 @@ def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodRepor
         transaction.put(with_pod(deployment, now))
 
 
-def lost_with(attempt: Attempt, sight: PodReport, now: float) -> AttemptOutcome:
-    """How an attempt ended whose pod is gone. One that ran out of memory there has failed for that; what the
-    site measured of the pod stands in for what nobody could measure any more."""
+def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = True) -> AttemptOutcome:
+    """How an attempt ended whose pod is gone. One that ran out of memory there has failed for that, if it was
+    `alone` in its pod: of several nobody knows which one took too much. What the site measured of the pod
+    stands in for what nobody could measure any more."""
     use = MeasuredUse(wall_seconds=now - (attempt.started or attempt.placed))
+    if sight.cause == Cause.MEMORY and not alone:
+        message = f"its pod ran out of memory with several jobs in it: {sight.message}"
+        return replace(LOST, cause=Cause.SHORTAGE, message=message, use=use)
     if sight.use is not None:
         use = replace(sight.use, wall_seconds=use.wall_seconds)
     if sight.cause == Cause.MEMORY:
@@ -225,9 +229,11 @@ def _pod_gone(
     for event in words:
         if event.number > pod.acknowledged:
             apply_event(starting.endings, transaction, pod.id, event)
-    for known in starting.ledger.snapshot.attempts_on(pod.id):
-        attempt = transaction.get(Attempt, known.id) or known
-        if attempt.state in LIVE_ATTEMPTS:
-            settle_attempt(starting.endings, transaction, attempt, lost_with(attempt, sight, transaction.now))
+    known = starting.ledger.snapshot.attempts_on(pod.id)
+    attempts = [transaction.get(Attempt, one.id) or one for one in known]
+    live = [attempt for attempt in attempts if attempt.state in LIVE_ATTEMPTS]
+    for attempt in live:
+        outcome = lost_with(attempt, sight, transaction.now, alone=len(live) == 1)
+        settle_attempt(starting.endings, transaction, attempt, outcome)
     bring_ups.brought_up.discard(pod.id)
     bring_ups.silent_since.pop(deployment_id, None)

@@ -1,0 +1,230 @@
+"""Measures the memory of processes as a cgroup would count it, where no cgroup does.
+
+Counted are anonymous memory (pages that forked processes share, once), swap, and shared memory: files in
+tmpfs (`/dev/shm`) and memfds, open, mapped or left by their names, each once and only by what was added since
+the attempt began. Pages of files on disks are not: the kernel takes them back when memory is short.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from gridmill.domain.frozen import dataclass
+
+_CLOCK_SECONDS = 0.05
+"""Times of files may be so much behind the clock."""
+_MOST_FILES = 1000
+"""Shared files of one attempt that are looked at."""
+_BLOCK = 512
+
+_File = tuple[int, int]
+"""The device and inode of a file in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What the kernel says of one process, in bytes."""
+
+    private: int = 0
+    shared: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _SharedFile:
+    """A file in memory: where it was seen, and what it had when the attempt began."""
+
+    path: str
+    before: int
+    size: int
+
+
+class MemoryUse:
+    """The memory of one attempt. `began` is its wall clock time; files that changed later are its own."""
+
+    def __init__(self, began: float | None = None) -> None:
+        self._began = (time.time() if began is None else began) - _CLOCK_SECONDS
+        self._files: dict[_File, _SharedFile] = {}
+
+    def bytes_of(self, pids: Iterable[int]) -> int:
+        """Bytes that the processes use now. Processes that are gone are fine."""
+        pids = tuple(pids)
+        parts = {pid: _parts(pid) for pid in pids}
+        seen: set[_File] = set()
+        for pid in pids:
+            seen |= self._see(_open_files(pid))
+        mapped = 0
+        for pid, part in parts.items():
+            if part.shared:
+                mapped += self._mapped(pid, seen)
+        self._update_unseen(seen)
+        kept = sum(max(0, file.size - file.before) for file in self._files.values())
+        return sum(part.private for part in parts.values()) + mapped + kept
+
+    def left_behind(self) -> tuple[str, ...]:
+        """Paths of files in memory that the attempt made and that are still there."""
+        return tuple(
+            file.path for key, file in self._files.items() if not file.before and _is(key, file.path)
+        )
+
+    def _see(self, found: Iterable[tuple[_File, os.stat_result, str]]) -> set[_File]:
+        """Take note of files that are open."""
+        seen = set()
+        for key, status, path in found:
+            seen.add(key)
+            self._note(key, status, path)
+        return seen
+
+    def _note(self, key: _File, status: os.stat_result, path: str) -> None:
+        size = status.st_blocks * _BLOCK
+        known = self._files.get(key)
+        if known is not None:
+            known.size = size
+        elif len(self._files) < _MOST_FILES:
+            before = 0 if status.st_ctime >= self._began else size
+            self._files[key] = _SharedFile(path=path, before=before, size=size)
+
+    def _mapped(self, pid: int, seen: set[_File]) -> int:
+        """Shared memory that the process maps and that is in no file of a known name."""
+        total = 0
+        for key, path, bytes_ in _shared_maps(pid):
+            if key not in seen and path.startswith("/") and not path.endswith(" (deleted)"):
+                status = _status(path)
+                if status is not None and (status.st_dev, status.st_ino) == key:
+                    seen.add(key)
+                    self._note(key, status, path)
+            if key not in seen or key not in self._files:
+                total += bytes_
+        return total
+
+    def _update_unseen(self, seen: set[_File]) -> None:
+        """A file that nobody has open or maps takes its memory until its name is removed."""
+        for key in [key for key in self._files if key not in seen]:
+            status = _status(self._files[key].path)
+            if status is None or (status.st_dev, status.st_ino) != key:
+                del self._files[key]
+            else:
+                self._files[key].size = status.st_blocks * _BLOCK
+
+
+def _is(key: _File, path: str) -> bool:
+    status = _status(path)
+    return status is not None and (status.st_dev, status.st_ino) == key
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+
+
+def _parts(pid: int) -> _Parts:
+    """By the summary of its mappings, else by its status, which counts shared pages for each process."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return read_rollup(file.read())
+    except OSError:
+        pass
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return read_status(file.read())
+    except OSError:
+        return _Parts()
+
+
+def read_rollup(text: bytes) -> _Parts:
+    """From the text of smaps_rollup. Linux before 5.4 does not tell anonymous pages from others: there it is
+    at most the anonymous pages, and at most the share of all pages."""
+    figures = _figures(text)
+    swap = figures.get("SwapPss", 0)
+    if "Pss_Anon" in figures:
+        return _Parts(private=figures["Pss_Anon"] + swap, shared=figures.get("Pss_Shmem", 0))
+    private = min(figures.get("Pss", 0), figures.get("Anonymous", 0))
+    return _Parts(private=private + swap, shared=figures.get("Pss", 0) - private)
+
+
+def read_status(text: bytes) -> _Parts:
+    """From the text of /proc/PID/status."""
+    figures = _figures(text)
+    return _Parts(
+        private=figures.get("RssAnon", 0) + figures.get("VmSwap", 0), shared=figures.get("RssShmem", 0)
+    )
+
+
+def _figures(text: bytes) -> dict[str, int]:
+    """Lines `Name: N kB`, in bytes."""
+    words = (line.split() for line in text.splitlines())
+    return {word[0].rstrip(b":").decode(): int(word[1]) * 1024 for word in words if word[2:3] == [b"kB"]}
+
+
+def _open_files(pid: int) -> Iterator[tuple[_File, os.stat_result, str]]:
+    """Files in memory that the process has open."""
+    devices = memory_devices()
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for name in names:
+        link = f"/proc/{pid}/fd/{name}"
+        try:
+            status = os.stat(link)
+            if status.st_dev in devices and stat.S_ISREG(status.st_mode):
+                yield (status.st_dev, status.st_ino), status, os.readlink(link)
+        except OSError:
+            continue
+
+
+def _shared_maps(pid: int) -> list[tuple[_File, str, int]]:
+    """The file, path and proportional size of each mapping of shared memory."""
+    try:
+        with open(f"/proc/{pid}/smaps", "rb") as file:
+            text = file.read()
+    except OSError:
+        return []
+    return read_maps(text, memory_devices())
+
+
+def read_maps(text: bytes, devices: frozenset[int]) -> list[tuple[_File, str, int]]:
+    """Mappings of files on those devices, from the text of /proc/PID/smaps."""
+    mappings: list[tuple[_File, str, int]] = []
+    current: tuple[_File, str] | None = None
+    for line in text.splitlines():
+        if line.endswith(b"kB"):
+            if current is not None and line.startswith(b"Pss:"):
+                mappings.append((*current, int(line.split()[1]) * 1024))
+        elif not line.startswith(b"VmFlags"):
+            current = _mapping(line, devices)
+    return mappings
+
+
+def _mapping(line: bytes, devices: frozenset[int]) -> tuple[_File, str] | None:
+    """`ADDRESSES PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`."""
+    words = line.split(maxsplit=5)
+    if len(words) < 5 or words[4] == b"0":
+        return None
+    major, _, minor = words[3].partition(b":")
+    device = os.makedev(int(major, 16), int(minor, 16))
+    if device not in devices:
+        return None
+    return (device, int(words[4])), os.fsdecode(words[5]) if len(words) > 5 else ""
+
+
+@cache
+def memory_devices() -> frozenset[int]:
+    """The devices whose files are in memory: each tmpfs, and that of memfds and anonymous shared memory."""
+    devices = set()
+    try:
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            left, _, right = line.partition(" - ")
+            if right.startswith("tmpfs "):
+                major, minor = left.split()[2].split(":")
+                devices.add(os.makedev(int(major), int(minor)))
+        descriptor = os.memfd_create("gridmill")
+        devices.add(os.fstat(descriptor).st_dev)
+        os.close(descriptor)
+    except (OSError, ValueError, AttributeError):
+        pass
+    return frozenset(devices)
