@@ -45,6 +45,9 @@ class Settings:
     """GRIDMILL_ZYGOTE=0: exec every job instead of forking built-in kinds from a warm process."""
     history_seconds: float = HISTORY_DAYS * DAY_SECONDS
     """GRIDMILL_HISTORY: how long what is only history is kept: runs, logs, reports (see `gridmill clean`)."""
+    disk_reserve_bytes: int | None = None
+    """GRIDMILL_DISK_RESERVE: how much stays free on the disks of home and root. While less is free, no
+    attempt starts. Default: 5 % of the file system, at most 1 GiB; 0 is no reserve."""
     token: str = field(default="", repr=False)
     """GRIDMILL_TOKEN: the token of the grid that `gridmill join` makes this machine a node of."""
     fault: str = ""
@@ -70,6 +73,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
         history_seconds=_history(env.get("GRIDMILL_HISTORY", f"{HISTORY_DAYS:g}d")),
+        disk_reserve_bytes=_reserve(env.get("GRIDMILL_DISK_RESERVE", "")),
         token=env.get("GRIDMILL_TOKEN", ""),
         fault=env.get("GRIDMILL_FAULT", ""),
     )
@@ -94,6 +98,9 @@ def as_variables(settings: Settings) -> dict[str, str]:
         "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
         "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
         "GRIDMILL_HISTORY": _plain(settings.history_seconds),
+        "GRIDMILL_DISK_RESERVE": ""
+        if settings.disk_reserve_bytes is None
+        else str(settings.disk_reserve_bytes),
     }
 
 
@@ -126,6 +133,12 @@ def _shares(written: str) -> int:
             hint="Write 4 for a quarter of a GPU as the least that a job can have.",
         )
     return int(written)
+
+
+def _reserve(written: str) -> int | None:
+    if not written:
+        return None
+    return 0 if written == "0" else parse_bytes(written)
 
 
 def _history(written: str) -> float:

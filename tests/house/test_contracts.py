@@ -183,6 +183,7 @@ OPEN_TO_ALL = {
     "gridmill.errors",
     "gridmill.codec",
     "gridmill.telemetry",
+    "gridmill.disk_space",
     "gridmill.private_files",
     "gridmill.version",
     "gridmill.__main__",

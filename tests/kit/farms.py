@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 from gridmill.codec import decode, encode
 from gridmill.domain.farm_protocol import JoinRequest, JoinResponse
 from gridmill.domain.site import Site, SiteKind
+from gridmill.farm.disk import TenantLimits
 from gridmill.farm.join import invite
 from gridmill.farm.main import RunningFarm, start
 from gridmill.settings import Settings
@@ -37,7 +38,12 @@ def open_folder() -> Iterator[Path]:
 
 @contextmanager
 def farm(
-    home: Path, port: int = 0, place: Site = LOCAL, retain_seconds: float = 3600.0
+    home: Path,
+    port: int = 0,
+    place: Site = LOCAL,
+    retain_seconds: float = 3600.0,
+    quota_bytes: int = 2**30,
+    limits: TenantLimits | None = None,
 ) -> Iterator[RunningFarm]:
     settings = Settings(
         home=home,
@@ -48,7 +54,14 @@ def farm(
         bucket_hosts=("127.0.0.1",),
     )
     home.mkdir(parents=True, exist_ok=True)
-    running = start(settings, place, ("127.0.0.1", port), quota_bytes=2**30, retain_seconds=retain_seconds)
+    running = start(
+        settings,
+        place,
+        ("127.0.0.1", port),
+        quota_bytes=quota_bytes,
+        retain_seconds=retain_seconds,
+        limits=limits,
+    )
     try:
         yield running
     finally:

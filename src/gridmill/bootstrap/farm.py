@@ -11,6 +11,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Site
 from gridmill.errors import UnavailableError
 from gridmill.farm.deployment import HAS_ROOM, TenantDeployment
+from gridmill.farm.disk import TenantLimits, TenantUse
 from gridmill.farm.listening import listening, note_address
 from gridmill.farm.store import RecordStore, open_records
 from gridmill.farm.tenant import LastContact, Tenant
@@ -52,15 +53,29 @@ class _RunningFarm:
 
 @contextmanager
 def serve_farm(
-    settings: Settings, place: Site, address: tuple[str, int], *, quota_bytes: int, retain_seconds: float
+    settings: Settings,
+    place: Site,
+    address: tuple[str, int],
+    *,
+    quota_bytes: int,
+    retain_seconds: float,
+    limits: tuple[int | None, int | None] = (None, None),
 ) -> Iterator[ServedFarm]:
     """A farm that runs until the end of the block; pods go on. Raises InputError, UnavailableError,
     HomeInUseError, StorageError."""
     _want_tls()
     from gridmill.farm.main import start  # and with it `cryptography`
 
+    size_bytes, files = limits
     with lock_home(settings.home):
-        running = start(settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds)
+        running = start(
+            settings,
+            place,
+            address,
+            quota_bytes=quota_bytes,
+            retain_seconds=retain_seconds,
+            limits=TenantLimits(size_bytes=size_bytes, files=files),
+        )
         try:
             yield _RunningFarm(settings=settings, running=running)
         finally:
@@ -76,6 +91,7 @@ class _TenantRecords:
 
     def tenants(self) -> tuple[TenantView, ...]:
         last_contacts = {one.tenant: one.time for one in self.records.all(LastContact)}
+        uses = {one.tenant: one.size_bytes for one in self.records.all(TenantUse)}
         here = [one.tenant for one in self.records.all(TenantDeployment) if one.state in HAS_ROOM]
         return tuple(
             TenantView(
@@ -86,6 +102,7 @@ class _TenantRecords:
                 user=one.user,
                 deployments=here.count(one.name),
                 revoked=one.revoked,
+                disk_bytes=uses.get(one.name, 0),
             )
             for one in self.records.all(Tenant)
         )

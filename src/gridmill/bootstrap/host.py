@@ -70,11 +70,14 @@ class ProgramHost:
         *,
         quota_bytes: int,
         retain_seconds: float,
+        limits: tuple[int | None, int | None] = (None, None),
     ) -> "AbstractContextManager[ServedFarm]":
         """See Host."""
         from gridmill.bootstrap.farm import serve_farm
 
-        return serve_farm(settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds)
+        return serve_farm(
+            settings, place, address, quota_bytes=quota_bytes, retain_seconds=retain_seconds, limits=limits
+        )
 
     def farm_desk(self, settings: "Settings") -> "AbstractContextManager[TenantRecords]":
         """See Host."""

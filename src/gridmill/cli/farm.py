@@ -12,7 +12,7 @@ import typer
 
 from gridmill.cli.session import InterruptHandler, Json, console, emit, host_of, print_error, settings_of
 from gridmill.cli.tables import table
-from gridmill.domain.amounts import parse_bytes, parse_seconds, show_count
+from gridmill.domain.amounts import parse_bytes, parse_seconds, show_bytes, show_count
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import is_loopback, read_address
 from gridmill.domain.site import Site, SiteKind
@@ -106,11 +106,12 @@ def _list(lines: Sequence[TenantView], json: bool) -> None:
             _when(line.last_contact),
             line.user or "",
             line.deployments,
+            show_bytes(line.disk_bytes),
             _state(line),
         )
         for line in lines
     ]
-    head = ("tenant", "version", "joined", "last heard", "Unix user", "deployments", "")
+    head = ("tenant", "version", "joined", "last heard", "Unix user", "deployments", "disk", "")
     return console().print(table(*head, rows=rows))
 
 
@@ -143,6 +144,8 @@ class FarmOptions:
     settings: dict[str, str]
     quota: str
     retain: str
+    tenant_disk: str
+    tenant_files: int | None
     name: str
 
 
@@ -172,13 +175,23 @@ def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, jso
     place = read_place(told.site, told.settings, host)
     quota = _read("--quota", parse_bytes, told.quota)
     retain = _read("--retain", parse_seconds, told.retain)
+    limits = (read_limit("--tenant-disk", told.tenant_disk), told.tenant_files)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    with host.serve_farm(settings, place, address, quota_bytes=quota, retain_seconds=retain) as served:
+    with host.serve_farm(
+        settings, place, address, quota_bytes=quota, retain_seconds=retain, limits=limits
+    ) as served:
         _announce(served, settings, told.name, json)
         with InterruptHandler() as interrupts:
             while not interrupts.requested:
                 time.sleep(_LOOK_SECONDS)
     print_error("farm down; jobs that run go on")
+
+
+def read_limit(place: str, text: str) -> int | None:
+    """Bytes; 0 is no limit, and nothing is the default. Raises InputError."""
+    if not text:
+        return None
+    return 0 if text == "0" else _read(place, parse_bytes, text)
 
 
 def _read(place: str, parse: Callable[[str], T], text: str) -> T:

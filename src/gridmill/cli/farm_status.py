@@ -21,6 +21,8 @@ def _load_lines(look: FarmStatus) -> list[str]:
     busy = sum(status.busy_cpus for status in look.utilization.values())
     load = f"{busy:.0f} of {cpus:.0f} CPUs busy" if look.utilization else f"{cpus:.0f} CPUs"
     disk = f", disk has {show_bytes(look.disk_free_bytes)} left" if look.disk_free_bytes else ""
+    if look.disk_limit_bytes:
+        disk += f", {show_bytes(look.disk_use_bytes)} of {show_bytes(look.disk_limit_bytes)} for files in use"
     staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} staged{disk}"
     return [_gpus(look), load, _line(look), staged, f"version {look.version}", *look.warnings]
 

@@ -82,6 +82,23 @@ def up(
     retain: Annotated[
         str, typer.Option(help="With --light: how long results wait for a tenant that cannot be reached.")
     ] = _RETAIN,
+    tenant_disk: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="With --light: how much of the disk the files of each tenant may use (0: all; "
+            "half of it by default).",
+            show_default=False,
+        ),
+    ] = "",
+    tenant_files: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --light: how many inodes the files of each tenant may use (0: all; half by default).",
+            show_default=False,
+        ),
+    ] = None,
     bucket_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,12 +115,26 @@ def up(
     (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes. A control node
     that commands of the home share ends for this one, and their runs go on.
     """
-    farms = (site != "local", set, bucket_host, (quota, retain, name) != (_QUOTA, _RETAIN, _NAME))
+    farms = (
+        site != "local",
+        set,
+        bucket_host,
+        tenant_disk,
+        tenant_files is not None,
+        (quota, retain, name) != (_QUOTA, _RETAIN, _NAME),
+    )
     check_light(light, control=(store, take_over, ray), farm=farms)
     host, settings = host_of(context), with_shares(settings_of(context), gpu_shares)
     if light:
         words = FarmOptions(
-            listen=listen, site=site, settings=read_settings(set or ()), quota=quota, retain=retain, name=name
+            listen=listen,
+            site=site,
+            settings=read_settings(set or ()),
+            quota=quota,
+            retain=retain,
+            tenant_disk=tenant_disk,
+            tenant_files=tenant_files,
+            name=name,
         )
         return run_until_interrupted(host, with_bucket_hosts(settings, bucket_host or ()), words, json)
     address = read_address(listen)
@@ -155,7 +186,8 @@ def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object,
         )
     if not light and any(farm):
         raise InputError(
-            "--site, --set, --quota, --retain, --bucket-host and --name go with --light",
+            "--site, --set, --quota, --retain, --tenant-disk, --tenant-files, --bucket-host and --name "
+            "go with --light",
             hint="A control node takes its sites from `gridmill add site`.",
         )
 

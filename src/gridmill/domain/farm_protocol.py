@@ -68,7 +68,8 @@ class QueuePosition:
 class FarmStatus:
     """A farm as one tenant sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
     of all tenants, that wait for room, `queue` those of the tenant among them; `staged_bytes` of
-    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left for it.
+    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left. Of it the tenant's
+    files use `disk_use_bytes`, and may use `disk_limit_bytes`.
     `future_capacity`, in order, are when more room is expected, as far as it can be told."""
 
     version: str
@@ -82,6 +83,8 @@ class FarmStatus:
     staged_bytes: int = 0
     quota_bytes: int = 0
     disk_free_bytes: int = 0
+    disk_use_bytes: int = 0
+    disk_limit_bytes: int = 0
     warnings: tuple[str, ...] = ()
 
 

@@ -1,5 +1,6 @@
-"""Resource use of an attempt's workers (busy and waiting time), and disk space in use and reclaimable."""
+"""Resource use of an attempt's workers (busy and waiting time), disk space in use, reclaimable and free."""
 
+from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import dataclass
 
 
@@ -69,3 +70,47 @@ class ReclaimableItem:
     name: str
     why: str
     size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """The free space of the file system of `path`, which is the `place` (`home`, `storage root`, ...), and
+    the reserve below which nothing new begins there. `files` are inodes; 0 of them in all: the file system
+    does not count them."""
+
+    place: str
+    path: str
+    size_bytes: int
+    free_bytes: int
+    reserve_bytes: int
+    files: int = 0
+    free_files: int = 0
+    reserve_files: int = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether less is free than the reserve."""
+        return self.lacking_bytes > 0 or self.lacks_files
+
+    @property
+    def lacking_bytes(self) -> int:
+        """How many bytes must be freed until the reserve is free again."""
+        return max(0, self.reserve_bytes - self.free_bytes) if self.size_bytes else 0
+
+    @property
+    def lacks_files(self) -> bool:
+        """Whether fewer inodes are free than the reserve has."""
+        return bool(self.files) and self.free_files < self.reserve_files
+
+    @property
+    def shortage(self) -> str:
+        """`the disk of the home (/x) has 3 MiB free, less than its reserve of 8 MiB`; empty: it is not."""
+        disk = f"the disk of the {self.place} ({self.path})"
+        if self.lacking_bytes:
+            free, reserve = show_bytes(self.free_bytes), show_bytes(self.reserve_bytes)
+            return f"{disk} has {free} free, less than its reserve of {reserve}"
+        if self.lacks_files:
+            return (
+                f"{disk} has {self.free_files:,} inodes free, less than its reserve of {self.reserve_files:,}"
+            )
+        return ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from shutil import disk_usage
 
 from gridmill.domain.amounts import roughly, show_count
 from gridmill.domain.farm_protocol import FARM_PROTOCOL, DeployRequest, FarmStatus
@@ -39,8 +38,10 @@ def look(farm: Farm, tenant: Tenant) -> FarmStatus:
         future_capacity=expected.openings,
         staged_bytes=quarters.files.store.size_bytes,
         quota_bytes=farm.quota_bytes,
-        disk_free_bytes=disk_usage(quarters.root).free,
-        warnings=tuple(one.message for one in lost),
+        disk_free_bytes=farm.disk.room.space().free_bytes,
+        disk_use_bytes=farm.disk.use_of(tenant.name).size_bytes,
+        disk_limit_bytes=farm.disk.limits.size_bytes or 0,
+        warnings=(*(one.message for one in lost), *filter(None, [farm.disk.why_waits(tenant.name)])),
     )
 
 
@@ -72,7 +73,7 @@ def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
     quarters, everybody = farm.sandbox_of(tenant), farm.records.all(TenantDeployment)
     lodging_of = {pod: one for one in everybody if one.tenant == tenant.name for pod in one.pods}
     waits = _waits(farm, everybody)
-    sights = dict(_before(lodging_of, waits, pods))
+    sights = dict(_before(lodging_of, waits, pods, farm.disk.why_waits(tenant.name)))
     sights |= _seen(quarters, lodging_of, [pod for pod in pods if pod not in sights])
     gone = [pod for pod, sight in sights.items() if sight.status == PodStatus.GONE]
     return PodReports(reports=sights, undelivered=_words(quarters, gone))
@@ -98,7 +99,7 @@ def _place(ahead: int, seconds: float | None) -> str:
 
 
 def _before(
-    lodging_of: Mapping[str, TenantDeployment], waits: Mapping[int, str], pods: Iterable[str]
+    lodging_of: Mapping[str, TenantDeployment], waits: Mapping[int, str], pods: Iterable[str], short: str
 ) -> Iterable[tuple[str, PodReport]]:
     """Of pods whose turn has not come, and of those that the farm never brought up."""
     for pod in pods:
@@ -106,13 +107,15 @@ def _before(
         if lodging is None:
             yield pod, PodReport(status=PodStatus.GONE, message="it was never started")
         elif lodging.state == TenantDeploymentState.WAITING:
-            position_text = waits.get(lodging.number, "it is the next")
+            position_text = short or waits.get(lodging.number, "it is the next")
             yield (
                 pod,
                 PodReport(status=PodStatus.QUEUED, message=f"waits for room on the farm; {position_text}"),
             )
         elif lodging.state == TenantDeploymentState.STARTING:
-            yield pod, PodReport(status=PodStatus.QUEUED, message="is being brought up")
+            why = lodging.message or short
+            message = f"is being brought up; {why}" if why else "is being brought up"
+            yield pod, PodReport(status=PodStatus.QUEUED, message=message)
 
 
 def _seen(

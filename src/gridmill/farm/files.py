@@ -25,6 +25,7 @@ from gridmill.farm.store import RecordStore
 from gridmill.farm.unix_users import acting_as
 from gridmill.transfer.chunk_manifest import HashCache, scan
 from gridmill.transfer.chunk_store import ChunkStore
+from gridmill.transfer.disk_room import DiskRoom
 from gridmill.transfer.engine import ScannedTree
 from gridmill.transfer.paths import check_hash, check_path
 from gridmill.transfer.signed_urls import flows, write
@@ -172,8 +173,9 @@ class TenantFiles:
         now: Callable[[], float],
         patience_seconds: float = PATIENCE_SECONDS,
         bucket_hosts: Sequence[str] = (),
+        disk: DiskRoom | None = None,
     ) -> None:
-        self.store = ChunkStore(folder, quota_bytes)
+        self.store = ChunkStore(folder, quota_bytes, name=tenant, disk=disk)
         self.drafts = root.parent / f".{root.name}.drafts" if root.parent != folder.parent else None
         owner = None if user is None else (user, user)
         self._placer = TreeCheckout(root, self.store, drafts=self.drafts, user=owner)
@@ -188,6 +190,7 @@ class TenantFiles:
     def close(self) -> None:
         """Nothing is kept from now on, whoever is still at it: what is here may be going."""
         self._closed.set()
+        self.store.close()
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """See ChunkStore. Raises UnavailableError once it is closed."""
@@ -201,7 +204,9 @@ class TenantFiles:
     def place(self, wanted: PlaceTree) -> tuple[str, ...]:
         """See Placer. Raises InputError, ConflictError, CapacityError, StorageError, UnavailableError."""
         self._check_open()
-        self._note(check_id(wanted.attempt_id))
+        check_id(wanted.attempt_id)
+        self.store.take_room(0)
+        self._note(wanted.attempt_id)
         check_path(wanted.uri)
         self._drop(wanted.uri)
         return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)

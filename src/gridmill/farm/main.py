@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from gridmill.disk_space import FULL
 from gridmill.domain.amounts import show_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodOrder
@@ -33,6 +34,7 @@ from gridmill.farm.deployment import (
     silent,
 )
 from gridmill.farm.deployment_requests import end_pods, settle
+from gridmill.farm.disk import OVER_SECONDS, FarmDisk, TenantLimits, TenantUse
 from gridmill.farm.state import Farm
 from gridmill.farm.store import LostResults, obsolete_losses, open_records
 from gridmill.farm.tenant import Invitation, LastContact, Tenant
@@ -57,6 +59,7 @@ class TickLoop:
         self._wakeup = threading.Event()
         self._stopped = threading.Event()
         self._contacts_saved = 0.0
+        self._is_short = False
         self._still = set[str]()  # tenants of which nothing has run since it was looked at
         self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
         farm.wake = self._wakeup.set
@@ -92,6 +95,7 @@ class TickLoop:
             _isolated(tenant.name, partial(self._end_revoked, tenant))
         self._end_expired()
         for tenant in tenants:
+            _isolated(tenant.name, partial(self._end_above_limit, tenant))
             _isolated(tenant.name, partial(self._mark_ended, tenant))
             _isolated(tenant.name, partial(self._end_strays, tenant))
         self._bring_up()
@@ -112,9 +116,10 @@ class TickLoop:
         records = self._farm.records
         with records.change():
             names = {one.name for one in records.all(Tenant)}
-            kept: tuple[LastContact | TenantDeployment | LostResults | AttemptRecord, ...]
+            kept: tuple[LastContact | TenantDeployment | LostResults | AttemptRecord | TenantUse, ...]
             kept = (
                 *records.all(LastContact),
+                *records.all(TenantUse),
                 *records.all(TenantDeployment),
                 *records.all(LostResults),
                 *records.all(AttemptRecord),
@@ -133,6 +138,17 @@ class TickLoop:
             self._delete_unknown_tenants()
             contacts = tuple(self._farm.last_contacts.items())
             self._farm.records.put(*(LastContact(tenant=name, time=moment) for name, moment in contacts))
+            self._save_uses(now)
+
+    def _save_uses(self, now: float) -> None:
+        """For `gridmill farm tenants`, which reads the records."""
+        uses = self._farm.disk.uses()
+        self._farm.records.put(
+            *(
+                TenantUse(tenant=name, size_bytes=use.size_bytes, files=use.files, time=now)
+                for name, use in uses.items()
+            )
+        )
 
     def _hang_up_silent(self) -> None:
         for name in silent(self._farm.last_contacts, self._farm.now()):
@@ -141,19 +157,44 @@ class TickLoop:
                 quarters.relay.hang_up()
 
     def _bring_up(self) -> None:
-        """The commit is before the effect: what was admitted before a crash is brought up after it."""
+        """The commit is before the effect: what was admitted before a crash is brought up after it. While the
+        disk is short nothing is, and a tenant above its limit is passed over."""
         farm = self._farm
+        if farm.disk.recover().is_short:
+            self._log_short()
+            return
+        self._is_short = False
+        everybody = [one for one in farm.records.all(TenantDeployment) if not self._is_held(one)]
         if farm.shares_nodes:
-            admitted = admit(
-                farm.records.all(TenantDeployment), farm.nodes(), farm.now(), farm.settings.gpu_shares
-            )
+            admitted = admit(everybody, farm.nodes(), farm.now(), farm.settings.gpu_shares)
         else:
-            waiting = self._of(TenantDeploymentState.WAITING)
+            waiting = [one for one in everybody if one.state == TenantDeploymentState.WAITING]
             admitted = tuple(one.to(TenantDeploymentState.STARTING, farm.now()) for one in waiting)
         for lodging in admitted:
             settle(farm, replace(lodging, state=TenantDeploymentState.WAITING), lodging)
         for lodging in self._of(TenantDeploymentState.STARTING):
             _isolated(lodging.tenant, partial(self._start, lodging))
+
+    def _is_held(self, lodging: TenantDeployment) -> bool:
+        return lodging.state == TenantDeploymentState.WAITING and bool(
+            self._farm.disk.why_over(lodging.tenant)
+        )
+
+    def _log_short(self) -> None:
+        if not self._is_short:
+            _LOG.warning("disk_short reason=%s", self._farm.disk.room.explain())
+        self._is_short = True
+
+    def _end_above_limit(self, tenant: Tenant) -> None:
+        """Its pods end jobs that are too large by themselves; what is written elsewhere, or by several jobs
+        together, is ended with its pods."""
+        why = self._farm.disk.why_over(tenant.name, OVER_SECONDS)
+        if not why:
+            return
+        for lodging in self._of(*HAS_ROOM):
+            if lodging.tenant == tenant.name:
+                _LOG.warning("tenant_above_limit deployment=%s reason=%s", lodging.id, why)
+                self._tear_down(lodging, why)
 
     def _start(self, lodging: TenantDeployment) -> None:
         tenant = self._tenant(lodging)
@@ -164,6 +205,10 @@ class TickLoop:
             self._farm.sandbox_of(tenant).bring_up(orders(lodging))
         except (GridmillError, OSError) as error:
             _LOG.warning("bring_up_failed deployment=%s reason=%s", lodging.id, error)
+            if is_full(error):
+                why = f"no pod could be started: {self._farm.disk.room.explain(tenant.name)}"
+                settle(self._farm, lodging, replace(lodging, message=why))  # the next tick tries again
+                return
             why = explained(error) if isinstance(error, GridmillError) else str(error)
             self._tear_down(lodging, why)  # those that did come up
         else:
@@ -273,6 +318,7 @@ class TickLoop:
         end_processes(tenant.user, _END_SECONDS)
         quarters.close()
         farm.sandboxes.pop(tenant.name, None)
+        farm.disk.remove(tenant.name)
         for folder in (quarters.root, quarters.files.drafts, quarters.settings.home.parent):
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -281,7 +327,13 @@ class TickLoop:
         invited = [one for one in farm.records.all(Invitation) if one.name == tenant.name]
         with farm.records.change():
             farm.records.remove(
-                tenant, *mine, *losses, *works, *invited, LastContact(tenant=tenant.name, time=0.0)
+                tenant,
+                *mine,
+                *losses,
+                *works,
+                *invited,
+                LastContact(tenant=tenant.name, time=0.0),
+                TenantUse(tenant=tenant.name, size_bytes=0, files=0, time=0.0),
             )
         farm.last_contacts.pop(tenant.name, None)
         self._still.discard(tenant.name)
@@ -293,6 +345,15 @@ def _isolated(tenant: str, act: Callable[[], None]) -> None:
         act()
     except (GridmillError, OSError) as error:
         _LOG.warning("tenant_failed tenant=%s reason=%s", tenant, error)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a full disk is what an error comes from."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        error = error.__cause__
+    return False
 
 
 def orders(lodging: TenantDeployment) -> tuple[PodOrder, ...]:
@@ -329,7 +390,13 @@ class RunningFarm:
 
 
 def start(
-    settings: Settings, place: Site, address: tuple[str, int], *, quota_bytes: int, retain_seconds: float
+    settings: Settings,
+    place: Site,
+    address: tuple[str, int],
+    *,
+    quota_bytes: int,
+    retain_seconds: float,
+    limits: TenantLimits | None = None,
 ) -> RunningFarm:
     """Up when this returns; the home's lock is the caller's. Raises UnavailableError where it cannot listen,
     StorageError, InputError."""
@@ -343,6 +410,7 @@ def start(
         records=records,
         authority=authority,
         place=place,
+        disk=FarmDisk(settings.home / "farm", settings.disk_reserve_bytes, limits),
         quota_bytes=quota_bytes,
         one_user=one_user,
     )
@@ -353,6 +421,7 @@ def start(
     except BaseException:
         farm.close()
         raise
+    farm.disk.start()
     keeper.start()
     return RunningFarm(farm=farm, server=server, tick_loop=keeper)
 

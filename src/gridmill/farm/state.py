@@ -11,6 +11,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.farm.certificates import Authority
 from gridmill.farm.deployment import TenantDeployment
+from gridmill.farm.disk import FarmDisk
 from gridmill.farm.files import TenantFiles
 from gridmill.farm.store import RecordStore
 from gridmill.farm.tenant import Tenant, authorised, unknown_tenant
@@ -29,6 +30,7 @@ class Farm:
     records: RecordStore
     authority: Authority
     place: Site
+    disk: FarmDisk
     quota_bytes: int = 0
     one_user: str = ""
     version: str = __version__
@@ -70,6 +72,8 @@ class Farm:
             carry = partial(self._open_files, tenant)
             quarter = open_sandbox(self.settings, tenant.name, tenant.user, self.place, carry)
             self.sandboxes[tenant.name] = quarter
+            folders = quarter.settings.home, quarter.root, quarter.files.drafts
+            self.disk.add(tenant.name, (folder for folder in folders if folder is not None))
         return quarter
 
     def _open_files(self, tenant: Tenant, root: Path, folder: Path) -> TenantFiles:
@@ -82,6 +86,7 @@ class Farm:
             records=self.records,
             now=self.now,
             bucket_hosts=self.settings.bucket_hosts,
+            disk=self.disk.room,
         )
 
     def nodes(self) -> tuple[Node, ...]:
@@ -103,6 +108,7 @@ class Farm:
 
     def close(self) -> None:
         """Pods go on."""
+        self.disk.close()
         for quarters in tuple(self.sandboxes.values()):
             quarters.close()
         self.records.close()

@@ -11,6 +11,7 @@ from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 from gridmill.farm.deployment import AttemptRecord, TenantDeployment
+from gridmill.farm.disk import TenantUse
 from gridmill.farm.tenant import Invitation, LastContact, Tenant
 from gridmill.farm.unix_users import UserCounter
 from gridmill.settings import Settings
@@ -38,7 +39,14 @@ def obsolete_losses(losses: Sequence[LostResults], now: float) -> tuple[LostResu
 
 
 Noun: TypeAlias = (
-    Tenant | LastContact | Invitation | TenantDeployment | LostResults | UserCounter | AttemptRecord
+    Tenant
+    | LastContact
+    | Invitation
+    | TenantDeployment
+    | LostResults
+    | UserCounter
+    | AttemptRecord
+    | TenantUse
 )
 _BUSY_SECONDS = 10.0
 _FORMAT = 2
@@ -142,7 +150,7 @@ def key_of(noun: Noun) -> str:
     match noun:
         case Tenant():
             return noun.name
-        case LastContact():
+        case LastContact() | TenantUse():
             return noun.tenant
         case Invitation():
             return noun.hash

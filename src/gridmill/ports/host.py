@@ -74,6 +74,7 @@ class TenantView:
     user: int | None
     deployments: int
     revoked: bool
+    disk_bytes: int = 0
 
 
 class TenantRecords(Protocol):
@@ -205,8 +206,11 @@ class Host(Protocol):
         *,
         quota_bytes: int,
         retain_seconds: float,
+        limits: tuple[int | None, int | None] = (None, None),
     ) -> AbstractContextManager[ServedFarm]:
-        """A farm in this process. Raises InputError, UnavailableError, HomeInUseError, StorageError."""
+        """A farm in this process. `limits` are the bytes and the inodes that the files of a tenant may use
+        (None: half of the disk's; 0: no limit). Raises InputError, UnavailableError, HomeInUseError,
+        StorageError."""
 
     def farm_desk(self, settings: Settings) -> AbstractContextManager[TenantRecords]:
         """The records of the farm of this home. Raises NotFoundError if there is none."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from gridmill import codec
+from gridmill.disk_space import FULL
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.farm_protocol import ChunkHashes, Manifest
 from gridmill.errors import (
@@ -27,6 +28,7 @@ from gridmill.errors import (
     UnsafePathError,
 )
 from gridmill.transfer.chunk_manifest import FairScheduler
+from gridmill.transfer.disk_room import DiskRoom
 from gridmill.transfer.durable import not_kept, seal_open, sync, touch, write_at
 from gridmill.transfer.large_files import FileLayout, LargeFiles, layouts
 from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
@@ -45,9 +47,13 @@ class ChunkStore:
     whole chunks only.
     """
 
-    def __init__(self, folder: Path, quota_bytes: int) -> None:
-        """Opens it; what a killed process left half-written goes. Raises StorageError."""
+    def __init__(
+        self, folder: Path, quota_bytes: int, *, name: str = "", disk: DiskRoom | None = None
+    ) -> None:
+        """Opens it; what a killed process left half-written goes. `disk`: it keeps a reserve free there, and
+        is known there by `name`. Raises StorageError."""
         self.folder = folder
+        self.name, self.disk = name, disk
         self.quota_bytes = quota_bytes
         self.drafts = folder / "drafts"
         self._chunks, self._pins = folder / "chunks", folder / "pins"
@@ -64,6 +70,13 @@ class ChunkStore:
         except OSError as error:
             raise not_kept(error, folder) from error
         self._size_bytes, self._coming_bytes = sum(self._sizes.values()), 0
+        if disk is not None:
+            disk.add(name, self)
+
+    def close(self) -> None:
+        """Its disk is shared with it no longer. May be repeated."""
+        if self.disk is not None:
+            self.disk.remove(self.name)
 
     @property
     def size_bytes(self) -> int:
@@ -180,10 +193,12 @@ class ChunkStore:
             lacking = [chunk for name in large for chunk in self._filled(name)]
             lacking += self._not_alone(small)
         except OSError as error:
-            raise not_kept(error, self.folder) from error
+            raise self._not_kept(error) from error
         return tuple(dict.fromkeys(lacking))
 
     def _begin(self, large: Mapping[str, FileLayout]) -> None:
+        if large:
+            self.take_room(0)
         with self._lock:
             new = {name: layout for name, layout in large.items() if not self._touch(name)}
             size_bytes = sum(layout.size_bytes for layout in new.values())
@@ -241,10 +256,25 @@ class ChunkStore:
         with self._turns.turn(len(chunks)):
             for chunk in chunks:
                 _check(chunk)
+        self.take_room(sum(len(chunk.data) for chunk in chunks))
         try:
             self._keep([chunk for chunk in chunks if not self._large.take(chunk)])
         except OSError as error:
-            raise not_kept(error, self.folder) from error
+            raise self._not_kept(error) from error
+
+    def take_room(self, wanted_bytes: int) -> None:
+        """Room for bytes that come now. Raises UnavailableError while the disk is short, StorageError."""
+        if self.disk is not None:
+            try:
+                self.disk.take(self.name, wanted_bytes)
+            except OSError as error:
+                raise not_kept(error, self.folder) from error
+
+    def _not_kept(self, error: OSError) -> StorageError | UnavailableError:
+        """Of a full disk who fills it: it can be tried again once there is room."""
+        if error.errno not in FULL or self.disk is None:
+            return not_kept(error, self.folder)
+        return UnavailableError(f"chunks wait for room: {self.disk.explain(self.name)}")
 
     def receive(self, flows: Iterable[ChunkStream]) -> None:
         """Keep these as they come: what is expected in a large file is written there piece by piece, smaller
@@ -262,10 +292,11 @@ class ChunkStore:
         self.send(held)
 
     def _received(self, flow: ChunkStream) -> bool:
+        self.take_room(flow.size_bytes)
         try:
             return self._large.receive(flow)
         except OSError as error:
-            raise not_kept(error, self.folder) from error
+            raise self._not_kept(error) from error
 
     def _keep(self, chunks: Sequence[Chunk]) -> None:
         """Each as a file of its own, all in one lot: that gets its name once they are on the disk."""
@@ -316,6 +347,29 @@ class ChunkStore:
                 place=str(self.folder),
             )
         self._coming_bytes += room_bytes
+
+    def outstanding(self, sizes: Mapping[str, int]) -> int:
+        """See EvictingStore. Without the lock: an estimate of what others are just writing will do."""
+        return sum(
+            self._large.absent_bytes(name) if name in self._sizes else size for name, size in sizes.items()
+        )
+
+    def oldest_unused(self) -> int | None:
+        """See EvictingStore."""
+        with self._lock:
+            pinned = self._all_pinned()
+            name = next((name for name in self._sizes if name not in pinned), None)
+            if name is None:
+                return None
+            try:
+                return os.stat(self._path(name)).st_atime_ns
+            except OSError:
+                return 1  # somebody took it away
+
+    def evict(self, wanted_bytes: int) -> int:
+        """See EvictingStore."""
+        with self._lock:
+            return self._evict(wanted_bytes)
 
     def _evict(self, wanted_bytes: int) -> int:
         """How many bytes went."""

@@ -144,6 +144,13 @@ class LargeFiles:
         file = self._files.get(name)
         return file is not None and not file.whole
 
+    def absent_bytes(self, name: str) -> int:
+        """How much of a file has not arrived; nothing of one that is whole, or is none of these."""
+        file = self._files.get(name)
+        if file is None or file.whole:
+            return 0
+        return sum(file.layout.range_of(at)[1] for at in tuple(file.absent))
+
     def touch(self, name: str) -> bool:
         """Whether it is there as it was written; then it counts as just used. Raises OSError."""
         with self._changed:

@@ -148,6 +148,8 @@ class TreeCheckout:
             if owner in placed.owners and not (but_writable and placed.writable):
                 self._release(placed, owner)
         self._store.unpin(owner)
+        if self._store.disk is not None:
+            self._store.disk.forget(self._store.name, owner)
 
     def _release(self, placed: CheckedOutTree, owner: str) -> None:
         if others := tuple(name for name in placed.owners if name != owner):
@@ -166,6 +168,8 @@ class TreeCheckout:
         if lacking := self._store.expect(manifest):
             return lacking
         self._make(wanted, manifest)
+        if self._store.disk is not None:
+            self._store.disk.arrived(self._store.name, wanted.owners[0], wanted.uri)
         return ()
 
     def _shares(self, wanted: CheckedOutTree) -> bool:
@@ -199,12 +203,16 @@ class TreeCheckout:
         sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
         sizes.pop("", None)
         (owner,), uri = wanted.owners, wanted.uri
+        if self._store.disk is not None:
+            self._store.disk.promise(self._store.name, owner, uri, sizes)
         gone = self._room.left_over(owner, uri, sizes)
         for other in self._room.take(owner, uri, sizes, self._store.pinned()):
             self._let_go(other)
         self._store.pin(owner, sizes, instead_of=gone)
 
     def _make(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
+        if wanted.writable and not self._handing_over:
+            self._store.take_room(manifest.size_bytes)
         draft = self._drafts / uuid4().hex
         try:
             self._draw(draft, manifest, writable=wanted.writable)

@@ -11,6 +11,7 @@ from tests.kit.farms import LOCAL
 
 from gridmill.farm.app import make_app
 from gridmill.farm.certificates import Authority
+from gridmill.farm.disk import FarmDisk
 from gridmill.farm.state import Farm
 from gridmill.farm.store import open_records
 from gridmill.farm.tenant import Tenant, hash_of
@@ -51,6 +52,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> None:
         records=records,
         authority=Authority(home / "farm", 1e9),
         place=LOCAL,
+        disk=FarmDisk(home),
         quota_bytes=2**20,
         one_user="it is tried",
     )

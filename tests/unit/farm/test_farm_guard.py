@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gridmill.domain.site import Site, SiteKind
 from gridmill.farm.auth import LANE, TenantMiddleware
 from gridmill.farm.certificates import Authority
+from gridmill.farm.disk import FarmDisk
 from gridmill.farm.state import Farm
 from gridmill.farm.store import RecordStore
 from gridmill.farm.tenant import Tenant, hash_of
@@ -67,6 +68,7 @@ def test_what_one_tenant_has_carried_holds_up_nothing_else(tmp_path: Path) -> No
         records=records,
         authority=Authority(tmp_path, time.time()),
         place=Site(name="farm", kind=SiteKind.LOCAL),
+        disk=FarmDisk(tmp_path),
     )
     asyncio.run(among(farm))
     farm.close()

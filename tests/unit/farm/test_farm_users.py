@@ -17,6 +17,7 @@ from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.certificates import Authority
 from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState
 from gridmill.farm.deployment_requests import end_pods
+from gridmill.farm.disk import FarmDisk
 from gridmill.farm.state import Farm
 from gridmill.farm.store import RecordStore
 from gridmill.farm.tenant import Tenant
@@ -180,6 +181,7 @@ def test_a_job_that_hides_how_its_pod_is_ends_with_the_last_of_its_tenant(user: 
             records=records,
             authority=Authority(place, time.time()),
             place=LOCAL,
+            disk=FarmDisk(place),
         )
         wanted = DeployRequest(orders=(order("d.0"),), lease_seconds=9e9)
         other = TenantDeployment(

@@ -1,0 +1,164 @@
+"""Measures the free space of file systems, and the space that folders use, at bounded cost."""
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gridmill.domain.amounts import GIB
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.usage import DiskSpace
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The numbers of errors that say that a disk, or the quota of a user on it, is full."""
+_MOST_RESERVE_BYTES, _RESERVE_SHARE = GIB, 20
+_MOST_RESERVE_FILES, _RESERVE_FILES_SHARE = 10_000, 100
+_BLOCK_BYTES = 512  # the unit of st_blocks
+
+
+def space_of(place: str, path: Path | str, reserve_bytes: int | None = None) -> DiskSpace:
+    """The space of the file system that `path` is on, or will be. `reserve_bytes`: None is 5 % of its size
+    and at most 1 GiB; 0 is none. Of inodes 1 % and at most 10,000 are reserved. Raises OSError."""
+    existing = Path(path)
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    status = os.statvfs(existing)
+    size_bytes = status.f_blocks * status.f_frsize
+    wanted = min(_MOST_RESERVE_BYTES, size_bytes // _RESERVE_SHARE)
+    files = min(_MOST_RESERVE_FILES, status.f_files // _RESERVE_FILES_SHARE)
+    return DiskSpace(
+        place=place,
+        path=str(path),
+        size_bytes=size_bytes,
+        free_bytes=status.f_bavail * status.f_frsize,
+        reserve_bytes=wanted if reserve_bytes is None else reserve_bytes,
+        files=status.f_files,
+        free_files=status.f_favail,
+        reserve_files=0 if reserve_bytes == 0 else files,
+    )
+
+
+def file_system(path: Path | str) -> int:
+    """The number of the device that `path` is on, or will be: two paths with the same one share their space.
+    Raises OSError."""
+    existing = Path(path)
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    return existing.stat().st_dev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderUse:
+    """The space that files of folders use on the disk (allocated blocks), and how many inodes they have."""
+
+    size_bytes: int = 0
+    files: int = 0
+
+
+class FolderMeter:
+    """Measures folders again and again, a few entries at each step, so that no step takes long.
+
+    A pass begins `pause_seconds` after the one before, and no sooner than `_SHARE` times as long as that
+    took: measuring has 5 % of a CPU at most. Links are not followed, a file with several names counts once,
+    and what vanishes meanwhile does not count. A missing folder is empty.
+    """
+
+    def __init__(self, folders: Sequence[Path | str], *, pause_seconds: float = 1.0) -> None:
+        self._folders, self._pause = tuple(map(str, folders)), pause_seconds
+        self._walk: Iterator[os.stat_result] | None = None
+        self._size_bytes = self._files = 0
+        self._spent = 0.0
+        self._linked = set[tuple[int, int]]()
+        self._next_pass = 0.0
+        self.use: FolderUse | None = None
+        """As the last whole pass found it; None before the first."""
+
+    def step(self, now: float, entries: int = 1000) -> bool:
+        """Look at so many further entries, if a pass is due (`now`: monotonic); True when it ended one."""
+        if self._walk is None:
+            if now < self._next_pass:
+                return False
+            self._walk, self._spent = _entries(self._folders), 0.0
+            self._size_bytes = self._files = 0
+            self._linked = set()
+        began = time.thread_time()
+        ended = not self._take(self._walk, entries)
+        self._spent += time.thread_time() - began
+        if ended:
+            self._walk = None
+            self.use = FolderUse(size_bytes=self._size_bytes, files=self._files)
+            self._next_pass = now + max(self._pause, _SHARE * self._spent)
+        return ended
+
+    def least(self) -> FolderUse:
+        """What is known to be used: the last whole pass, or the one under way where that found more."""
+        known = self.use or FolderUse()
+        return FolderUse(
+            size_bytes=max(known.size_bytes, self._size_bytes), files=max(known.files, self._files)
+        )
+
+    def _take(self, walk: Iterator[os.stat_result], entries: int) -> bool:
+        """False at the end."""
+        for _ in range(entries):
+            status = next(walk, None)
+            if status is None:
+                return False
+            if status.st_nlink > 1 and not _is_folder(status):
+                inode = status.st_dev, status.st_ino
+                if inode in self._linked:
+                    continue
+                self._linked.add(inode)
+            self._size_bytes += status.st_blocks * _BLOCK_BYTES
+            self._files += 1
+        return True
+
+
+_SHARE = 20
+
+
+def measure(folders: Sequence[Path | str], entries: int = 1_000_000) -> FolderUse:
+    """The use of folders, in one pass that ends after so many entries: then it is what was seen by then."""
+    meter = FolderMeter(folders)
+    meter.step(0.0, entries)
+    return meter.least()
+
+
+def _is_folder(status: os.stat_result) -> bool:
+    return status.st_mode & 0o170000 == 0o040000
+
+
+def _entries(folders: Sequence[str]) -> Iterator[os.stat_result]:
+    """The status of all that is below the folders, and of a folder that is a file itself."""
+    for path in folders:
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue
+        if _is_folder(status):
+            yield from _below(path, status.st_dev)
+        else:
+            yield status
+
+
+def _below(folder: str, device: int) -> Iterator[os.stat_result]:
+    """On the file system of that number: what is mounted there takes no space of it."""
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    status = _status(entry)
+                    if status is not None and status.st_dev == device:
+                        yield status
+                        if _is_folder(status):
+                            waiting.append(entry.path)
+        except OSError:
+            continue
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError:
+        return None

@@ -1,0 +1,192 @@
+"""Shares the free space of one disk among the chunk stores on it: a reserve stays free.
+
+A tree has room promised before its first byte comes, so that transfers which begin at the same time do not
+stop each other half-way. Where there is none, chunks that nothing uses are evicted, the least recently used
+first, of all stores.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from gridmill.disk_space import space_of
+from gridmill.domain.amounts import show_bytes, show_count
+from gridmill.domain.usage import DiskSpace
+from gridmill.errors import CapacityError, UnavailableError
+
+_LOG = logging.getLogger(__name__)
+_EVICTED_BYTES = 8 << 20  # of the store with the oldest; then it is asked again whose are the oldest
+
+
+class EvictingStore(Protocol):
+    """What a store of chunks offers."""
+
+    def outstanding(self, sizes: Mapping[str, int]) -> int:
+        """How many bytes of what has these names and sizes are not there yet."""
+
+    def oldest_unused(self) -> int | None:
+        """When what nothing uses was used last (ns); None: everything is in use."""
+
+    def evict(self, wanted_bytes: int) -> int:
+        """Delete what nothing uses, the least recently used first; how many bytes are freed at most."""
+
+
+class DiskRoom:
+    """The room of the disk that `folder` is on. Safe to use from several threads.
+
+    `why` says, of a store's name, who uses the disk: it ends the sentence of an error.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        reserve_bytes: int | None = None,
+        *,
+        place: str = "farm",
+        why: Callable[[str], str] = lambda name: "",
+    ) -> None:
+        self._folder, self._reserve_bytes, self._place, self._why = folder, reserve_bytes, place, why
+        self._lock = threading.Lock()
+        self._stores: dict[str, EvictingStore] = {}
+        self._promised: dict[tuple[str, str], dict[str, Mapping[str, int]]] = {}
+        self.evicted_bytes = 0
+
+    def space(self) -> DiskSpace:
+        """As it is now. Raises OSError."""
+        return space_of(self._place, self._folder, self._reserve_bytes)
+
+    def add(self, name: str, store: EvictingStore) -> None:
+        """A store on this disk."""
+        with self._lock:
+            self._stores[name] = store
+
+    def remove(self, name: str) -> None:
+        """It is closed; nothing is promised to it any more. May be repeated."""
+        with self._lock:
+            self._stores.pop(name, None)
+            self._promised = {key: trees for key, trees in self._promised.items() if key[0] != name}
+
+    def promise(self, name: str, owner: str, tree: str, sizes: Mapping[str, int]) -> None:
+        """Room for all of a tree that is not in the store of that name yet. May be repeated.
+
+        Raises CapacityError for more than the disk could ever take, UnavailableError while it is short.
+        """
+        with self._lock:
+            store = self._stores.get(name)
+            if store is None:
+                return
+            lacking_bytes = store.outstanding(sizes)
+            if lacking_bytes:
+                self._check_size(sum(sizes.values()))
+            trees = {
+                uri: wanted for uri, wanted in self._promised.get((name, owner), {}).items() if uri != tree
+            }
+            others = {**self._promised, (name, owner): trees}
+            self._free(name, lacking_bytes, others)
+            self._promised[name, owner] = {**trees, tree: sizes}
+
+    def arrived(self, name: str, owner: str, tree: str) -> None:
+        """All of a tree is there."""
+        with self._lock:
+            self._promised.get((name, owner), {}).pop(tree, None)
+
+    def forget(self, name: str, owner: str) -> None:
+        """An owner wants nothing more. May be repeated."""
+        with self._lock:
+            self._promised.pop((name, owner), None)
+
+    def take(self, name: str, wanted_bytes: int) -> None:
+        """Room for bytes that come now. Raises UnavailableError while the disk is short."""
+        space = self.space()
+        if space.free_bytes - wanted_bytes < space.reserve_bytes or space.lacks_files:
+            with self._lock:
+                self._free(name, wanted_bytes, {})
+
+    def recover(self) -> DiskSpace:
+        """The space, after eviction where the reserve is not free. Raises OSError."""
+        space = self.space()
+        if space.is_short:
+            with self._lock:
+                self._evict(space.lacking_bytes or 1)
+            space = self.space()
+        return space
+
+    def explain(self, name: str = "") -> str:
+        """`the farm's disk has 3 MiB free, its reserve is 8 MiB; ...`, for the owner of that store."""
+        space = self.space()
+        has = f"the {self._place}'s disk has {show_bytes(space.free_bytes)} free"
+        if space.lacks_files:
+            has += f" and {space.free_files:,} inodes of a reserve of {space.reserve_files:,}"
+        why = self._why(name)
+        return f"{has}, its reserve is {show_bytes(space.reserve_bytes)}" + (f"; {why}" if why else "")
+
+    def _check_size(self, size_bytes: int) -> None:
+        space = self.space()
+        if space.size_bytes and size_bytes > space.size_bytes - space.reserve_bytes:
+            raise CapacityError(
+                f"{show_bytes(size_bytes)} do not fit on the {self._place}'s disk, which has "
+                f"{show_bytes(space.size_bytes)}, of which {show_bytes(space.reserve_bytes)} stay free",
+                hint="Ask for less data, or give the farm a larger disk.",
+            )
+
+    def _free(
+        self,
+        name: str,
+        wanted_bytes: int,
+        promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]],
+    ) -> None:
+        """Evicts what is needed. Raises UnavailableError."""
+        space = self.space()
+        missing = wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
+        if missing > 0 or space.lacks_files:
+            self._evict(max(missing, 1))
+            space = self.space()
+            missing = (
+                wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
+            )
+        if (wanted_bytes and missing > 0) or space.is_short:
+            coming = self._outstanding(promised, space)
+            more = f"; {show_bytes(coming)} are promised to transfers under way" if coming else ""
+            raise UnavailableError(
+                f"{show_bytes(wanted_bytes)} wait for room: {self.explain(name)}{more}",
+                hint="It goes on by itself once there is room on the disk.",
+            )
+
+    def _outstanding(
+        self, promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]], space: DiskSpace
+    ) -> int:
+        """What is promised and has not come; exactly only where the disk is short of it."""
+        trees = [(key[0], wanted) for key, trees in tuple(promised.items()) for wanted in trees.values()]
+        most = sum(sum(wanted.values()) for _, wanted in trees)
+        if most <= (space.free_bytes - space.reserve_bytes) // 2:
+            return most
+        return sum(self._stores[name].outstanding(wanted) for name, wanted in trees if name in self._stores)
+
+    def _evict(self, wanted_bytes: int) -> None:
+        """Until so much more is free, as the disk says: of files that are linked elsewhere nothing is."""
+        goal, evicted = self.space().free_bytes + wanted_bytes, 0
+        while (space := self.space()).free_bytes < goal or space.lacks_files:
+            ages = [(age, name) for name, store in self._stores.items() if (age := store.oldest_unused())]
+            if not ages:
+                break
+            freed = self._stores[min(ages)[1]].evict(min(goal - space.free_bytes, _EVICTED_BYTES))
+            if not freed:
+                break
+            evicted += freed
+        if evicted:
+            self.evicted_bytes += evicted
+            total = show_bytes(self.evicted_bytes)
+            _LOG.warning("chunks_evicted disk=%s bytes=%d total=%s", self._folder, evicted, total)
+
+
+def who_uses(name: str, uses: Mapping[str, int]) -> str:
+    """`tenant a uses 3 MiB of it, 2 other tenants use 40 MiB`: a tenant is told the names of no others."""
+    others = [size for other, size in uses.items() if other != name]
+    own = [f"tenant {name} uses {show_bytes(uses[name])} of it"] if name in uses else []
+    if others:
+        verb = "uses" if len(others) == 1 else "use"
+        what = "other tenant" if own else "tenant"
+        own.append(f"{show_count(len(others), what)} {verb} {show_bytes(sum(others))}")
+    return ", ".join(own)
