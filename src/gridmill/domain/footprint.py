@@ -39,6 +39,9 @@ AHEAD_BYTES = 40
 """Bytes of one label among labels many rows ahead: computed, encoded and written."""
 JOINED_COLUMNS = 6
 """Columns that an as-of join adds if it names none."""
+WEIGHT_BYTES = 24
+"""Bytes per weight of a network: itself, its gradient, two moments of the optimizer, the best so far, and the
+copy that is written."""
 ROWS_PER_WORKER = 100_000
 """Rows per swarm worker: with fewer, the start of another worker costs more than it saves."""
 
@@ -98,7 +101,7 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
     """Bytes by the model, without margin."""
     footprint = footprint_of(job)
     spec = job.spec
-    extra = activation_bytes(spec) if isinstance(spec, TrainingSpec) else 0
+    extra = activation_bytes(spec) + weight_bytes(spec, size) if isinstance(spec, TrainingSpec) else 0
     if isinstance(spec, TrainingSpec) and spec.search:
         each = footprint.base_bytes // 2 + extra + data_bytes(footprint, size)
         return footprint.base_bytes + workers * each
@@ -150,6 +153,27 @@ def activation_bytes(spec: TrainingSpec) -> int:
     if spec.model is not ModelKind.LSTM:
         return 0
     return (spec.batch_size or LARGEST_BATCH) * spec.sequence * spec.units * spec.layers * 12 * 4
+
+
+def weight_bytes(spec: TrainingSpec, size: JobSize) -> int:
+    """What the weights of a network take while it learns."""
+    if spec.model not in (ModelKind.LSTM, ModelKind.MLP):
+        return 0
+    inputs, units = size.columns or COLUMNS, spec.units
+    if spec.model is ModelKind.LSTM:
+        count = 4 * units * (inputs + units) + (spec.layers - 1) * 8 * units * units
+    else:
+        count = units * inputs + (spec.layers - 1) * units * units
+    return count * WEIGHT_BYTES
+
+
+def knows_settings(job: Job) -> bool:
+    """Whether the model of a job's memory follows its settings. What a program or a query does, it cannot
+    tell."""
+    spec = job.spec
+    if isinstance(spec, DatasetSpec):
+        return not spec.sql
+    return not (isinstance(spec, CommandSpec) or job.runs_code)
 
 
 def workers_of(job: Job, size: JobSize, cpus: float) -> int:

@@ -104,6 +104,8 @@ class Measurement:
     `subject` is the kind with its variant, e.g. `training/lstm`, `sink/csv`, `command/<pipeline>/<job>`.
     `waited_seconds` is how long the job was ready before the attempt had a place. `parallel` tells of its
     workers, where it had any. `resource` and `site` are where it ran (empty: older ones do not say).
+    `declared` stands for the job's settings and command as they were, and `model_bytes` is what the model of
+    its kind gave for them and this size (empty and 0: not known).
     """
 
     attempt_id: str
@@ -118,6 +120,8 @@ class Measurement:
     parallel: ParallelTiming | None = None
     resource: str = ""
     site: str = ""
+    declared: str = ""
+    model_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Sizes jobs and resources, and explains each size: a model per kind of job, corrected by measurements."""
 
+import re
+from hashlib import sha256
 from math import inf
 
 from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count
@@ -9,6 +11,7 @@ from gridmill.domain.footprint import (
     data_bytes,
     footprint_of,
     is_plain,
+    knows_settings,
     leaves_trials_open,
     memory_of,
     model_name,
@@ -26,6 +29,9 @@ from gridmill.scheduler.feasibility import cpus_of, gpus_of, leave_room
 from gridmill.scheduler.forecast import expected_seconds, lasted
 from gridmill.scheduler.history import MeasurementHistory
 
+SEVERAL_COMMANDS = 3
+"""After so many different texts of a command its text says little about its memory."""
+_TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d){0,2}([.]\d+)?(Z|[+-]\d\d:?\d\d)?)?")
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
 MODEL_MARGIN = 1.5
@@ -175,16 +181,45 @@ def _estimate(
 ) -> _Estimate:
     subject = subject_of(job, pipeline)
     same_job = history.of_job(f"{pipeline}/{job.name}", subject)
-    if same_job:
-        return _by_job(job, size, same_job, workers, parts)
+    alike = _declared_alike(job, same_job)
+    if alike:
+        return _by_job(job, size, alike, workers, parts)
     same_subject = () if is_plain(job) else history.of_subject(subject)
-    return _by_model(job, size, workers, same_subject)
+    by_model = _by_model(job, size, workers, same_subject)
+    if same_job:
+        by_job = _by_job(job, size, same_job, workers, parts)
+        changed = f"{by_model.why}, as what it executes has changed since it was measured"
+        return max(by_job, replace(by_model, why=changed), key=lambda one: one.memory_bytes)
+    return by_model
+
+
+def declared_as(job: Job) -> str:
+    """A hash of the settings and the command that a job's memory may depend on. Dates and times in a command
+    do not count: a schedule writes others each time."""
+    spec = repr(job.spec)
+    text = _TIMES.sub("", spec) if is_plain(job) else spec
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def _declared_alike(job: Job, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    """Measurements that hold for the job as it is declared now: all, where the model follows its settings;
+    else those with the same command, or all once several commands were measured, as its text then changes
+    each time."""
+    if not measured or knows_settings(job):
+        return measured
+    now = declared_as(job)
+    alike = tuple([one for one in measured if one.declared in ("", now)])
+    return alike or (measured if len({one.declared for one in measured}) >= SEVERAL_COMMANDS else ())
 
 
 def _by_job(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int, parts: int
 ) -> _Estimate:
-    """The largest peak, scaled to this size, plus a margin that shrinks as attempts add up."""
+    """The largest peak, scaled to this size and these settings, plus a margin that shrinks as attempts add
+    up."""
+    needed = {one.attempt_id: _needed(one) for one in measured}
+    same = tuple([one for one in measured if _settings_ratio(job, one) == 1.0])
+    measured = same or tuple([_as_declared(job, one) for one in measured])
     newest = max(measured, key=lambda known: known.ended)
     near = _alike(size, _crewed(measured, workers))
     measured = _frugal(job, size, near, parts)
@@ -193,9 +228,10 @@ def _by_job(
     if leap > peak:
         peak, margin = leap, MODEL_MARGIN
     memory = _at_least_floor(peak * margin, job)
-    largest = max(_needed(measurement) for measurement in measured)
+    largest = max(needed[measurement.attempt_id] for measurement in measured)
+    at = "at this size" if same else "with these settings"
     times = "attempt" if len(measured) == 1 else "attempts"
-    scaled = "" if peak == largest else f" ({show_bytes(peak)} at this size)"
+    scaled = "" if peak == largest else f" ({show_bytes(peak)} {at})"
     least = footprint_of(job).floor_bytes
     floor = f", and never under {show_bytes(least)}" if peak * margin < least else ""
     why = (
@@ -205,6 +241,32 @@ def _by_job(
     if newest.memory_killed and memory < (twice := GROWTH * newest.given.memory_bytes):
         memory, why = twice, f"{why}; {show_bytes(twice)}, twice what the last attempt was killed at"
     return _Estimate(memory_bytes=memory, why=why)
+
+
+def _as_declared(job: Job, measurement: Measurement) -> Measurement:
+    """As it would have been with the settings of now, by the model of the job's kind."""
+    ratio = _settings_ratio(job, measurement)
+    if ratio == 1.0:
+        return measurement
+    use, given = measurement.use, measurement.given
+    return replace(
+        measurement,
+        use=replace(use, peak_memory_bytes=int(use.peak_memory_bytes * ratio)),
+        given=replace(given, memory_bytes=int(given.memory_bytes * ratio)),
+    )
+
+
+def _settings_ratio(job: Job, measurement: Measurement) -> float:
+    if not measurement.model_bytes or not measurement.declared or not knows_settings(job):
+        return 1.0
+    if measurement.declared == declared_as(job):
+        return 1.0
+    return model_bytes(job, measurement.size, measurement.parallel) / measurement.model_bytes
+
+
+def model_bytes(job: Job, size: JobSize, parallel: ParallelTiming | None) -> int:
+    """What the model gives for an attempt with so many workers; 0 where it does not follow the settings."""
+    return memory_of(job, size, _crew(parallel) if parallel else 1) if knows_settings(job) else 0
 
 
 def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:

@@ -17,7 +17,14 @@ from gridmill.domain.training import ModelKind, TrainingSpec
 from gridmill.domain.tuning import Range, Search
 from gridmill.domain.usage import ParallelTiming
 from gridmill.scheduler.history import PER_JOB, MeasurementHistory
-from gridmill.scheduler.sizing import after_memory_kill, size_job, size_resource, subject_of
+from gridmill.scheduler.sizing import (
+    after_memory_kill,
+    declared_as,
+    model_bytes,
+    size_job,
+    size_resource,
+    subject_of,
+)
 
 LARGEST = Amounts(cpus=4.0, memory_bytes=16 * GIB)
 
@@ -51,6 +58,8 @@ def measured(job, peak, size=None, number=1, pipeline="p", seconds=10.0, given=G
         use=MeasuredUse(wall_seconds=seconds, peak_memory_bytes=peak),
         ended=float(number),
         memory_killed=killed,
+        declared=declared_as(job),
+        model_bytes=model_bytes(job, size or JobSize(), None),
     )
 
 
@@ -392,3 +401,67 @@ def test_after_three_runs_sizes_hold_and_are_not_wasteful(spread):
             )
     assert within / total >= 0.99
     assert wasteful / total <= 0.01
+
+
+def network(model=ModelKind.LSTM, **settings):
+    return Job(name="train", training=TrainingSpec(dataset="features", model=model, **settings))
+
+
+SMALL = JobSize(rows=20_000, columns=8)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"hidden": 16}, {"hidden": 512}),
+        ({"sequence": 24}, {"sequence": 2000}),
+        ({"batch_size": 32}, {"batch_size": 8192}),
+    ],
+)
+def test_a_larger_network_is_sized_as_in_a_fresh_home(before, now):
+    job = network(**now)
+    fresh = sized(job, SMALL).amounts.memory_bytes
+    history = history_of(measured(network(**before), 250 * MIB, size=SMALL))
+    used = sized(job, SMALL, history)
+    assert 0.6 * fresh < used.amounts.memory_bytes < 1.5 * fresh
+    assert "with these settings" in used.why[0]
+
+
+def test_a_smaller_network_needs_less_again_and_equal_settings_are_measured_ones():
+    job = network(hidden=16)
+    history = history_of(
+        measured(network(hidden=512), 1600 * MIB, size=SMALL, number=1),
+        measured(job, 260 * MIB, size=SMALL, number=2),
+    )
+    assert sized(job, SMALL, history).amounts.memory_bytes < 800 * MIB
+    assert sized(network(hidden=512), SMALL, history).amounts.memory_bytes >= 1600 * MIB
+
+
+def test_settings_that_no_model_knows_keep_what_was_measured():
+    history = history_of(*(measured(network(epochs=5), 300 * MIB, size=SMALL, number=n) for n in range(3)))
+    before = sized(network(epochs=5), SMALL, history)
+    assert sized(network(epochs=50), SMALL, history).amounts == before.amounts
+
+
+def command(run):
+    return Job(name="step", command=CommandSpec(run=run))
+
+
+def test_a_command_that_changed_gets_at_least_what_an_unknown_one_gets():
+    echo, eats = command("echo"), command("python eat.py")
+    unknown = sized(eats).amounts.memory_bytes
+    history = history_of(*(measured(echo, 4 * MIB, number=number) for number in range(5)))
+    assert sized(echo, history=history).amounts.memory_bytes < unknown
+    changed = sized(eats, history=history)
+    assert changed.amounts.memory_bytes == unknown
+    assert "has changed since it was measured" in changed.why[0]
+    large = history_of(measured(echo, 4 * GIB))
+    assert sized(eats, history=large).amounts.memory_bytes > 4 * GIB
+
+
+def test_a_command_whose_text_changes_each_time_is_measured_all_the_same():
+    texts = [command(f"./load.sh --part {number}") for number in range(4)]
+    history = history_of(*(measured(job, 40 * MIB, number=n) for n, job in enumerate(texts[:3])))
+    assert sized(texts[3], history=history).amounts.memory_bytes == 256 * MIB
+    dated = history_of(measured(command("./load.sh 2026-01-01T06:00:00Z"), 40 * MIB))
+    assert sized(command("./load.sh 2026-02-01T06:00:00Z"), history=dated).amounts.memory_bytes == 256 * MIB

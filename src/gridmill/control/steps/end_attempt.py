@@ -46,7 +46,7 @@ from gridmill.scheduler.history import PROBE
 from gridmill.scheduler.needs import may_go_on
 from gridmill.scheduler.outcomes import settle
 from gridmill.scheduler.site_choice import learned
-from gridmill.scheduler.sizing import subject_of
+from gridmill.scheduler.sizing import declared_as, model_bytes, subject_of
 
 
 def defect(problems: Problems, job: str, error: Exception) -> InternalError:
@@ -341,12 +341,13 @@ def measure(
     killed = outcome.cause == Cause.MEMORY
     if outcome.state != AttemptState.SUCCEEDED and not killed:
         return
+    size = _size(job_run, outcome)
     transaction.put(
         Measurement(
             attempt_id=attempt.id,
             subject=subject_of(job_run.job, job_run.pipeline) + (PROBE if job_run.probe else ""),
             job=job_run.name,
-            size=_size(job_run, outcome),
+            size=size,
             given=attempt.given,
             use=_use_of_all(job_run, outcome.use or MeasuredUse()),
             ended=transaction.now,
@@ -355,6 +356,8 @@ def measure(
             parallel=outcome.parallel,
             resource=job_run.resource,
             site=_site_of(ledger, job_run),
+            declared=declared_as(job_run.job),
+            model_bytes=model_bytes(job_run.job, size, outcome.parallel),
         )
     )
 
@@ -377,6 +380,7 @@ def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[Job
             given=neediest.sizing.amounts,
             use=together_used([use for _, use in uses]),
             ended=transaction.now,
+            declared=declared_as(job_run.job),
         )
     )
 
