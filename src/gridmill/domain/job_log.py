@@ -1,0 +1,149 @@
+"""The log of a run: what its jobs wrote, as texts in the order in which they arrived, and its limits.
+
+Every byte of text has an offset in its run's log. A stream of texts is put together to lines by `lines_of`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+
+from gridmill.domain.amounts import GIB, MIB, show_bytes
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import InputError
+
+JOB_LOG_BYTES = 256 * MIB
+"""Text of one job of a run that is kept by default: the first half of it and the last."""
+HOME_LOG_BYTES = 8 * GIB
+"""Size on the disk of all logs of a home by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    """`job_bytes`: text of one job in one run that is kept. `home_bytes`: size of all logs on the disk."""
+
+    job_bytes: int = JOB_LOG_BYTES
+    home_bytes: int = HOME_LOG_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """A text as a pod reports it. `number` counts the events of its pod: a text is kept once."""
+
+    run_id: str
+    job: str
+    attempt_id: str
+    number: int
+    time: float
+    stream: str
+    text: str
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """A text of the log. It ends with a newline unless its last line goes on in the next text of the same
+    attempt and stream, or never ended.
+
+    `offset` is where the text begins in the log of the run, in bytes of UTF-8; `id` is where to go on
+    behind it. `stream` is `out`, `err`, or `pod` for what Gridmill says. Each line of a gang or of a command
+    on every node is shown with `mark` in front. `dropped_bytes`: so much text of the job is missing here
+    (`text` is empty then), for the reason `dropped`: `limit` or `damaged`.
+    """
+
+    id: str
+    offset: int
+    time: float = 0.0
+    job: str = ""
+    attempt_id: str = ""
+    stream: str = ""
+    text: str = ""
+    mark: str = ""
+    dropped_bytes: int = 0
+    dropped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line without its newline. `note`: Gridmill says it, no job wrote it."""
+
+    job: str
+    text: str
+    mark: str = ""
+    stream: str = ""
+    note: bool = False
+
+
+def offset_of(after: str) -> int:
+    """The offset that an entry's `id` stands for; 0 of an empty one. Raises InputError."""
+    if after and not (after.isascii() and after.isdecimal() and len(after) <= 18):
+        raise InputError(
+            f"{after!r} is not an offset in a log",
+            place="after",
+            hint="Use the `id` of an entry as it was answered, a number of bytes, or nothing to begin with"
+            " the first entry.",
+        )
+    return int(after) if after else 0
+
+
+def dropped_note(entry: LogEntry) -> str:
+    """A sentence about text that is missing."""
+    amount, of = show_bytes(entry.dropped_bytes), f" of {entry.job}" if entry.job else ""
+    if entry.dropped == "damaged":
+        return f"[{amount} of the log{of} are damaged on the disk and cannot be shown]"
+    return f"[{amount} of the log{of} were dropped here: it was larger than the limit of logs]"
+
+
+@dataclass(slots=True)
+class LineAssembly:
+    """Puts texts together to lines. Lines that are not complete yet are kept until they are."""
+
+    partial: dict[tuple[str, str], list[LogEntry]] = field(default_factory=dict)
+
+    def take(self, entry: LogEntry) -> Iterator[LogLine]:
+        """The lines that end with this entry. Only a newline ends a line."""
+        if entry.dropped_bytes:
+            yield LogLine(job=entry.job, text=dropped_note(entry), note=True)
+            return
+        key = (entry.attempt_id, entry.stream)
+        head, newline, rest = entry.text.partition("\n")
+        if not newline:
+            if entry.text:
+                self.partial.setdefault(key, []).append(entry)
+            return
+        begun = self.partial.pop(key, [])
+        yield _line(entry, "".join(one.text for one in begun) + head)
+        *whole, last = rest.split("\n")
+        yield from (_line(entry, text) for text in whole)
+        if last:
+            self.partial[key] = [replace_text(entry, last)]
+
+    def end(self) -> Iterator[LogLine]:
+        """Lines that no newline ended."""
+        for begun in self.partial.values():
+            yield _line(begun[-1], "".join(one.text for one in begun))
+        self.partial.clear()
+
+
+def replace_text(entry: LogEntry, text: str) -> LogEntry:
+    """The entry with only the end of its text."""
+    return LogEntry(
+        id=entry.id,
+        offset=entry.offset,
+        time=entry.time,
+        job=entry.job,
+        attempt_id=entry.attempt_id,
+        stream=entry.stream,
+        text=text,
+        mark=entry.mark,
+    )
+
+
+def _line(entry: LogEntry, text: str) -> LogLine:
+    return LogLine(job=entry.job, text=text, mark=entry.mark, stream=entry.stream)
+
+
+def lines_of(entries: Iterable[LogEntry]) -> Iterator[LogLine]:
+    """The lines of a log, each when it is complete; at the end those that are not."""
+    lines = LineAssembly()
+    for entry in entries:
+        yield from lines.take(entry)
+    yield from lines.end()

@@ -1,0 +1,206 @@
+"""The format of log files: frames of text, and blocks of compressed frames with what they hold.
+
+A chunk (`RUN.NUMBER.raw`) is a sequence of frames, as they arrived. A segment (`RUN.NUMBER.log`) is a
+sequence of blocks, each made of one chunk. The header of a block says what is in it, so that a reader reads
+headers and the blocks that it wants. All have checksums: what is torn at the end of a file was never
+acknowledged, and what is damaged elsewhere costs the frame or the block that it is in.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+from gridmill.domain.amounts import KIB, MIB
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import LogRecord
+
+STREAMS = ("out", "err", "pod")
+LEVEL = 1
+"""zlib's quickest: a third more bytes than its default for log lines, at twice the speed."""
+
+_FRAME = Struct("<4sIIBdQQHHH")
+_FRAME_MAGIC = b"GLf1"
+_BLOCK = Struct("<4sIIIIQQQQ")
+_BLOCK_MAGIC = b"GLb1"
+_CHECKED = Struct("<4sI").size
+_LOOK_BYTES = 4 * KIB
+_LONGEST_META = 64 * MIB
+
+
+class Frame(NamedTuple):
+    """Where the text of a frame lies: `position` and `size` in its chunk; `offset` in the run's log."""
+
+    position: int
+    size: int
+    offset: int
+    time: float
+    number: int
+    stream: str
+    attempt: str
+    job: str
+    mark: str
+
+    @property
+    def end(self) -> int:
+        """The offset behind the text."""
+        return self.offset + self.size
+
+
+def pack_frame(record: LogRecord, text: bytes, offset: int) -> bytes:
+    """The frame of a text at that offset of its run's log."""
+    attempt, job, mark = (part.encode() for part in (record.attempt_id, record.job, record.mark))
+    stream = STREAMS.index(record.stream) if record.stream in STREAMS else len(STREAMS) - 1
+    sizes = (len(attempt), len(job), len(mark))
+    head = _FRAME.pack(_FRAME_MAGIC, 0, len(text), stream, record.time, record.number, offset, *sizes)
+    names = b"".join((head[_CHECKED:], attempt, job, mark))
+    crc = zlib.crc32(text, zlib.crc32(names))
+    return b"".join((_FRAME_MAGIC, crc.to_bytes(4, "little"), names, text))
+
+
+def frames_of(data: bytes | bytearray, position: int = 0) -> Iterator[tuple[Frame, int]]:
+    """The frames of a chunk from a position on, each with the position behind it. What is damaged is left
+    out; a torn frame ends them."""
+    while position + _FRAME.size <= len(data):
+        found = _frame_at(data, position)
+        if found is None:
+            position = data.find(_FRAME_MAGIC, position + 1)
+            if position < 0:
+                return
+            continue
+        yield found
+        position = found[1]
+
+
+def _frame_at(data: bytes | bytearray, position: int) -> tuple[Frame, int] | None:
+    magic, crc, size, stream, time, number, offset, *sizes = _FRAME.unpack_from(data, position)
+    begin = position + _FRAME.size
+    text = begin + sum(sizes)
+    end = text + size
+    if magic != _FRAME_MAGIC or end > len(data):
+        return None
+    if zlib.crc32(memoryview(data)[position + _CHECKED : end]) != crc:
+        return None
+    attempt_end = begin + sizes[0]
+    job_end = attempt_end + sizes[1]
+    names = data[begin:attempt_end], data[attempt_end:job_end], data[job_end:text]
+    attempt, job, mark = (name.decode("utf-8", "replace") for name in names)
+    stream_name = STREAMS[min(stream, len(STREAMS) - 1)]
+    return Frame(text, size, offset, time, number, stream_name, attempt, job, mark), end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockContents:
+    """What a block says of itself: the bytes of text of each job, those of them that were dropped since, and
+    the highest number of each attempt."""
+
+    kept: Mapping[str, int]
+    dropped: Mapping[str, int]
+    last: Mapping[str, int]
+
+
+class Block(NamedTuple):
+    """A block in its segment: where it begins, its meta data and its payload; `start` and `end` are offsets
+    in the run's log."""
+
+    at: int
+    meta: bytes
+    payload_at: int
+    payload_size: int
+    payload_crc: int
+    chunk: int
+    start: int
+    end: int
+    dropped: int
+
+    @property
+    def behind(self) -> int:
+        """Where the next block begins in the segment."""
+        return self.payload_at + self.payload_size
+
+    def contents(self) -> BlockContents:
+        """What it holds."""
+        return _read_meta(self.meta)
+
+
+@lru_cache(1024)
+def _read_meta(meta: bytes) -> BlockContents:
+    told: Any = json.loads(zlib.decompress(meta))
+    return BlockContents(kept=told["kept"], dropped=told["dropped"], last=told["last"])
+
+
+def contents_of(frames: Sequence[Frame]) -> BlockContents:
+    """What a block of these frames says of itself."""
+    kept: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for frame in frames:
+        kept[frame.job] = kept.get(frame.job, 0) + frame.size
+        last[frame.attempt] = frame.number
+    return BlockContents(kept=kept, dropped={}, last=last)
+
+
+def pack_block(chunk: int, start: int, end: int, contents: BlockContents, frames: bytes) -> bytes:
+    """A block of frames as they are in a chunk (b"": all were dropped)."""
+    told = {"kept": contents.kept, "dropped": contents.dropped, "last": contents.last}
+    meta = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), LEVEL)
+    payload = zlib.compress(frames, LEVEL) if frames else b""
+    sizes = (len(meta), len(payload), zlib.crc32(payload))
+    dropped = sum(contents.dropped.values())
+    head = _BLOCK.pack(_BLOCK_MAGIC, 0, *sizes, chunk, start, end, dropped)[_CHECKED:]
+    crc = zlib.crc32(meta, zlib.crc32(head))
+    return b"".join((_BLOCK_MAGIC, crc.to_bytes(4, "little"), head, meta, payload))
+
+
+def blocks_of(descriptor: int, position: int, size: int) -> Iterator[Block]:
+    """The blocks of a segment of that size from a position on; what is damaged is left out."""
+    while position + _BLOCK.size <= size:
+        found = _block_at(descriptor, position, size)
+        if found is None:
+            position = _next_block(descriptor, position + 1, size)
+            continue
+        yield found
+        position = found.behind
+
+
+def _block_at(descriptor: int, position: int, size: int) -> Block | None:
+    data = os.pread(descriptor, _LOOK_BYTES, position)
+    if len(data) < _BLOCK.size:
+        return None
+    magic, crc, meta_size, *rest = _BLOCK.unpack_from(data)
+    payload_size, payload_crc, chunk, start, end, dropped = rest
+    meta_at = position + _BLOCK.size
+    if magic != _BLOCK_MAGIC or meta_size > _LONGEST_META or meta_at + meta_size + payload_size > size:
+        return None
+    meta = data[_BLOCK.size : _BLOCK.size + meta_size]
+    if len(meta) < meta_size:
+        meta = os.pread(descriptor, meta_size, meta_at)
+    if zlib.crc32(meta, zlib.crc32(data[_CHECKED : _BLOCK.size])) != crc:
+        return None
+    return Block(position, meta, meta_at + meta_size, payload_size, payload_crc, chunk, start, end, dropped)
+
+
+def _next_block(descriptor: int, position: int, size: int) -> int:
+    """Where the next block may begin; `size`: there is none."""
+    while position < size:
+        data = os.pread(descriptor, MIB, position)
+        found = data.find(_BLOCK_MAGIC)
+        if found >= 0:
+            return position + found
+        position += max(1, len(data) - len(_BLOCK_MAGIC) + 1)
+    return size
+
+
+def read_block(descriptor: int, block: Block) -> bytes | None:
+    """The frames of a block; None where they are damaged."""
+    if not block.payload_size:
+        return b""
+    payload = os.pread(descriptor, block.payload_size, block.payload_at)
+    if zlib.crc32(payload) != block.payload_crc:
+        return None
+    try:
+        return zlib.decompress(payload)
+    except zlib.error:
+        return None

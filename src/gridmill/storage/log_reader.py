@@ -1,0 +1,310 @@
+"""Reads a run's log: pages of entries from an offset, the place of its last lines, and lines with a text.
+
+Parts without texts of the job that is asked for are not read.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from operator import attrgetter
+
+from gridmill.domain.amounts import KIB, MIB
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.job_log import LogEntry
+from gridmill.ports.logs import LogQuery
+from gridmill.storage.log_format import Frame
+from gridmill.storage.log_index import LogPart, PartData, RunIndex
+
+PAGE_BYTES = MIB
+"""Text of a page at most."""
+ENOUGH_BYTES = 256 * KIB
+"""A page with so much text ends where a part ends: then the next one begins with a part."""
+SEARCH_BYTES = 64 * MIB
+"""Text that one request searches."""
+_ENTRY_COST = 200
+"""Bytes of an entry besides its text, roughly."""
+
+
+def read_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
+    """The next entries of the log; none at its end."""
+    page = _Page(query=query, position=query.after)
+    for part, data in _parts_from(index, query.after, query):
+        if part.start >= page.until or page.full:
+            break
+        if data is None:
+            page.add_gap(part, _kept(part, query), "damaged")
+            continue
+        for frame in data.frames:
+            if frame.end > query.after and not page.add(frame, data):
+                return page.entries
+        page.add_gap(part, _dropped(part, query), "limit")
+        if page.size >= ENOUGH_BYTES:
+            break
+    return page.entries
+
+
+def _parts_from(index: RunIndex, after: int, query: LogQuery) -> Iterator[tuple[LogPart, PartData | None]]:
+    """Parts behind an offset that may have what is asked for, with their frames. One that has moved
+    meanwhile is looked for again; one that is damaged comes without frames."""
+    failed = -1
+    while True:
+        parts = index.parts()
+        for part in parts[bisect_right(parts, after, key=attrgetter("end")) :]:
+            if not _may_have(part, query):
+                continue
+            data = index.read(part)
+            if data is None and failed != part.start:
+                failed = part.start
+                break
+            yield part, data
+            after = part.end
+        else:
+            return
+
+
+def _may_have(part: LogPart, query: LogQuery) -> bool:
+    if part.block is None or (query.job is None and query.attempt is None):
+        return True
+    contents = part.block.contents()
+    if query.job is not None and query.job not in contents.kept and query.job not in contents.dropped:
+        return False
+    return query.attempt is None or any(_is_of(one, query.attempt) for one in contents.last)
+
+
+def _is_of(attempt: str, wanted: str) -> bool:
+    """Whether it is that attempt, or another rank of its gang."""
+    return attempt == wanted or attempt.startswith(f"{wanted}.")
+
+
+def _wants(frame: Frame, query: LogQuery) -> bool:
+    return (query.job is None or frame.job == query.job) and (
+        query.attempt is None or _is_of(frame.attempt, query.attempt)
+    )
+
+
+def _kept(part: LogPart, query: LogQuery) -> dict[str, int]:
+    """Bytes of each job in a part that cannot be read."""
+    if part.block is None:
+        return {"": part.end - part.start}
+    kept = part.block.contents().kept
+    return {job: size for job, size in kept.items() if query.job in (None, job)}
+
+
+def _dropped(part: LogPart, query: LogQuery) -> dict[str, int]:
+    """Bytes of each job that were dropped from a part."""
+    if part.block is None or not part.block.dropped:
+        return {}
+    dropped = part.block.contents().dropped
+    return {job: size for job, size in dropped.items() if query.job in (None, job)}
+
+
+class _Page:
+    """Entries as they are gathered, up to the limits of a page."""
+
+    def __init__(self, query: LogQuery, position: int) -> None:
+        self.query = query
+        self.entries: list[LogEntry] = []
+        self.size = 0
+        self.until = query.until if query.until is not None else 1 << 62
+
+    @property
+    def full(self) -> bool:
+        """Nothing more fits."""
+        return self.size >= PAGE_BYTES
+
+    def add(self, frame: Frame, data: PartData) -> bool:
+        """Add the text of a frame, if it is wanted; False when the page is at its end."""
+        if frame.offset >= self.until or self.full:
+            return False
+        if _wants(frame, self.query):
+            text, offset = _cut(data.text(frame), frame.offset, self.query.after, self.until)
+            if text:
+                self.entries.append(_entry(frame, text, offset))
+                self.size += len(text) + _ENTRY_COST
+        return True
+
+    def add_gap(self, part: LogPart, sizes: dict[str, int], why: str) -> None:
+        """Say what is missing in a part, behind what is there of it."""
+        for job, size in sizes.items():
+            self.entries.append(
+                LogEntry(id=str(part.end), offset=part.start, job=job, dropped_bytes=size, dropped=why)
+            )
+            self.size += _ENTRY_COST
+
+
+def _cut(text: bytes, offset: int, after: int, until: int) -> tuple[bytes, int]:
+    """What lies between two offsets, from the start of a character to the end of one."""
+    first, last = max(0, after - offset), min(len(text), until - offset)
+    while first < len(text) and text[first] & 0xC0 == 0x80:
+        first += 1
+    while last < len(text) and text[last] & 0xC0 == 0x80:
+        last += 1
+    return text[first:last], offset + first
+
+
+def _entry(frame: Frame, text: bytes, offset: int) -> LogEntry:
+    return LogEntry(
+        id=str(offset + len(text)),
+        offset=offset,
+        time=frame.time,
+        job=frame.job,
+        attempt_id=frame.attempt,
+        stream=frame.stream,
+        text=text.decode("utf-8", "replace"),
+        mark=frame.mark,
+    )
+
+
+def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
+    """Lines that contain the text, the next of them; an empty entry when so much was searched in vain.
+
+    Of a line that came in several texts (it has more than 32 KiB) those are given that have it.
+    """
+    search = _Search(needle=query.search.encode(), query=query)
+    for part, data in _parts_from(index, max(-1, query.after - 1), query):
+        if part.start >= search.page.until:
+            break
+        if data is None:
+            if part.end > query.after:
+                search.page.add_gap(part, _kept(part, query), "damaged")
+            continue
+        for frame in data.frames:
+            if frame.end <= query.after:
+                search.remember(frame, data)
+            elif not search.look(frame, data):
+                return search.page.entries
+        if part.end <= query.after:
+            continue
+        search.page.add_gap(part, _dropped(part, query), "limit")
+        search.searched += part.end - max(part.start, query.after)
+        if search.page.full or search.searched >= SEARCH_BYTES:
+            return search.page.entries + search.place(part.end)
+    return search.page.entries
+
+
+class _Search:
+    """Looks for a text, also where it lies in two texts of one line."""
+
+    def __init__(self, needle: bytes, query: LogQuery) -> None:
+        self.needle = needle
+        self.page = _Page(query, query.after)
+        self.searched = 0
+        self._ends: dict[tuple[str, str], bytes] = {}
+
+    def look(self, frame: Frame, data: PartData) -> bool:
+        """Add the lines of a frame that have it; False when the page is at its end."""
+        if frame.offset >= self.page.until or self.page.full:
+            return False
+        if not _wants(frame, self.page.query):
+            return True
+        text, offset = _cut(data.text(frame), frame.offset, self.page.query.after, self.page.until)
+        before = self._ends.get((frame.attempt, frame.stream), b"")
+        joined = before + text if before else text
+        at = joined.find(self.needle)
+        while at >= 0:
+            begin = max(joined.rfind(b"\n", 0, at) + 1, len(before))
+            end = joined.find(b"\n", max(begin, at)) + 1 or len(joined)
+            line = joined[begin:end]
+            self.page.entries.append(_entry(frame, line, offset + begin - len(before)))
+            self.page.size += len(line) + _ENTRY_COST
+            at = joined.find(self.needle, end) if end < len(joined) else -1
+        self._keep_end(frame, joined)
+        return True
+
+    def remember(self, frame: Frame, data: PartData) -> None:
+        """Take a text that an earlier page has searched: the first line may have begun in it."""
+        if _wants(frame, self.page.query):
+            before = self._ends.get((frame.attempt, frame.stream), b"")
+            self._keep_end(frame, before + data.text(frame))
+
+    def _keep_end(self, frame: Frame, text: bytes) -> None:
+        """Keep the end of a line that goes on: as much as a match may need of it."""
+        begin = max(text.rfind(b"\n") + 1, len(text) - len(self.needle) + 1)
+        self._ends[(frame.attempt, frame.stream)] = text[begin:]
+
+    def place(self, end: int) -> list[LogEntry]:
+        """Where to go on, if the last entry does not say it."""
+        known = int(self.page.entries[-1].id) if self.page.entries else -1
+        return [LogEntry(id=str(end), offset=end)] if known < end else []
+
+
+@dataclass(slots=True)
+class _TailSearch:
+    """Goes back through texts until the beginnings of the last `wanted` lines are known."""
+
+    wanted: int
+    start: int = 0
+    found: int = 0
+    _open: set[tuple[str, str]] = field(default_factory=set)
+    _seen: set[tuple[str, str]] = field(default_factory=set)
+
+    def back(self, frame: Frame, text: bytes) -> bool:
+        """Take the text before those taken so far; False when all beginnings are known."""
+        key = (frame.attempt, frame.stream)
+        end = len(text)
+        if key not in self._seen:
+            self._seen.add(key)
+            if not text.endswith(b"\n") and self.found < self.wanted:  # a line that goes on, or never ended
+                self._begin(key, frame, end)
+        while end > 0:
+            newline = text.rfind(b"\n", 0, end)
+            if key in self._open:
+                self.start = frame.offset + newline + 1
+                if newline < 0:
+                    return True  # it began before this text
+                self._open.discard(key)
+            if newline < 0 or self.found >= self.wanted:
+                break
+            self._begin(key, frame, newline)
+            end = newline
+            if end == 0 and key in self._open:
+                return True
+        return bool(self._open) or self.found < self.wanted
+
+    def _begin(self, key: tuple[str, str], frame: Frame, end: int) -> None:
+        """A line that ends there is wanted: its beginning is looked for."""
+        self.found += 1
+        self._open.add(key)
+        self.start = frame.offset + end
+
+
+def tail_offset(index: RunIndex, query: LogQuery, lines: int) -> tuple[int, dict[str, int]]:
+    """The offset behind which at least the last `lines` lines follow, and what was dropped of each job
+    before it."""
+    while True:
+        parts = index.parts()
+        search = _TailSearch(wanted=lines, start=parts[-1].end if parts else 0)
+        if lines == 0 or _go_back(index, parts, query, search):
+            break
+    dropped: dict[str, int] = {}
+    for part in parts:
+        if part.end <= search.start:
+            for job, size in _dropped(part, query).items():
+                dropped[job] = dropped.get(job, 0) + size
+    return search.start, dropped
+
+
+def _go_back(index: RunIndex, parts: Sequence[LogPart], query: LogQuery, search: _TailSearch) -> bool:
+    """Whether it went through as far as needed; False where a part has moved meanwhile."""
+    for part in reversed(parts):
+        if not _may_have(part, query):
+            continue
+        data = index.read(part)
+        if data is None:
+            if any(one == part for one in index.parts()):
+                continue  # it is damaged
+            return False
+        for frame in reversed(data.frames):
+            if _wants(frame, query) and not search.back(frame, data.text(frame)):
+                return True
+    return True
+
+
+def tail_page(index: RunIndex, query: LogQuery, lines: int) -> list[LogEntry]:
+    """See LogStore.tail."""
+    start, dropped = tail_offset(index, query, lines)
+    gaps = [
+        LogEntry(id=str(start), offset=0, job=job, dropped_bytes=size, dropped="limit")
+        for job, size in dropped.items()
+    ]
+    return [*gaps, *read_page(index, replace(query, after=start))]

@@ -1,0 +1,327 @@
+"""Writes one run's log: appends texts to a chunk, seals chunks as blocks of segments, drops what is too much.
+
+A text is acknowledged when it is in the chunk's file. Sealing appends a block to the newest segment, then
+deletes the chunk; a crash between the two leaves a chunk with the number of a block, which is deleted when
+the log is opened to be written. A rewritten segment replaces the old one by a rename.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
+
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import LogRecord
+from gridmill.errors import StorageError
+from gridmill.storage.log_format import (
+    Block,
+    BlockContents,
+    Frame,
+    blocks_of,
+    contents_of,
+    frames_of,
+    pack_block,
+    pack_frame,
+    read_block,
+)
+from gridmill.storage.log_index import RunFiles
+
+_NEW = ".new"
+_WORTH_SEALING = 16 * 1024
+"""A smaller chunk stays as it is when its run has ended."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Frames that are written together."""
+
+    end: int
+    size: int = 0
+    frames: list[bytes] = field(default_factory=list)
+    last: dict[str, int] = field(default_factory=dict)
+
+    def add(self, record: LogRecord, known: int) -> None:
+        """Add a text; `known` is the highest number of its attempt so far."""
+        text = record.text.encode("utf-8", "replace")
+        self.last[record.attempt_id] = max(known, record.number)
+        if text:
+            frame = pack_frame(record, text, self.end)
+            self.frames.append(frame)
+            self.size += len(frame)
+            self.end += len(text)
+
+
+class RunWriter:
+    """The writer of one run. `append` is called by one thread at a time; so are `seal` and `drop`, which may
+    be called by another thread than `append`."""
+
+    def __init__(self, files: RunFiles, *, chunk_bytes: int, segment_blocks: int) -> None:
+        """Open the log as the last writer left it. Raises OSError."""
+        self.files = files
+        self._chunk_bytes, self._segment_blocks = chunk_bytes, segment_blocks
+        self._last: dict[str, int] = {}
+        self._descriptor: int | None = None
+        self._segment, self._blocks_in_segment = 0, 0
+        self.kept: dict[str, int] = {}
+        """Bytes of text of each job in blocks."""
+        self.end = 0
+        self._chunk, self._size = 0, 0
+        self._sealed, self._sealed_end = -1, 0
+        self._open_segments()
+        self._open_chunks()
+
+    @property
+    def newest_block(self) -> int:
+        """The number of the chunk that was sealed last."""
+        return self._sealed
+
+    @property
+    def waiting(self) -> int:
+        """Chunks that are full and not sealed yet."""
+        return self._chunk - self._sealed - 1
+
+    def _open_segments(self) -> None:
+        number, last = 0, -1
+        while (path := self.files.segment(number)).exists():
+            path.with_name(path.name + _NEW).unlink(missing_ok=True)
+            blocks = self._segment_blocks_of(number, cut=not self.files.segment(number + 1).exists())
+            for block in blocks:
+                self._take_contents(block.contents())
+                last, self.end = block.chunk, block.end
+            self._segment, self._blocks_in_segment = number, len(blocks)
+            number += 1
+        self._sealed, self._sealed_end = last, self.end
+        if last >= 0:
+            self.files.chunk(last).unlink(missing_ok=True)
+
+    def _segment_blocks_of(self, number: int, *, cut: bool) -> list[Block]:
+        """The blocks of a segment; a torn one at its end is cut off."""
+        descriptor = os.open(self.files.segment(number), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            blocks = [*blocks_of(descriptor, 0, size)]
+            whole = blocks[-1].behind if blocks else 0
+            if cut and whole < size:
+                os.ftruncate(descriptor, whole)
+            return blocks
+        finally:
+            os.close(descriptor)
+
+    def _take_contents(self, contents: BlockContents) -> None:
+        for job, size in contents.kept.items():
+            self.kept[job] = self.kept.get(job, 0) + size
+        for attempt, number in contents.last.items():
+            self._last[attempt] = max(number, self._last.get(attempt, 0))
+
+    def _open_chunks(self) -> None:
+        number = self._sealed + 1
+        while (path := self.files.chunk(number)).exists():
+            whole, size = 0, path.stat().st_size
+            for frame, behind in frames_of(path.read_bytes()):
+                self._last[frame.attempt] = max(frame.number, self._last.get(frame.attempt, 0))
+                self.end, whole = max(self.end, frame.end), behind
+            if whole < size:
+                os.truncate(path, whole)
+            self._size = whole
+            number += 1
+        self._chunk = max(number - 1, self._sealed + 1)
+
+    def append(self, records: Sequence[LogRecord]) -> int:
+        """Keep texts that are not kept yet, in one write; how many bytes that took. Raises StorageError."""
+        written, batch = 0, _Batch(end=self.end)
+        for record in records:
+            known = batch.last.get(record.attempt_id) or self._last.get(record.attempt_id, 0)
+            if 0 < record.number <= known:
+                continue
+            batch.add(record, known)
+            if self._size + batch.size >= self._chunk_bytes:
+                written += self._append(batch)
+                batch = _Batch(end=self.end)
+        return written + self._append(batch)
+
+    def _append(self, batch: "_Batch") -> int:
+        if batch.size:
+            self._write(b"".join(batch.frames))
+        self.end = batch.end
+        self._last.update(batch.last)
+        self._size += batch.size
+        if self._size >= self._chunk_bytes:
+            self.close()
+            self._chunk, self._size = self._chunk + 1, 0
+        return batch.size
+
+    def _write(self, data: bytes) -> None:
+        path = self.files.chunk(self._chunk)
+        try:
+            if self._descriptor is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._descriptor = os.open(path, flags, 0o600)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            self.close()
+            with suppress(OSError):
+                os.truncate(path, self._size)
+            raise StorageError(f"a log cannot be written: {error.strerror}", place=str(path)) from error
+
+    def close(self) -> None:
+        """Close the file; the next append opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def finish(self) -> None:
+        """Let the newest chunk be sealed too, if it is worth it."""
+        self.close()
+        if self._size >= _WORTH_SEALING:
+            self._chunk, self._size = self._chunk + 1, 0
+
+    def seal(self) -> int:
+        """Make a block of the oldest chunk that waits; by how many bytes the log grew. Raises OSError."""
+        number = self._sealed + 1
+        path = self.files.chunk(number)
+        data = path.read_bytes()
+        frames = [frame for frame, _ in frames_of(data)]
+        if self._blocks_in_segment >= self._segment_blocks:
+            self._segment, self._blocks_in_segment = self._segment + 1, 0
+        begin, end = (frames[0].offset, frames[-1].end) if frames else (self._sealed_end, self._sealed_end)
+        contents = contents_of(frames)
+        block = pack_block(number, begin, end, contents, data if frames else b"")
+        self._append_block(block)
+        for job, more in contents.kept.items():
+            self.kept[job] = self.kept.get(job, 0) + more
+        self._sealed, self._sealed_end = number, end
+        path.unlink(missing_ok=True)
+        return len(block) - len(data)
+
+    def _append_block(self, block: bytes) -> None:
+        path = self.files.segment(self._segment)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                view = memoryview(block)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+        self._blocks_in_segment += 1
+
+    def drop(self, choose: Callable[[int, Block, BlockContents], frozenset[str]]) -> int:
+        """Drop the texts of the jobs that `choose` gives for a block (the number of its segment, and what is
+        in it); by how many bytes the log shrank. Raises OSError."""
+        shrank, kept = 0, dict[str, int]()
+        for number in range(self._segment + 1):
+            path = self.files.segment(number)
+            if not path.exists():
+                continue
+            blocks = [(block, block.contents()) for block in self._segment_blocks_of(number, cut=False)]
+            choices = [choose(number, block, contents) & contents.kept.keys() for block, contents in blocks]
+            if any(choices):
+                shrank += self._rewrite(number, blocks, choices)
+            for (_, contents), jobs in zip(blocks, choices, strict=True):
+                for job, size in contents.kept.items():
+                    if job not in jobs:
+                        kept[job] = kept.get(job, 0) + size
+        self.kept = kept
+        return shrank
+
+    def _rewrite(
+        self,
+        number: int,
+        blocks: Sequence[tuple[Block, BlockContents]],
+        choices: Sequence[frozenset[str]],
+    ) -> int:
+        path = self.files.segment(number)
+        draft = path.with_name(path.name + _NEW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            before = os.fstat(descriptor).st_size
+            data = b"".join(_rewritten(descriptor, blocks, choices))
+        finally:
+            os.close(descriptor)
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fdatasync(file.fileno())  # a rename before the content would lose the segment with the machine
+        draft.replace(path)
+        return before - len(data)
+
+
+def _rewritten(
+    descriptor: int, blocks: Sequence[tuple[Block, BlockContents]], choices: Sequence[frozenset[str]]
+) -> Iterator[bytes]:
+    """The blocks without the texts of the jobs chosen for each. Blocks one after the other that have no text
+    any more become one."""
+    empty: tuple[Block, BlockContents] | None = None
+    for (block, contents), jobs in zip(blocks, choices, strict=True):
+        fewer = _without(contents, jobs)
+        if not fewer.kept:
+            empty = (block, fewer) if empty is None else _together(empty, (block, fewer))
+            continue
+        if empty is not None:
+            yield _packed_empty(*empty)
+            empty = None
+        if not jobs:
+            yield os.pread(descriptor, block.behind - block.at, block.at)
+            continue
+        data = read_block(descriptor, block) or b""
+        frames = b"".join(piece for frame, piece in _pieces(data) if frame.job not in jobs)
+        yield pack_block(block.chunk, block.start, block.end, fewer, frames)
+    if empty is not None:
+        yield _packed_empty(*empty)
+
+
+def _without(contents: BlockContents, jobs: frozenset[str]) -> BlockContents:
+    """What a block holds without the texts of these jobs."""
+    kept = {job: size for job, size in contents.kept.items() if job not in jobs}
+    dropped = _sums(contents.dropped, {job: contents.kept[job] for job in jobs})
+    return BlockContents(kept=kept, dropped=dropped, last=contents.last)
+
+
+def _sums(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {job: some.get(job, 0) + more.get(job, 0) for job in {**some, **more}}
+
+
+def _together(
+    some: tuple[Block, BlockContents], more: tuple[Block, BlockContents]
+) -> tuple[Block, BlockContents]:
+    """Two empty blocks as one."""
+    dropped = _sums(some[1].dropped, more[1].dropped)
+    last = {**some[1].last, **more[1].last}
+    return more[0]._replace(start=some[0].start), BlockContents(kept={}, dropped=dropped, last=last)
+
+
+def _packed_empty(block: Block, contents: BlockContents) -> bytes:
+    return pack_block(block.chunk, block.start, block.end, contents, b"")
+
+
+def _pieces(data: bytes) -> list[tuple[Frame, bytes]]:
+    result, begin = list[tuple[Frame, bytes]](), 0
+    for frame, behind in frames_of(data):
+        result.append((frame, data[begin:behind]))
+        begin = behind
+    return result
+
+
+def beyond_limit(writer: RunWriter, limit: int) -> Callable[[int, Block, BlockContents], frozenset[str]]:
+    """What to drop so that each job has at most about `limit` bytes of text: from the middle, so that the
+    first half of the limit and the newest texts stay. An eighth more than needed is dropped: then it is
+    some time until the next time."""
+    excess = {job: size - limit + limit // 8 for job, size in writer.kept.items() if size > limit}
+    position: dict[str, int] = {}
+
+    def choose(_number: int, _block: Block, contents: BlockContents) -> frozenset[str]:
+        chosen = set[str]()
+        for job, size in contents.kept.items():
+            begin = position[job] = position.get(job, 0) + size
+            if job in excess and begin - size >= limit // 2 and excess[job] > 0:
+                excess[job] -= size
+                chosen.add(job)
+        return frozenset(chosen)
+
+    return choose

@@ -1,0 +1,282 @@
+"""The logs of a home: files in its folder `logs`, limits of each job and of all, and what seals and deletes.
+
+Writes are not synced, like those of the store: they survive the death of the process.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from gridmill.domain.amounts import MIB
+from gridmill.domain.job_log import LogEntry, LogLimits, LogRecord
+from gridmill.errors import StorageError
+from gridmill.ports.logs import LogQuery
+from gridmill.storage.log_format import Block, BlockContents
+from gridmill.storage.log_index import RunFiles, RunIndex, files_of_run, run_of_file
+from gridmill.storage.log_reader import read_page, search_page, tail_page
+from gridmill.storage.log_writer import RunWriter, beyond_limit
+
+CHUNK_BYTES = MIB
+SEGMENT_BLOCKS = 16
+_OPEN_FILES = 64
+"""Chunks that are open for writing at a time."""
+_INDEXES = 8
+"""Logs whose indexes stay in memory: those that were read last."""
+_MOST_WAITING = 32
+"""Full chunks of a run that may wait to be compressed; then whoever appends compresses."""
+_HOME_SLACK = 16
+"""If all logs are too large, a sixteenth of the limit more than needed is dropped."""
+
+
+class LogFiles:
+    """Implements ports.logs.LogStore. With `background` a thread seals chunks and keeps the limits."""
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: LogLimits | None = None,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        segment_blocks: int = SEGMENT_BLOCKS,
+        background: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.limits = limits or LogLimits()
+        self._chunk_bytes, self._segment_blocks = chunk_bytes, segment_blocks
+        self._background = background
+        self._writers: OrderedDict[str, RunWriter] = OrderedDict()
+        self._indexes: OrderedDict[str, RunIndex] = OrderedDict()
+        self._lock = threading.Lock()  # of the two above, and of what is due
+        self._sealing = threading.RLock()  # who seals, drops or deletes
+        self._due: dict[str, None] = {}
+        self._finished: set[str] = set()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._stored: int | None = None
+        self._unchecked = 0
+
+    def append(self, records: Sequence[LogRecord]) -> None:
+        """See LogStore."""
+        by_run: dict[str, list[LogRecord]] = {}
+        for record in records:
+            by_run.setdefault(record.run_id, []).append(record)
+        for run_id, some in by_run.items():
+            writer = self._writer(run_id)
+            more = writer.append(some)
+            self._grow(more)
+            self._unchecked += more
+            if writer.waiting > _MOST_WAITING:
+                with suppress(OSError):  # a full disk: the next append fails, and says so
+                    self._seal(run_id)
+            elif writer.waiting or self._unchecked >= self._chunk_bytes:
+                self._unchecked = 0
+                self._set_due(run_id)
+
+    def _writer(self, run_id: str) -> RunWriter:
+        if (known := self._known_writer(run_id)) is not None:
+            return known
+        files = files_of_run(self.folder, run_id)
+        with self._sealing:  # who drops logs writes, too
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                writer = self._open_writer(files)
+            except OSError as error:
+                raise StorageError(
+                    f"a log cannot be opened: {error.strerror}", place=str(self.folder)
+                ) from error
+            with self._lock:
+                self._writers[run_id] = writer
+        return writer
+
+    def _open_writer(self, files: RunFiles) -> RunWriter:
+        return RunWriter(files, chunk_bytes=self._chunk_bytes, segment_blocks=self._segment_blocks)
+
+    def _known_writer(self, run_id: str) -> RunWriter | None:
+        """The open writer of a run; that which was used longest ago lets go of its file."""
+        with self._lock:
+            self._finished.discard(run_id)
+            known = self._writers.get(run_id)
+            if known is not None:
+                self._writers.move_to_end(run_id)
+            for old in islice(reversed(self._writers.values()), _OPEN_FILES, _OPEN_FILES + 1):
+                old.close()
+        return known
+
+    def _grow(self, size: int) -> None:
+        with self._lock:
+            if self._stored is not None:
+                self._stored += size
+
+    def _set_due(self, run_id: str) -> None:
+        with self._lock:
+            self._due[run_id] = None
+        if not self._background:
+            self._work()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="logs", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _loop(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            self._work()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                run_id = next(iter(self._due), None)
+                if run_id is not None:
+                    del self._due[run_id]
+            if run_id is None:
+                return
+            with suppress(OSError):  # a full disk: the chunk stays, and is sealed with the next
+                self._seal(run_id)
+                self._keep_home_limit()
+
+    def _seal(self, run_id: str) -> None:
+        """Seal what waits, and drop what is too much of each job. Raises OSError."""
+        with self._sealing:
+            with self._lock:
+                writer = self._writers.get(run_id)
+            while writer is not None and writer.waiting:
+                self._grow(writer.seal())
+                if any(size > self.limits.job_bytes for size in writer.kept.values()):
+                    self._grow(-writer.drop(beyond_limit(writer, self.limits.job_bytes)))
+            with self._lock:
+                if run_id in self._finished and writer is not None and not writer.waiting:
+                    self._finished.discard(run_id)
+                    self._writers.pop(run_id, None)
+
+    def _keep_home_limit(self) -> None:
+        """Drop logs while all are too large: those of the runs that were written longest ago first."""
+        with self._sealing:
+            if self._stored is None:
+                self._stored = sum(self.sizes().values())
+            if self._stored <= self.limits.home_bytes:
+                return
+            wanted = self.limits.home_bytes - self.limits.home_bytes // _HOME_SLACK
+            for run_id in self._oldest_first():
+                if self._stored <= wanted:
+                    return
+                self._drop_run(run_id, self._stored - wanted)
+
+    def _drop_run(self, run_id: str, excess: int) -> None:
+        """Drop the log of a run; of one that is written its first segment and its newest block stay."""
+        with self._lock:
+            live = self._writers.get(run_id)
+        writer = live or self._open_writer(files_of_run(self.folder, run_id))
+        if live is None:
+            writer.finish()
+            while writer.waiting:
+                self._grow(writer.seal())
+        left = [excess]
+
+        def some(number: int, block: Block, contents: BlockContents) -> frozenset[str]:
+            stays = live is not None and (number == 0 or block.chunk == live.newest_block)
+            if left[0] <= 0 or stays:
+                return frozenset()
+            left[0] -= block.payload_size
+            return frozenset(contents.kept)
+
+        self._grow(-writer.drop(some))
+
+    def _oldest_first(self) -> list[str]:
+        newest: dict[str, float] = {}
+        for entry in self._files():
+            with suppress(FileNotFoundError):
+                run_id = run_of_file(entry.name)
+                newest[run_id] = max(newest.get(run_id, 0.0), entry.stat().st_mtime)
+        with self._lock:
+            live = set(self._writers)
+        return sorted(newest, key=lambda run_id: (run_id in live, newest[run_id]))
+
+    def _files(self) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(self.folder) as entries:
+                yield from entries
+        except FileNotFoundError:
+            return
+
+    def _index(self, run_id: str) -> RunIndex:
+        files = files_of_run(self.folder, run_id)
+        with self._lock:
+            index = self._indexes.get(run_id) or RunIndex(files)
+            self._indexes[run_id] = index
+            self._indexes.move_to_end(run_id)
+            while len(self._indexes) > _INDEXES:
+                self._indexes.popitem(last=False)
+            return index
+
+    def read(self, query: LogQuery) -> Sequence[LogEntry]:
+        """See LogStore."""
+        index = self._index(query.run_id)
+        return search_page(index, query) if query.search else read_page(index, query)
+
+    def tail(self, query: LogQuery, lines: int) -> Sequence[LogEntry]:
+        """See LogStore."""
+        return tail_page(self._index(query.run_id), query, lines)
+
+    def finish(self, run_id: str) -> None:
+        """See LogStore."""
+        with self._lock:
+            writer = self._writers.get(run_id)
+            if writer is None:
+                return
+            writer.finish()
+            if writer.waiting:
+                self._finished.add(run_id)
+            else:
+                del self._writers[run_id]
+        if writer.waiting:
+            self._set_due(run_id)
+
+    def delete(self, run_ids: Sequence[str]) -> None:
+        """See LogStore."""
+        wanted = set(run_ids)
+        with self._sealing:
+            with self._lock:
+                for run_id in wanted:
+                    self._indexes.pop(run_id, None)
+                    self._due.pop(run_id, None)
+                    if (writer := self._writers.pop(run_id, None)) is not None:
+                        writer.close()
+            for entry in [one for one in self._files() if run_of_file(one.name) in wanted]:
+                try:
+                    size = entry.stat().st_size
+                    os.unlink(entry.path)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise StorageError(
+                        f"a log cannot be deleted: {error.strerror}", place=entry.path
+                    ) from error
+                self._grow(-size)
+
+    def sizes(self) -> Mapping[str, int]:
+        """See LogStore."""
+        sizes: dict[str, int] = {}
+        for entry in self._files():
+            with suppress(FileNotFoundError):
+                run_id = run_of_file(entry.name)
+                sizes[run_id] = sizes.get(run_id, 0) + entry.stat().st_size
+        return sizes
+
+    def close(self) -> None:
+        """See LogStore."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with self._lock:
+            for writer in self._writers.values():
+                writer.close()
+            self._writers.clear()
