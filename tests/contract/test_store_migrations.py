@@ -26,7 +26,8 @@ from gridmill.domain.run import Run
 from gridmill.errors import StorageError
 from gridmill.ports.store import key_of
 from gridmill.stores import migrate, sql
-from gridmill.stores.sql import _CLASSES, STAMP, VERSIONS
+from gridmill.stores.rows import CLASSES
+from gridmill.stores.sql import STAMP, VERSIONS
 from gridmill.testing.store_samples import a_run, one_of_each
 from gridmill.testing.store_suite import put_new
 
@@ -80,10 +81,10 @@ def test_a_store_of_an_earlier_release_is_migrated_and_reads_back(database: Data
         "SELECT sequence, time, type, run_id, job, attempt_id, pod_id, number, body FROM event"
     )
     counters = dict(database.rows("SELECT name, value FROM counter"))
-    assert {noun for noun, *_ in records} <= _CLASSES.keys()
+    assert {noun for noun, *_ in records} <= CLASSES.keys()
     with closing(sql.make(database.address)) as store:
         for noun, key, version, body in records:
-            found = store.get(_CLASSES[noun], key)
+            found = store.get(CLASSES[noun], key)
             assert found is not None, f"{noun} {key} is gone"
             assert (key_of(found.noun), found.version) == (key, version)
             assert lost(json.loads(body), json.loads(encode(found.noun))) == [], f"{noun} {key}"

@@ -16,7 +16,7 @@ from gridmill.domain.run import Run
 from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
 from gridmill.ports.store import Record, key_of
 from gridmill.stores import sql
-from gridmill.stores.sql import StoreLock
+from gridmill.stores.ownership import StoreLock
 from gridmill.testing.store_samples import a_run, an_event
 from gridmill.testing.store_suite import CHECKS, OWNER_CHECKS, SHARED_CHECKS, everything, put_new
 

@@ -205,15 +205,6 @@ def test_a_lock_that_is_not_given_up_is_explained(tmp_path: Path):
         put_new(store, a_run())
 
 
-def test_a_record_that_cannot_be_read_is_named(tmp_path: Path):
-    with closing(sql.make(tmp_path / "store.db")) as store:
-        put_new(store, a_run())
-        with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
-            connection.execute("UPDATE record SET body = replace(body, 'active', 'asleep')")
-        with pytest.raises(StorageError, match=r"Run: not a Run: .*asleep"):
-            store.live()
-
-
 def test_what_json_cannot_carry_is_refused_before_it_is_kept(tmp_path: Path):
     with closing(sql.make(tmp_path / "store.db")) as store:
         attempt = replace(an_attempt(), metrics={"loss": float("nan")})

@@ -54,6 +54,24 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedRecord:
+    """A record that is not what was written, so that it is lost. `noun` is its class, `Event` for an event,
+    `Counter` for a number of ids, or `File` for the database itself; `key` and `parent` are as far as they
+    can be read; `problem` is how it was noticed. `told`: `gridmill recover` has reported it."""
+
+    noun: str
+    key: str
+    parent: str
+    problem: str
+    told: bool = False
+
+    @property
+    def name(self) -> str:
+        """`Run weather-1`."""
+        return f"{self.noun} {self.key}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
     """Write a noun. `expected` is the version read (0: must not exist yet)."""
 
@@ -85,7 +103,11 @@ class Order(StrEnum):
 
 
 class Store(Protocol):
-    """All methods are safe to call from several threads."""
+    """All methods are safe to call from several threads.
+
+    A record or event that is not what was written is left out of all answers; the others are not affected.
+    What was noticed of it is in `damage`. The next commit sets a damaged record aside: its key is free then.
+    """
 
     def own(self, owner: str) -> None:
         """Be the one control node that writes here, until it is closed or its connection is lost; may be
@@ -151,6 +173,22 @@ class Store(Protocol):
     def counters(self) -> Mapping[str, int]:
         """The highest number used so far of each `name-N` id: runs per pipeline, deployments per resource,
         and `order` for Run.order. Used once, at start."""
+
+    def use_numbers(self, used: Mapping[str, int]) -> None:
+        """Count these numbers as used up in `counters`; lower ones change nothing."""
+
+    def damage(self) -> Sequence[DamagedRecord]:
+        """All damage that is known: of records that were set aside, and what this process has noticed."""
+
+    def take_new_damage(self) -> Sequence[DamagedRecord]:
+        """What was noticed since the last call. Asks no database."""
+
+    def check(self) -> Sequence[DamagedRecord]:
+        """Read everything, so that damage is noticed that no answer shows; what `damage` returns then. May
+        take long: not for holders of a lock."""
+
+    def mark_told(self) -> None:
+        """Damage that is known now was reported to the user."""
 
     def close(self) -> None:
         """Release files and connections; may be repeated."""

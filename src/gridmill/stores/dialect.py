@@ -14,13 +14,16 @@ from gridmill.errors import StorageError
 Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
+RECOVER = (
+    "`gridmill recover` puts a new store in its place, with what can be read of this one and the versions in "
+    "the storage root; this one is kept beside it. Or put a backup in its place."
+)
 _CAUSES = (
     (("SQLITE_FULL", "53100"), "the disk is full", "Free some space; nothing half-written is kept."),
     (
         ("SQLITE_NOTADB", "SQLITE_CORRUPT"),
         "it is damaged, or no database at all",
-        "Move the file (and its -wal and -shm) aside and put a backup in its place, or start afresh without "
-        "it: tables and models in the storage root are not touched.",
+        RECOVER,
     ),
     (
         ("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH"),
@@ -100,6 +103,10 @@ class Dialect:
     failures: type[Exception]
     broken_rule: type[Exception]
     """What the driver raises, and what when a row is there already."""
+    lenient: Callable[[Connection], None]
+    """Lets a connection read text that is not UTF-8, as damage leaves it."""
+    examine: str
+    """The query that reads all of it, and says what is wrong with its structure; empty: it has none."""
     unknown: type[StorageError]
     """What a failure is that has no cause in the table above: a server may come back."""
 
@@ -109,6 +116,12 @@ def translated(dialect: Dialect) -> Iterator[None]:
     """Whatever the database raises leaves as StorageError or StoreLostError, naming the database."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise StorageError(
+            "the store cannot be used: it is damaged: a text in it is not UTF-8",
+            hint=RECOVER,
+            place=dialect.place,
+        ) from error
     except dialect.failures as error:
         raise _explained(dialect, error) from error
 
@@ -150,13 +163,18 @@ class Connections:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._writer = dialect.open()
+        self._writer = self._open_writer()
         self._free: list[Connection] = []
+
+    def _open_writer(self) -> Connection:
+        writer = self._dialect.open()
+        self._dialect.lenient(writer)  # it looks at damaged records before it sets them aside
+        return writer
 
     def writer(self) -> Connection:
         """The one that writes; another one once it was lost."""
         if self._dialect.lost(self._writer):
-            self._writer = self._dialect.open()
+            self._writer = self._open_writer()
         return self._writer
 
     def rows(self, statement: str, values: Values) -> Rows:
@@ -166,10 +184,22 @@ class Connections:
                 connection = self._free.pop()
                 try:
                     return self._read(connection, statement, values)
-                except self._dialect.failures:
-                    if not self._dialect.lost(connection):
+                except self._dialect.failures as error:
+                    if not self._dialect.lost(connection) and "UTF-8" not in str(error):
                         raise
-        return self._read(self._dialect.open(), statement, values)
+        try:
+            return self._read(self._dialect.open(), statement, values)
+        except self._dialect.failures as error:
+            if "UTF-8" not in str(error):
+                raise
+        lenient = self._dialect.open()
+        self._dialect.lenient(lenient)
+        try:
+            cursor = lenient.cursor()
+            cursor.execute(statement, values)
+            return cursor.fetchall()
+        finally:
+            lenient.close()
 
     def _read(self, connection: Connection, statement: str, values: Values) -> Rows:
         try:

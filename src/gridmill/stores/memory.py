@@ -11,7 +11,19 @@ from typing import Any
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Event, event_id
 from gridmill.domain.run import JobRun, Run
-from gridmill.ports.store import Change, Mark, Noun, Order, Put, Record, Store, is_live, key_of, parent_of
+from gridmill.ports.store import (
+    Change,
+    DamagedRecord,
+    Mark,
+    Noun,
+    Order,
+    Put,
+    Record,
+    Store,
+    is_live,
+    key_of,
+    parent_of,
+)
 from gridmill.stores.compare_and_set import Address, address_of, check_versions, numbers_used
 
 
@@ -142,6 +154,26 @@ class MemoryStore:
         """See Store."""
         with self._lock:
             return dict(self._used)
+
+    def use_numbers(self, used: Mapping[str, int]) -> None:
+        """See Store."""
+        with self._lock:
+            self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
+
+    def damage(self) -> Sequence[DamagedRecord]:
+        """See Store. Nothing is written that could be damaged."""
+        return ()
+
+    def take_new_damage(self) -> Sequence[DamagedRecord]:
+        """See Store."""
+        return ()
+
+    def check(self) -> Sequence[DamagedRecord]:
+        """See Store."""
+        return ()
+
+    def mark_told(self) -> None:
+        """See Store."""
 
     def close(self) -> None:
         """See Store. What is in memory stays until the store itself is gone."""

@@ -6,32 +6,56 @@ database with a reason. One control node at a time owns a store, as long as its 
 
 import gc
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, TypeVar
 
-from gridmill.codec import decode, encode
-from gridmill.domain.pod_protocol import Event, event_id
+from gridmill.domain.deployment import Deployment
+from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import JobRun, Run
-from gridmill.errors import InputError, StaleVersionError, StorageError, StoreInUseError, StoreLostError
+from gridmill.errors import StaleVersionError, StorageError
 from gridmill.ports.store import (
     Change,
+    DamagedRecord,
     Delete,
     Mark,
-    Noun,
     Order,
     Put,
     Record,
     Store,
-    is_live,
-    key_of,
-    parent_of,
 )
 from gridmill.stores.compare_and_set import Address, check_versions, numbers_used, rounds
 from gridmill.stores.dialect import Connection, Connections, Cursor, Dialect, Rows, transaction, translated
+from gridmill.stores.ownership import StoreLock
 from gridmill.stores.postgresql import at
+from gridmill.stores.rows import (
+    COUNTERS,
+    EVENTS,
+    FILE,
+    RECORD,
+    RECORDS,
+    DamagedRowError,
+    DamageNotes,
+    Row,
+    Values,
+    check_event,
+    counter_rows,
+    delete_row,
+    describe,
+    describe_counter,
+    describe_event,
+    event_checksum,
+    event_row,
+    is_counter,
+    is_damaged,
+    put_row,
+    read_record,
+    to_event,
+)
 from gridmill.stores.sqlite import in_file
+
+T = TypeVar("T")
 
 VERSIONS = ("0002",)
 """Every schema version this Gridmill can open, oldest first; the migrations lead from each to the last."""
@@ -53,6 +77,7 @@ TABLES = (
         parent VARCHAR NOT NULL,
         live BOOLEAN NOT NULL,
         body TEXT NOT NULL,
+        checksum BIGINT NOT NULL,
         PRIMARY KEY (position)
     )
     """,
@@ -73,6 +98,7 @@ TABLES = (
         pod_id VARCHAR NOT NULL,
         number BIGINT NOT NULL,
         body TEXT NOT NULL,
+        checksum BIGINT NOT NULL,
         PRIMARY KEY (sequence)
     )
     """,
@@ -83,7 +109,21 @@ TABLES = (
     CREATE TABLE counter (
         name VARCHAR NOT NULL,
         value BIGINT NOT NULL,
+        checksum BIGINT NOT NULL,
         PRIMARY KEY (name)
+    )
+    """,
+    # records that did not match their checksums, so that they no longer occupy their keys
+    """
+    CREATE TABLE damaged (
+        number {counted},
+        noun VARCHAR NOT NULL,
+        key VARCHAR NOT NULL,
+        parent VARCHAR NOT NULL,
+        problem VARCHAR NOT NULL,
+        body TEXT NOT NULL,
+        told BOOLEAN NOT NULL,
+        PRIMARY KEY (number)
     )
     """,
     f"""
@@ -147,146 +187,6 @@ def _version(dialect: Dialect, connection: Connection) -> str | None:
     return version
 
 
-_LOCK = "1735551332, 1"  # any two numbers that are ours: "grid", and its first lock
-_NAME = "SELECT set_config('application_name', %(owner)s, false)"
-_TAKE = f"SELECT pg_try_advisory_lock({_LOCK})"
-_GIVE = f"SELECT pg_advisory_unlock({_LOCK})"
-_OWNER = (
-    "SELECT application_name, pid FROM pg_locks JOIN pg_stat_activity USING (pid) "
-    "WHERE locktype = 'advisory' AND (classid::bigint, objid::bigint) = ("
-    + _LOCK
-    + ") AND objsubid = 2 AND granted "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-)
-_END = "SELECT pg_terminate_backend(%(pid)s)"
-_TRIES = 3  # it may be given back between the question and the look at who has it
-_LONGEST_NAME = 63  # bytes that the server keeps of it
-
-
-class StoreLock:
-    """The lock of a PostgreSQL store. It belongs to a session, and the database gives it back with that: so
-    what is written through a session that has it is written by the only owner.
-
-    A SQLite store lies in a home, whose own lock does the same.
-    """
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._session: Connection | None = None
-        self._wanted = False
-
-    def take(self, writer: Connection, owner: str) -> None:
-        """Take the lock, unless this session has it. Raises StoreInUseError, naming who has.
-
-        Raises StoreLostError while an earlier session of the same owner is still there: it is ended.
-        """
-        if not self._dialect.shared:
-            return
-        with transaction(self._dialect, writer) as cursor:
-            if writer is self._session:
-                return
-            self._wanted, self._session = True, None
-            name = owner.encode()[:_LONGEST_NAME].decode(errors="ignore")
-            cursor.execute(_NAME, {"owner": name})
-            for _ in range(_TRIES):
-                cursor.execute(_TAKE)
-                if cursor.fetchall() == [(True,)]:
-                    self._session = writer
-                    return
-                self._refuse(cursor, name)
-            raise self._in_use("unknown")
-
-    def give(self) -> None:
-        """Free for the next one at once: a server takes a moment to see that a connection was closed."""
-        if self._session is not None:
-            with suppress(self._dialect.failures):
-                self._session.cursor().execute(_GIVE)
-
-    def check(self, writer: Connection) -> None:
-        """Raise StoreLostError when the session of an owner is not the one that has the lock."""
-        if self._wanted and writer is not self._session:
-            raise StoreLostError(
-                "the connection to the store was lost, and with it the right to write",
-                hint="It is taken again before the next change; nothing is half-written.",
-                place=self._dialect.place,
-            )
-
-    def _refuse(self, cursor: Cursor, name: str) -> None:
-        """Raise for whoever has the lock; return when it was given back since it was asked for."""
-        cursor.execute(_OWNER)
-        for other, pid in cursor.fetchall():
-            if other != name:
-                raise self._in_use(other or "unknown")
-            # Ours, cut off from us: the server has not noticed yet.
-            cursor.execute(_END, {"pid": pid})
-            raise StoreLostError(
-                "the store still serves a connection that was lost", place=self._dialect.place
-            )
-
-    def _in_use(self, who: str) -> StoreInUseError:
-        return StoreInUseError(f"a control node ({who}) already owns this store", place=self._dialect.place)
-
-
-Values: TypeAlias = dict[str, Any]
-
-_CLASSES: Mapping[str, type[Noun]] = {noun.__name__: noun for noun in get_args(Noun)}
-
-
-def put_row(put: Put) -> Values:
-    """What a put writes, and either whom it makes or what the row must have been (`old_…`).
-
-    It is read back at once: what could not be (JSON has no NaN) must not get into the store.
-    Raises InputError.
-    """
-    noun, expected = put.noun, put.expected
-    kind, key = type(noun), key_of(noun)
-    try:
-        body = encode(noun)
-        decode(body, kind)
-    except (InputError, ValueError, TypeError) as error:
-        raise InputError(f"{kind.__name__} {key!r} cannot be kept: {error}") from error
-    row: Values = _old(kind.__name__, key, expected) if expected else {"noun": kind.__name__, "key": key}
-    row["version"] = expected + 1
-    row["parent"] = parent_of(noun)
-    row["live"] = kind is not JobRun and is_live(noun)
-    row["body"] = body.decode()
-    return row
-
-
-def delete_row(delete: Delete) -> Values:
-    """What a row to be deleted must be."""
-    return _old(delete.noun.__name__, delete.key, delete.expected)
-
-
-def _old(name: str, key: str, version: int) -> Values:
-    return {"old_noun": name, "old_key": key, "old_version": version}
-
-
-def event_row(event: Event) -> Values:
-    """The row of an event. Raises InputError."""
-    try:
-        body = encode(event.body).decode()
-    except (ValueError, TypeError) as error:
-        raise InputError(f"an event of {event.run_id} cannot be kept: {error}") from error
-    return {
-        "sequence": 0,
-        "time": event.time,
-        "type": str(event.type),
-        "run_id": event.run_id,
-        "job": event.job,
-        "attempt_id": event.attempt_id,
-        "pod_id": event.pod_id,
-        "number": event.number,
-        "body": body,
-    }
-
-
-def to_records(rows: Sequence[Sequence[Any]]) -> Sequence[Record]:
-    """The records of (noun, version, body, ...). Raises StorageError when one cannot be read."""
-    with _collector_paused():
-        return [to_record(row) for row in rows]
-
-
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Looking for cycles among a million new objects that have none takes longer than making them."""
@@ -299,60 +199,46 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def to_record(row: Sequence[Any]) -> Record:
-    """The record of (noun, version, body, ...). Raises StorageError when it cannot be read."""
-    name, version, body = row[:3]
-    try:
-        return Record(noun=decode(body, _CLASSES[name]), version=version)
-    except (InputError, KeyError) as error:
-        raise StorageError(
-            f"a record of the store cannot be read: {name}: {error}: {body[:200]}",
-            hint="It was changed by hand or by another version of Gridmill: put a backup in its place.",
-        ) from error
-
-
-def to_event(row: Sequence[Any]) -> Event:
-    """The event of a row of the event table."""
-    sequence, time, kind, run_id, job, attempt_id, pod_id, number, body = row
-    return Event(
-        id=event_id(sequence),
-        time=time,
-        type=kind,
-        run_id=run_id,
-        job=job,
-        attempt_id=attempt_id,
-        pod_id=pod_id,
-        number=number,
-        body=decode(body, dict[str, Any]),
-    )
-
-
 _Batch: TypeAlias = tuple[str, list[Values]]
 
 _AS_EXPECTED = "noun = :old_noun AND key = :old_key AND version = :old_version"
 _INSERT = (
-    "INSERT INTO record (noun, key, version, parent, live, body) "
-    "VALUES (:noun, :key, :version, :parent, :live, :body)"
+    "INSERT INTO record (noun, key, version, parent, live, body, checksum) "
+    "VALUES (:noun, :key, :version, :parent, :live, :body, :checksum)"
 )
 _UPDATE = (
-    f"UPDATE record SET version = :version, parent = :parent, live = :live, body = :body WHERE {_AS_EXPECTED}"
+    "UPDATE record SET version = :version, parent = :parent, live = :live, body = :body, "
+    f"checksum = :checksum WHERE {_AS_EXPECTED}"
 )
 _DELETE = f"DELETE FROM record WHERE {_AS_EXPECTED}"
 _RAISE_COUNTER = (
-    "INSERT INTO counter (name, value) VALUES (:name, :value) "
-    "ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE counter.value < excluded.value"
+    "INSERT INTO counter (name, value, checksum) VALUES (:name, :value, :checksum) "
+    "ON CONFLICT (name) DO UPDATE SET value = excluded.value, checksum = excluded.checksum "
+    "WHERE counter.value < excluded.value"
 )
-_EVENT = "sequence, time, type, run_id, job, attempt_id, pod_id, number, body"
+_DROP_COUNTER = "DELETE FROM counter WHERE name = :name"
+_COUNTERS = "SELECT name, value, checksum FROM counter"
+_EVENT_COLUMNS = ("sequence", "time", "type", "run_id", "job", "attempt_id", "pod_id", "number", "body")
+_EVENT = ", ".join((*_EVENT_COLUMNS, "checksum"))
 _INSERT_EVENT = (
     f"INSERT INTO event ({_EVENT}) "
-    "VALUES (:sequence, :time, :type, :run_id, :job, :attempt_id, :pod_id, :number, :body)"
+    "VALUES (:sequence, :time, :type, :run_id, :job, :attempt_id, :pod_id, :number, :body, :checksum)"
 )
 _LAST_SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM event"
 _NUMBERS_OF_POD = (  # `number > 0` says that the index on (pod_id, number) will do
     "SELECT number FROM event WHERE pod_id = :pod AND number > 0 AND number BETWEEN :low AND :high"
 )
 _DROP_EVENTS = "DELETE FROM event WHERE run_id = :run_id AND sequence < (SELECT max(sequence) FROM event)"
-_RECORD = "SELECT noun, version, body FROM record WHERE noun = :noun"
+_RECORD = f"SELECT {RECORD} FROM record WHERE noun = :noun"
+_AT = f"SELECT {RECORD} FROM record WHERE position = :position"
+_DROP = "DELETE FROM record WHERE position = :position"
+_SET_ASIDE = (
+    "INSERT INTO damaged (noun, key, parent, problem, told, body) "
+    "SELECT :noun, :key, :parent, :problem, :told, coalesce(body, '') FROM record WHERE position = :position"
+)
+_DAMAGED = "SELECT noun, key, parent, problem, told FROM damaged ORDER BY number"
+_CHUNK = 500
+"""Rows that a check of everything reads at once."""
 _ORDERS: Mapping[Order, tuple[str, str, str]] = {
     Order.OLDEST_FIRST: ("position", ">", "ASC"),
     Order.NEWEST_FIRST: ("position", "<", "DESC"),
@@ -366,9 +252,9 @@ WITH wanted (name) AS (VALUES {", ".join(f"(:name{number})" for number in range(
 SELECT name FROM wanted WHERE EXISTS (SELECT 1 FROM record WHERE noun = :noun AND parent = wanted.name)
 """
 _LIVE = f"""
-SELECT noun, version, body, position FROM record WHERE live = TRUE
+SELECT {RECORD} FROM record WHERE live = TRUE
 UNION ALL
-SELECT noun, version, body, position FROM record WHERE noun = '{JobRun.__name__}' AND parent IN (
+SELECT {RECORD} FROM record WHERE noun = '{JobRun.__name__}' AND parent IN (
     SELECT key FROM record WHERE live = TRUE AND noun = '{Run.__name__}'
 )
 """
@@ -382,6 +268,7 @@ class SqlStore:
         self._dialect = dialect
         self._lock = threading.Lock()
         self._ownership = StoreLock(dialect)
+        self._damage = DamageNotes()
         with translated(dialect):
             self._connections = Connections(dialect)
             try:
@@ -399,20 +286,37 @@ class SqlStore:
         """See Store. Raises InputError, too, for nouns that JSON cannot carry."""
         batches = [batch for some in rounds(changes) for batch in _batches(some)]
         rows = [event_row(event) for event in events]
-        used = [{"name": name, "value": value} for name, value in numbers_used(changes).items()]
+        used = counter_rows(numbers_used(changes))
         with self._lock, translated(self._dialect):
             writer = self._connections.writer()
             self._ownership.check(writer)
             try:
                 with transaction(self._dialect, writer) as cursor:
+                    aside = self._set_aside(cursor)
                     for batch in batches:
                         self._apply(cursor, batch)
                     if used:
                         cursor.executemany(self._dialect.spell(_RAISE_COUNTER), used)
-                    return self._keep(cursor, rows) if rows else ()
+                    sequences = self._keep(cursor, rows) if rows else ()
+                self._damage.drop(aside)
+                return sequences
             except (StaleVersionError, self._dialect.broken_rule) as error:
                 check_versions(changes, self._version)  # says which, and how
                 raise StaleVersionError("a record was changed by another control node") from error
+
+    def _set_aside(self, cursor: Cursor) -> Sequence[object]:
+        """Move the damaged records that were met aside, as far as they are damaged still."""
+        waiting = self._damage.of_records()
+        for position, one in waiting.items():
+            cursor.execute(self._dialect.spell(_AT), {"position": position})
+            rows = cursor.fetchall()
+            if rows and is_damaged(rows[0]):
+                values = {"noun": one.noun, "key": one.key, "parent": one.parent, "problem": one.problem}
+                cursor.execute(
+                    self._dialect.spell(_SET_ASIDE), {**values, "told": False, "position": position}
+                )
+                cursor.execute(self._dialect.spell(_DROP), {"position": position})
+        return tuple(waiting)
 
     def _apply(self, cursor: Cursor, batch: _Batch) -> None:
         statement, rows = batch
@@ -429,6 +333,7 @@ class SqlStore:
             if mark not in kept:
                 last += 1
                 row["sequence"] = last
+                row["checksum"] = event_checksum(row)
             if row["number"] > 0:
                 kept.add(mark)
         fresh = [row for row in rows if row["sequence"]]
@@ -456,11 +361,14 @@ class SqlStore:
     def get(self, noun: type[Any], key: str) -> Record | None:
         """See Store."""
         rows = self._rows(f"{_RECORD} AND key = :key", noun=noun.__name__, key=key)
-        return to_record(rows[0]) if rows else None
+        return next((record for _, record in self._read(rows)), None)
 
     def live(self) -> Iterable[Record]:
         """See Store."""
-        return to_records(sorted(self._rows(_LIVE), key=lambda row: int(row[3])))
+        with _collector_paused():
+            found = [*self._read(self._rows(_LIVE))]
+        found.sort(key=lambda one: int(one[0][0]))
+        return [record for _, record in found]
 
     def list(
         self,
@@ -475,7 +383,8 @@ class SqlStore:
         query += ["AND parent = :parent"] if parent is not None else []
         query += ["ORDER BY position", "DESC" if newest_first else "ASC"]
         query += ["LIMIT :limit"] if limit is not None else []
-        return to_records(self._rows(" ".join(query), noun=noun.__name__, parent=parent, limit=limit))
+        found = self._whole(" ".join(query), self._read, limit, noun=noun.__name__, parent=parent)
+        return [record for _, record in found]
 
     def page(
         self,
@@ -488,12 +397,39 @@ class SqlStore:
     ) -> Sequence[tuple[Mark, Record]]:
         """See Store."""
         column, follows, direction = _ORDERS[order]
-        query = [f"SELECT noun, version, body, {column} FROM record WHERE noun = :noun"]
+        query = [_RECORD]
         query += ["AND parent = :parent"] if parent is not None else []
         query += [f"AND {column} {follows} :after"] if after is not None else []
         query += [f"ORDER BY {column} {direction} LIMIT :limit"]
-        rows = self._rows(" ".join(query), noun=noun.__name__, parent=parent, after=after, limit=limit)
-        return [(row[3], record) for row, record in zip(rows, to_records(rows), strict=True)]
+        found = self._whole(
+            " ".join(query), self._read, limit, noun=noun.__name__, parent=parent, after=after
+        )
+        return [(row[2] if order == Order.BY_KEY else row[0], record) for row, record in found]
+
+    def _read(self, rows: Rows) -> Iterator[tuple[Row, Record]]:
+        """The records of rows of the columns RECORD, each with its row. Damaged ones are noted."""
+        for row in rows:
+            try:
+                yield row, read_record(row)
+            except DamagedRowError as error:
+                self._damage.add(RECORDS, row[0], describe(row, str(error)))
+
+    def _whole(
+        self,
+        query: str,
+        read: Callable[[Rows], Iterator[T]],
+        limit: int | None,
+        **values: str | int | None,
+    ) -> Sequence[T]:
+        """What `limit` rows that are not damaged say; fewer only where there are no more."""
+        asked = limit
+        with _collector_paused():
+            while True:
+                rows = self._rows(query, limit=asked, **values)
+                found = [*read(rows)]
+                if limit is None or asked is None or len(found) >= limit or len(rows) < asked:
+                    return found[:limit]
+                asked += limit + len(rows) - len(found)
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
         """See Store. All queries ask for the same number of names: it is one statement, kept ready."""
@@ -512,8 +448,15 @@ class SqlStore:
         query += ["AND run_id = :run_id"] if run_id is not None else []
         query += ["AND job = :job"] if job is not None else []
         query += ["ORDER BY sequence LIMIT :limit"]
-        rows = self._rows(" ".join(query), run_id=run_id, job=job, after=after, limit=limit)
-        return [to_event(row) for row in rows]
+        return self._whole(" ".join(query), self._read_events, limit, run_id=run_id, job=job, after=after)
+
+    def _read_events(self, rows: Rows) -> Iterator[Event]:
+        for *row, checksum in rows:
+            try:
+                check_event(_EVENT_COLUMNS, row, checksum)
+                yield to_event(row)
+            except DamagedRowError as error:
+                self._damage.add(EVENTS, row[0], describe_event(row, str(error)))
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """See Store."""
@@ -526,7 +469,75 @@ class SqlStore:
 
     def counters(self) -> Mapping[str, int]:
         """See Store."""
-        return dict(self._rows("SELECT name, value FROM counter"))
+        used, damaged = self._read_counters()
+        if damaged:  # what is left of the records says how far they are used up at least
+            nouns = [record.noun for kind in (Run, Deployment) for record in self.list(kind)]
+            least = numbers_used(Put(noun=noun, expected=0) for noun in nouns)
+            used |= {name: max(number, used.get(name, 0)) for name, number in least.items()}
+        return used
+
+    def _read_counters(self) -> tuple[dict[str, int], Sequence[str]]:
+        """The numbers, and the names of those that are damaged."""
+        used: dict[str, int] = {}
+        damaged: list[str] = []
+        for name, value, checksum in self._rows(_COUNTERS):
+            if is_counter(name, value, checksum):
+                used[name] = value
+            else:
+                damaged.append(name)
+                self._damage.add(COUNTERS, name, describe_counter(name))
+        return used, damaged
+
+    def use_numbers(self, used: Mapping[str, int]) -> None:
+        """See Store. Damaged ones are replaced."""
+        _, damaged = self._read_counters()
+        with self._lock, translated(self._dialect):
+            writer = self._connections.writer()
+            with transaction(self._dialect, writer) as cursor:
+                for name in damaged:
+                    cursor.execute(self._dialect.spell(_DROP_COUNTER), {"name": name})
+                cursor.executemany(self._dialect.spell(_RAISE_COUNTER), counter_rows(used))
+
+    def damage(self) -> Sequence[DamagedRecord]:
+        """See Store."""
+        aside = [
+            DamagedRecord(noun=noun, key=key, parent=parent, problem=problem, told=bool(told))
+            for noun, key, parent, problem, told in self._rows(_DAMAGED)
+        ]
+        return (*aside, *self._damage.all())
+
+    def take_new_damage(self) -> Sequence[DamagedRecord]:
+        """See Store."""
+        return self._damage.take_new()
+
+    def check(self) -> Sequence[DamagedRecord]:
+        """See Store. The tables are read in steps, so that others come between; then what the database itself
+        can find: of SQLite an index that does not lead to all rows."""
+        for query, place, read in (
+            (f"SELECT {RECORD} FROM record WHERE position > :after ORDER BY position", 0, self._read),
+            (f"SELECT {_EVENT} FROM event WHERE sequence > :after ORDER BY sequence", 0, self._read_events),
+        ):
+            after = -1
+            while rows := self._rows(f"{query} LIMIT {_CHUNK}", after=after):
+                for _ in read(rows):
+                    pass
+                after = rows[-1][place]
+        self._read_counters()
+        for problem in self._problems_of_file():
+            self._damage.add(FILE, problem, DamagedRecord(noun="File", key="", parent="", problem=problem))
+        return self.damage()
+
+    def _problems_of_file(self) -> Sequence[str]:
+        if not self._dialect.examine:
+            return ()
+        return [text for (text,) in self._rows(self._dialect.examine) if text != "ok"]
+
+    def mark_told(self) -> None:
+        """See Store."""
+        with self._lock, translated(self._dialect):
+            writer = self._connections.writer()
+            with transaction(self._dialect, writer) as cursor:
+                cursor.execute(self._dialect.spell("UPDATE damaged SET told = TRUE"))
 
     def _rows(self, query: str, **values: str | int | None) -> Rows:
         with translated(self._dialect):

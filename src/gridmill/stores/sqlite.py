@@ -4,7 +4,7 @@ import sqlite3
 from functools import partial
 
 from gridmill.errors import InputError, StorageError
-from gridmill.stores.dialect import Dialect
+from gridmill.stores.dialect import Connection, Dialect
 
 _PRAGMAS = (
     "busy_timeout = 5000",  # milliseconds; first, as the others may have to wait already
@@ -34,6 +34,8 @@ def in_file(path: str) -> Dialect:
         toolkit="sqlite",
         failures=sqlite3.Error,
         broken_rule=sqlite3.IntegrityError,
+        lenient=_read_any_text,
+        examine="PRAGMA integrity_check(20)",
         unknown=StorageError,
     )
 
@@ -43,6 +45,14 @@ def _open(path: str) -> sqlite3.Connection:
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     return connection
+
+
+def _read_any_text(connection: Connection) -> None:
+    connection.text_factory = _decoded  # type: ignore[attr-defined]
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
 
 
 def _spell(statement: str) -> str:

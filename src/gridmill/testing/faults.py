@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gridmill.domain.pod_protocol import Event
 from gridmill.errors import InputError, StorageError
-from gridmill.ports.store import Change, Mark, Order, Record, Store
+from gridmill.ports.store import Change, DamagedRecord, Mark, Order, Record, Store
 
 
 class Fault(StrEnum):
@@ -164,6 +164,26 @@ class FaultyStore:
     def counters(self) -> Mapping[str, int]:
         """See Store."""
         return self.store.counters()
+
+    def use_numbers(self, used: Mapping[str, int]) -> None:
+        """See Store."""
+        self.store.use_numbers(used)
+
+    def damage(self) -> Sequence[DamagedRecord]:
+        """See Store."""
+        return self.store.damage()
+
+    def take_new_damage(self) -> Sequence[DamagedRecord]:
+        """See Store."""
+        return self.store.take_new_damage()
+
+    def check(self) -> Sequence[DamagedRecord]:
+        """See Store."""
+        return self.store.check()
+
+    def mark_told(self) -> None:
+        """See Store."""
+        self.store.mark_told()
 
     def close(self) -> None:
         """See Store."""

@@ -18,6 +18,17 @@ def upgrade() -> None:
         "counter",
         sa.Column("name", sa.String, primary_key=True),
         sa.Column("value", sa.BigInteger, nullable=False),
+        sa.Column("checksum", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "damaged",
+        sa.Column("number", _NUMBER, sa.Identity(always=True), primary_key=True),
+        sa.Column("noun", sa.String, nullable=False),
+        sa.Column("key", sa.String, nullable=False),
+        sa.Column("parent", sa.String, nullable=False),
+        sa.Column("problem", sa.String, nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("told", sa.Boolean, nullable=False),
     )
 
 
@@ -31,6 +42,7 @@ def _make_record() -> None:
         sa.Column("parent", sa.String, nullable=False),
         sa.Column("live", sa.Boolean, nullable=False),
         sa.Column("body", sa.Text, nullable=False),
+        sa.Column("checksum", sa.BigInteger, nullable=False),
     )
     op.create_index("record_key", "record", ["noun", "key"], unique=True)
     op.create_index("record_order", "record", ["noun", "position"])
@@ -52,6 +64,7 @@ def _make_event() -> None:
         sa.Column("pod_id", sa.String, nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("body", sa.Text, nullable=False),
+        sa.Column("checksum", sa.BigInteger, nullable=False),
     )
     op.create_index(
         "event_number",

@@ -1,0 +1,250 @@
+"""The rows of a SQL store: nouns, events and numbers as rows with checksums, and rows as these again.
+
+What is known of a row that does not match its checksum is noted.
+
+A row is covered whole: its class, key, version, parent, liveness and body, of an event also its place and
+time. CRC-32 finds every error of up to 32 adjacent bits, and costs a microsecond.
+"""
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, TypeAlias, get_args
+from zlib import crc32
+
+from gridmill.codec import decode, encode
+from gridmill.domain.pod_protocol import Event, event_id
+from gridmill.domain.run import JobRun
+from gridmill.errors import InputError
+from gridmill.ports.store import DamagedRecord, Delete, Noun, Put, Record, is_live, key_of, parent_of
+
+Row: TypeAlias = Sequence[Any]
+Values: TypeAlias = dict[str, Any]
+
+RECORD = "position, noun, key, version, parent, live, body, checksum"
+"""The columns of a row of the table of records, as `read_record` takes them."""
+RECORDS, EVENTS, COUNTERS, FILE = "record", "event", "counter", "file"
+"""What a damaged row is in: a table, or the file itself."""
+_LONGEST = 200
+"""Characters of a damaged value that are shown."""
+
+
+def _checksum(*parts: str) -> int:
+    return crc32("\0".join(parts).encode("utf-8", "surrogateescape"))
+
+
+def record_checksum(noun: str, key: str, version: int, parent: str, live: int, body: str) -> int:
+    """The checksum of a record; `live` is 0 or 1."""
+    return crc32(f"{noun}\0{key}\0{version}\0{parent}\0{live:d}\0{body}".encode("utf-8", "surrogateescape"))
+
+
+def event_checksum(values: Mapping[str, Any]) -> int:
+    """The checksum of the row of an event, by its columns."""
+    return _checksum(
+        str(values["sequence"]),
+        repr(float(values["time"])),
+        values["type"],
+        values["run_id"],
+        values["job"],
+        values["attempt_id"],
+        values["pod_id"],
+        str(values["number"]),
+        values["body"],
+    )
+
+
+def counter_checksum(name: str, value: int) -> int:
+    """The checksum of a number that ids used up."""
+    return _checksum(name, str(value))
+
+
+CLASSES: Mapping[str, type[Noun]] = {noun.__name__: noun for noun in get_args(Noun)}
+
+
+def put_row(put: Put) -> Values:
+    """What a put writes, and either whom it makes or what the row must have been (`old_…`).
+
+    It is read back at once: what could not be (JSON has no NaN) must not get into the store.
+    Raises InputError.
+    """
+    noun, expected = put.noun, put.expected
+    kind, key = type(noun), key_of(noun)
+    try:
+        body = encode(noun)
+        decode(body, kind)
+    except (InputError, ValueError, TypeError) as error:
+        raise InputError(f"{kind.__name__} {key!r} cannot be kept: {error}") from error
+    row: Values = _old(kind.__name__, key, expected) if expected else {"noun": kind.__name__, "key": key}
+    row["version"] = expected + 1
+    row["parent"] = parent_of(noun)
+    row["live"] = kind is not JobRun and is_live(noun)
+    row["body"] = body.decode()
+    row["checksum"] = record_checksum(
+        kind.__name__, key, row["version"], row["parent"], row["live"], row["body"]
+    )
+    return row
+
+
+def delete_row(delete: Delete) -> Values:
+    """What a row to be deleted must be."""
+    return _old(delete.noun.__name__, delete.key, delete.expected)
+
+
+def _old(name: str, key: str, version: int) -> Values:
+    return {"old_noun": name, "old_key": key, "old_version": version}
+
+
+def event_row(event: Event) -> Values:
+    """The row of an event. Raises InputError."""
+    try:
+        body = encode(event.body).decode()
+    except (ValueError, TypeError) as error:
+        raise InputError(f"an event of {event.run_id} cannot be kept: {error}") from error
+    return {
+        "sequence": 0,
+        "time": event.time,
+        "type": str(event.type),
+        "run_id": event.run_id,
+        "job": event.job,
+        "attempt_id": event.attempt_id,
+        "pod_id": event.pod_id,
+        "number": event.number,
+        "body": body,
+    }
+
+
+def to_event(row: Sequence[Any]) -> Event:
+    """The event of a row of the event table."""
+    sequence, time, kind, run_id, job, attempt_id, pod_id, number, body = row
+    return Event(
+        id=event_id(sequence),
+        time=time,
+        type=kind,
+        run_id=run_id,
+        job=job,
+        attempt_id=attempt_id,
+        pod_id=pod_id,
+        number=number,
+        body=decode(body, dict[str, Any]),
+    )
+
+
+class DamagedRowError(Exception):
+    """A row is not what was written."""
+
+
+def read_record(row: Row) -> Record:
+    """The record of a row of the columns RECORD. Raises DamagedRowError."""
+    _, noun, key, version, parent, live, body, checksum = row
+    try:
+        if record_checksum(noun, key, version, parent, live, body) != checksum:
+            raise DamagedRowError("it does not match its checksum")
+        return Record(noun=decode(body, CLASSES[noun]), version=version)
+    except (InputError, KeyError, ValueError, TypeError) as error:
+        raise DamagedRowError(f"it cannot be read: {str(error)[:_LONGEST]}") from error
+
+
+def check_event(columns: Sequence[str], row: Row, checksum: object) -> None:
+    """Raise DamagedRowError for an event that is not what was written."""
+    try:
+        if event_checksum(dict(zip(columns, row, strict=True))) == checksum:
+            return
+    except (ValueError, TypeError):  # a column of another type
+        pass
+    raise DamagedRowError("it does not match its checksum")
+
+
+def counter_rows(used: Mapping[str, int]) -> list[Values]:
+    """The rows of numbers that ids used up."""
+    return [
+        {"name": name, "value": value, "checksum": counter_checksum(name, value)}
+        for name, value in used.items()
+    ]
+
+
+def is_counter(name: object, value: object, checksum: object) -> bool:
+    """Whether the number of ids is as it was written."""
+    return isinstance(name, str) and isinstance(value, int) and counter_checksum(name, value) == checksum
+
+
+def describe(row: Row, problem: str) -> DamagedRecord:
+    """What is known of a damaged row: by its body, where that can be read, or else by its columns."""
+    _, noun, key, _, parent, _, body, _ = row
+    kind = CLASSES.get(noun) if isinstance(noun, str) else None
+    try:
+        if kind is not None:
+            meant = decode(body, kind)
+            return DamagedRecord(
+                noun=_shown(noun), key=key_of(meant), parent=parent_of(meant), problem=problem
+            )
+    except (InputError, ValueError, TypeError):
+        pass
+    return DamagedRecord(noun=_shown(noun), key=_shown(key), parent=_shown(parent), problem=problem)
+
+
+def describe_event(row: Row, problem: str) -> DamagedRecord:
+    """The same of an event: its key is its sequence, its parent the run."""
+    return DamagedRecord(noun="Event", key=_shown(row[0]), parent=_shown(row[3]), problem=problem)
+
+
+def describe_counter(name: object) -> DamagedRecord:
+    """The same of a number of ids."""
+    return DamagedRecord(
+        noun="Counter", key=_shown(name), parent="", problem="it does not match its checksum"
+    )
+
+
+def _shown(value: object) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    printable = text.encode("utf-8", "replace").decode().replace("\0", "?")
+    return printable[:_LONGEST]
+
+
+def is_damaged(row: Row) -> bool:
+    """Whether a row of the columns RECORD is not what was written."""
+    try:
+        read_record(row)
+    except DamagedRowError:
+        return True
+    return False
+
+
+class DamageNotes:
+    """The damaged rows that one process has met, each once. Safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, object], DamagedRecord] = {}
+        self._fresh: list[DamagedRecord] = []
+        self._lock = Lock()
+
+    def add(self, table: str, place: object, record: DamagedRecord) -> None:
+        """Note a damaged row of a table, by what identifies it there."""
+        with self._lock:
+            if (table, place) not in self._known:
+                self._known[table, place] = record
+                self._fresh.append(record)
+
+    def take_new(self) -> tuple[DamagedRecord, ...]:
+        """Those that this has not returned before."""
+        if not self._fresh:
+            return ()
+        with self._lock:
+            fresh, self._fresh = self._fresh, []
+        return tuple(fresh)
+
+    def all(self) -> tuple[DamagedRecord, ...]:
+        """Those that are in their tables still."""
+        with self._lock:
+            return tuple(self._known.values())
+
+    def of_records(self) -> Mapping[object, DamagedRecord]:
+        """The records that the next commit sets aside, by their positions."""
+        if not self._known:
+            return {}
+        with self._lock:
+            return {place: one for (table, place), one in self._known.items() if table == RECORDS}
+
+    def drop(self, positions: Sequence[object]) -> None:
+        """Records that were set aside, or are well again."""
+        with self._lock:
+            for position in positions:
+                self._known.pop((RECORDS, position), None)
