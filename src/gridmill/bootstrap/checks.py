@@ -20,6 +20,7 @@ from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from pathlib import Path
 
+from gridmill.bootstrap.home_lock import open_store
 from gridmill.domain.amounts import GIB, show_bytes, show_count
 from gridmill.domain.farm_protocol import FarmStatus, check_versions
 from gridmill.domain.naming import is_loopback, read_address
@@ -219,6 +220,7 @@ _PACKAGES = {
     "predictions": ("numpy", "onnxruntime"),
 }
 _LEAST_FREE_BYTES = GIB
+_MOST_RECORDS = 100
 
 
 def look(settings: Settings) -> Iterator[Check]:
@@ -229,6 +231,7 @@ def look(settings: Settings) -> Iterator[Check]:
     yield "python", sys.version_info >= (3, 11), python_text
     yield _folder("home", settings.home)
     yield _folder("storage root", settings.root)
+    yield from _store(settings)
     yield (
         "cpus",
         True,
@@ -260,6 +263,29 @@ def _folder(what: str, path: Path) -> Check:
     except StorageError as error:
         return what, False, f"{path}{kind}: {error.message}"
     return what, free >= _LEAST_FREE_BYTES, f"{path}{kind}, {show_bytes(free)} free"
+
+
+def _store(settings: Settings) -> Iterator[Check]:
+    """Whether all that the store of this home holds is what was written; each damaged record by its name."""
+    if not settings.store and not (settings.home / "store.db").exists():
+        return
+    try:
+        store = open_store(settings)
+        try:
+            lost = store.check()
+        finally:
+            store.close()
+    except GridmillError as error:
+        yield "store", False, ". ".join(filter(None, (error.message, error.hint)))
+        return
+    untold = [one for one in lost if not one.told]
+    hint = "; `gridmill recover` restores what the storage root has" if untold else ""
+    found = f"{show_count(len(lost), 'damaged record')}{hint}" if lost else "all records are what was written"
+    yield "store", not untold, found
+    for one in lost[:_MOST_RECORDS]:
+        yield "lost record", one.told, f"{one.name}: {one.problem}"
+    if len(lost) > _MOST_RECORDS:
+        yield "lost record", not untold, f"and {len(lost) - _MOST_RECORDS:,} more"
 
 
 def _cgroups() -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import IO
 
 from gridmill.bootstrap.home_lock import home_secret, lock_in_turn, open_store
@@ -29,6 +30,7 @@ from gridmill.control.state import (
     ScheduleTimers,
     Timeline,
 )
+from gridmill.control.steps.damage import summarize
 from gridmill.control.usecases.service import Identity, Render, Service
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GPU_SHARES
@@ -269,20 +271,40 @@ def _wire(
     node.start()
     surveyor.start()
     node.wake()
-    if not embedded:  # one for a single run ends as soon as it can
+    if embedded:  # one for a single run ends as soon as it can
+        check = partial(_check_daily, service, settings.home / "store.checked", warn)
+        threading.Thread(target=check, name="check", daemon=True).start()
+    else:
         sweep = partial(_sweep, service, settings.history_seconds / DAY_SECONDS, over, warn)
         threading.Thread(target=sweep, name="sweep", daemon=True).start()
     return EmbeddedNode(grid=service, node=node, finish=finish)
 
 
 def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[[str], None]) -> None:
-    """At start and once a day, beside everything else: what nobody needs goes."""
+    """At start and once a day, beside everything else: read the whole store, delete what nobody needs."""
     while not over.is_set():
         try:
+            service.check_store()
             service.clean(days=days)
         except GridmillError as error:
             warn(f"housekeeping stopped: {explained(error)}")
         over.wait(DAY_SECONDS)
+
+
+def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> None:
+    """Read the whole store, unless this was done less than a day ago, as the time of the file `mark` says."""
+    try:
+        if abs(time.time() - mark.stat().st_mtime) < DAY_SECONDS:
+            return
+    except OSError:
+        pass
+    try:
+        mark.touch()
+        service.check_store()
+    except OSError as error:
+        warn(f"the store was not checked: {error}")
+    except GridmillError as error:
+        warn(f"the check of the store stopped: {explained(error)}")
 
 
 def _all(acts: Iterable[Callable[[], None]]) -> None:
@@ -317,6 +339,7 @@ def read(settings: Settings) -> EmbeddedNode:
     site: SitePort = find("sites", "local")(settings)
     control = _control(settings, store, site, NullLinkServer(), warn, secret=b"")  # no pod is ever told one
     control.ledger.load()
+    summarize(control.problems, store)
     control.ledger.snapshot.put(_local_site(control))
     node = ControlNode(control)
     identity = _identity(settings, "none is up", True)

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 
 from gridmill.control.ledger import Transaction
 from gridmill.control.state import Control
+from gridmill.control.steps.damage import report_new, set_right, summarize
 from gridmill.control.ticks.advance import advance
 from gridmill.control.ticks.backfills import keep_backfills
 from gridmill.control.ticks.dispatch import dispatch
@@ -61,6 +62,7 @@ class ControlNode:
                 return left
             if control.ledger.doubtful:
                 self._load()
+            report_new(control.problems, control.ledger.store)
             with control.ledger.staging():  # one commit for all of these; what they cause comes after it
                 control.background.apply_results()
                 receive(control.starting, control.bring_ups)
@@ -123,7 +125,19 @@ class ControlNode:
         for deployment in snapshot.deployments.values():
             if deployment.idle_since is not None and deployment.idle_since > now:
                 transaction.put(_idle_since(deployment, now))
+        set_right(control.ledger, transaction)
         control.ledger.commit(transaction)
+        report_new(control.problems, control.ledger.store)
+        summarize(control.problems, control.ledger.store)
+
+    def check_store(self) -> None:
+        """Read the whole store, and look again at all records if any of them is damaged. Beside the ticks: it
+        may take long."""
+        known = len(self.control.ledger.store.damage())
+        if len(self.control.ledger.store.check()) > known:
+            with self.lock:
+                self.control.ledger.doubtful = True
+            self.wake_now()
 
     def _greet_again(self) -> None:
         """What was received or about to be sent may be lost: with a new Hello every pod and the store are

@@ -192,6 +192,7 @@ def unused_files(
 ) -> Iterator[Rubbish]:
     """The files on the disk that can be deleted. `before` is the time up to which history is not kept."""
     idle = not catalog.ledger.snapshot.runs
+    lost = _may_have_lost_versions(catalog.ledger.store, records)
     pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
     bundles = _bundles_wanted(catalog.ledger, records, before)
     kept, removed = (
@@ -204,7 +205,7 @@ def unused_files(
         match thing.area:
             case _ if why:
                 pass
-            case DiskArea.OUTPUT if thing.name not in kept:
+            case DiskArea.OUTPUT if thing.name not in kept and not (lost and thing.name not in removed):
                 why = _why_output(catalog.ledger, thing.name, removed)
             case DiskArea.MANIFEST:
                 why = _why_manifest(catalog.ledger, thing, settled=settled)
@@ -231,6 +232,13 @@ def unused_files(
                 ReclaimableItem(kind=thing.area.value, name=thing.name, why=why, size_bytes=thing.size_bytes),
                 thing,
             )
+
+
+def _may_have_lost_versions(store: Store, records: GarbageSnapshot) -> bool:
+    """Whether damage may have cost records of versions: their files stay until these are restored."""
+    known = {artifact.id for artifact in records.artifacts}
+    serious = (one for one in store.damage() if one.noun not in _WITHOUT_FILES)
+    return any(not one.told or (one.noun == Artifact.__name__ and one.key not in known) for one in serious)
 
 
 def _is_going(thing: DiskItem) -> bool:
@@ -285,6 +293,8 @@ def _bundles_wanted(ledger: Ledger, records: GarbageSnapshot, before: float) -> 
 
 
 _AT_ONCE = 100
+_WITHOUT_FILES = frozenset({"Event", "Counter", Measurement.__name__})
+"""Records that say of no file whether it is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

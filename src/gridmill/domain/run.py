@@ -63,7 +63,8 @@ class Run:
     `commit` is the Git commit of its folder (empty: none). `project` is whose share and quota it counts
     against. `settled` are the names of other pipelines' versions that its jobs read, each with the id of the
     version that it meant when the run began. `attended`: its client waits for it, and the run is stopped
-    when that client goes. `request` is what its client knows it by (see Asked).
+    when that client goes. `request` is what its client knows it by (see Asked). `jobs` is how many jobs it
+    has (0: not known), `damage` which of its records were damaged in the store and are lost; empty: none.
     """
 
     id: str
@@ -89,6 +90,8 @@ class Run:
     data: tuple[str, ...] = ()
     file: str = ""
     attended: bool = False
+    jobs: int = 0
+    damage: str = ""
 
     @property
     def scheduled(self) -> bool:

@@ -25,7 +25,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import Alterations, altered_pipeline
 from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState, check_move
-from gridmill.errors import InputError, NotFoundError, PipelineError
+from gridmill.errors import ConflictError, InputError, NotFoundError, PipelineError
 from gridmill.plugins import WISHES, find
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.feasibility import at
@@ -287,6 +287,7 @@ def begin_run(
         settled=settle_names(control.catalog, pipeline.jobs),
         data=pipeline.loads,
         file=pipeline.file,
+        jobs=len(pipeline.jobs),
     )
     transaction.put(run)
     sizes = declared_sizes(control.catalog, pipeline, {})  # sources are listed when their jobs are ready
@@ -408,6 +409,7 @@ def resume_run(
     run = catalog.ledger.fetch(Run, run_id)
     if run.state == RunState.SUCCEEDED:
         return  # it may have ended since it was looked at: there is nothing left to do, and that is well
+    check_whole(run)
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
     job_runs = catalog.ledger.read_all(JobRun, parent=run_id)
@@ -422,6 +424,15 @@ def resume_run(
         job_run = catalog.ledger.fetch(JobRun, noun.id)
         transaction.put(_again(catalog.ledger, transaction, job_run) if job_run.id in again else job_run)
     candidates.add(run_id, [one.id for one in job_runs])
+
+
+def check_whole(run: Run) -> None:
+    """Raise ConflictError for a run that cannot go on, as some of its records are lost."""
+    if run.damage:
+        raise ConflictError(
+            f"run {run.id} cannot go on: {run.damage}",
+            hint=f"Start a new run of {run.pipeline}: versions that were made are used again.",
+        )
 
 
 def _jobs_to_repeat(job_runs: Sequence[JobRun]) -> frozenset[str]:

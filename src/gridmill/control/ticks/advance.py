@@ -239,7 +239,7 @@ def _advance_run(ledger: Ledger, transaction: Transaction, run_id: str) -> None:
         return
     job_runs = (transaction.get(JobRun, job.id) or job for job in snapshot.job_runs_of(run_id))
     jobs = [job for job in job_runs if job.part is None]
-    state, message = run_state(run, jobs)
+    state, message = run_state(run, jobs) if not run.damage else (RunState.FAILED, run.damage)
     transaction.put(replace(run, state=state, message=message, ended=transaction.now))
 
 

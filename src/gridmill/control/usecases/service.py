@@ -99,6 +99,10 @@ class Service(
         """Start a run of that job alone on a part of its data."""
         return self.run(self.start_probe(name, workers=workers, share=share))
 
+    def check_store(self) -> None:
+        """Read the whole store, so that damage is noticed that no answer shows."""
+        self._node.check_store()
+
     def shutdown(self, *, all: bool = False) -> None:
         """End the control node; with `all` stop the runs it works for first."""
         runs = tuple(run.id for run in self._node.active_runs())
