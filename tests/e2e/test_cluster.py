@@ -143,6 +143,33 @@ jobs:
 """
 
 
+SHARED = """
+pipeline: shared
+resources:
+  far: {type: command, site: far, cpus: 1, memory: 256MiB}
+  further: {type: command, site: far, cpus: 1, memory: 256MiB}
+jobs:
+  make:
+    command: |
+      head -c 16000000 /dev/urandom > $GRIDMILL_OUTPUT/large
+      for i in $(seq 500); do echo $i > $GRIDMILL_OUTPUT/$i; done
+  first: {resource: far, needs: make, command: "ls $GRIDMILL_INPUT_MAKE | wc -l"}
+  second: {resource: further, needs: make, command: "ls $GRIDMILL_INPUT_MAKE | wc -l"}
+"""
+
+
+def test_jobs_that_start_together_and_need_the_same_files_have_them_sent_once(land: Farmland) -> None:
+    land.configure("rate=4MiB")  # the first is still being served when the others start
+    view = land.ended(land.run(SHARED, "shared"), "shared")
+    land.configure("rate=")
+    assert state(view) == "succeeded", messages(view)
+    made = 16_000_000 + sum(len(f"{number}\n") for number in range(1, 501))
+    uploads = [one["attempts"][0]["transfers"]["upload"] for one in view["jobs"][1:]]
+    assert len(uploads) == 2
+    assert sum(one["transferred_bytes"] for one in uploads) <= 1.05 * made
+    assert all(one["transferred_bytes"] + one["reused_bytes"] >= made for one in uploads)
+
+
 def left_there(land: Farmland) -> list[str]:
     """What of jobs is still at the farm: files, folders that these were in, and code."""
     root = land.root_there()

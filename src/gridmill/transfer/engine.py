@@ -6,7 +6,7 @@ The number of batches in flight is limited, because those in flight are lost whe
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import groupby, islice
@@ -205,12 +205,16 @@ def push(
     progress: TransferProgress | None = None,
     terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
+    only: Collection[str] | None = None,
 ) -> None:
-    """Carry what `far` lacks of the tree at `root`. Raises as `transfer_chunks`, and ConflictError naming a
-    file that changed since it was scanned."""
+    """Carry what `far` lacks of the tree at `root`, or of chunks of it. Raises as `transfer_chunks`, and
+    ConflictError naming a file that changed since it was scanned."""
     tree = ScannedTree(root, manifest)
+    sizes = chunk_sizes(manifest)
+    if only is not None:
+        sizes = {chunk: size_bytes for chunk, size_bytes in sizes.items() if chunk in only}
     try:
-        transfer_chunks(chunk_sizes(manifest), tree, far, progress=progress, terms=terms, stop=stop)
+        transfer_chunks(sizes, tree, far, progress=progress, terms=terms, stop=stop)
     except DataError:
         _refuse_changed(manifest, root)
         raise

@@ -58,6 +58,7 @@ from gridmill.sites.farm.inputs import (
 from gridmill.transfer.contents import list_contents, write_contents
 from gridmill.transfer.engine import ChunkEndpoint, TransferLimits, push
 from gridmill.transfer.errors import TransferRefusedError
+from gridmill.transfer.in_flight import ChunksInFlight
 from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.progress import TransferProgress, TransferState
 from gridmill.transfer.verify import check_order, seal
@@ -177,6 +178,7 @@ class HomeAttemptData:
         self._closed = Event()
         self._locks: dict[str, Lock] = {}
         self._guard = Lock()
+        self._in_flight = ChunksInFlight()
         self.checkpoints = CheckpointDownloads(
             farm, root, self._noted, self._known, self._fetch_checkpoints, self._lock_of
         )
@@ -304,21 +306,38 @@ class HomeAttemptData:
         return self._root
 
     def _transfer(self, tree: InputTree, order: AttemptOrder, progress: TransferProgress) -> float:
-        """Until nothing lacks there: what was there when it was asked may have gone since. For how many
-        seconds chunks travelled."""
+        """Until nothing lacks there: what was there when it was asked may have gone since. What another
+        attempt is sending is waited for. For how many seconds chunks travelled."""
         place = PlaceTree(
             uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
         )
-        seconds = 0.0
-        for tried in range(_TIMES):
-            if not self._farm.place(place):
-                if not tried:
-                    progress.expect(tree.manifest.size_bytes, tree.manifest.size_bytes)
+        sizes, seconds, tried = chunk_sizes(tree.manifest), 0.0, 0
+        stop = self._stops.get(order.attempt_id, self._closed)
+        counted = set[str]()  # of what is there, or was sent by this attempt
+        while tried < _TIMES:
+            told = self._farm.place(place)
+            lacking = sizes.keys() & told
+            there_bytes = sum(sizes[chunk] for chunk in sizes.keys() - lacking - counted)
+            progress.expect(there_bytes, there_bytes)
+            counted |= sizes.keys() - lacking
+            if not told:
                 return seconds
-            stop, began = self._stops.get(order.attempt_id), time.monotonic()
-            carrier = self._endpoint(order.staging, tree.manifest)
-            push(tree.manifest, tree.path, carrier, progress=progress, terms=self._terms, stop=stop)
-            seconds += time.monotonic() - began
+            with self._in_flight.taken(lacking) as mine:
+                if mine or not lacking:
+                    began, tried = time.monotonic(), tried + 1
+                    counted |= mine
+                    carrier = self._endpoint(order.staging, tree.manifest)
+                    push(
+                        tree.manifest,
+                        tree.path,
+                        carrier,
+                        progress=progress,
+                        terms=self._terms,
+                        stop=stop,
+                        only=mine or None,  # it names none of these: all are looked at
+                    )
+                    seconds += time.monotonic() - began
+            self._in_flight.wait(lacking - mine, stop)
         raise UnavailableError(
             f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
         )

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from gridmill.sites.processes import _is_locked, _pid
 from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.engine import ScannedTree
 from gridmill.transfer.errors import TransferRefusedError
+from gridmill.transfer.stream import Chunk
 
 URI = "files/p/j/p-1.j.1"
 
@@ -443,3 +445,90 @@ def test_what_lacks_at_a_farm_is_told_before_it_has_forgotten(tmp_path: Path, fa
     site = FarmSite("far", farm, None, near, "", PodLeases(tmp_path / "leases.json", 10.0))  # type: ignore[arg-type]
     assert site.missing_sizes([version]) == {"v": 12}
     assert farm.forgotten == []
+
+
+class SlowFarm(Elsewhere):
+    """It keeps chunks, and counts those that were sent to it; the first batch waits for `go`."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.kept: dict[str, int] = {}
+        self.sent: list[str] = []
+        self.sending, self.go = threading.Event(), threading.Event()
+        self.asked = threading.Semaphore(0)
+
+    def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
+        return tuple(chunk for chunk in chunks if chunk not in self.kept)
+
+    def send(self, chunks: Sequence[Chunk]) -> None:
+        self.sending.set()
+        self.go.wait()
+        if self.fails:
+            raise self.fails.pop(0)
+        for chunk in chunks:
+            self.sent.append(chunk.hash)
+            self.kept[chunk.hash] = len(chunk.data)
+
+    def place(self, place: PlaceTree) -> tuple[str, ...]:
+        self.asked.release()
+        return self.missing(chunk for entry in place.manifest.files for chunk in entry.chunks)
+
+
+def reads_parts(tmp_path: Path, attempt_id: str, files: int) -> AttemptOrder:
+    parts = tmp_path / "root/parts"
+    for number in range(files):
+        (parts / f"{number:03}").mkdir(parents=True, exist_ok=True)
+        (parts / f"{number:03}" / "rows").write_text(f"row {number}")
+    return replace(order(), attempt_id=attempt_id, parts=("parts",), staging=Staging.DIRECT)
+
+
+@pytest.mark.parametrize("first_fails", [False, True])
+def test_what_several_attempts_need_travels_once(tmp_path: Path, *, first_fails: bool) -> None:
+    """The second waits for the first, and sends what the first did not bring."""
+    there = SlowFarm(tmp_path / "there")
+    near = home(tmp_path, there)
+    orders = [reads_parts(tmp_path, f"p-1.j.{number}", files=20) for number in (1, 2, 3)]
+    for one in orders:
+        near.note(one)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(near.upload_inputs, orders[0])
+        assert there.sending.wait(10)
+        rest = [threads.submit(near.upload_inputs, one) for one in orders[1:]]
+        for _ in orders:  # each has heard what lacks
+            assert there.asked.acquire(timeout=10)
+        if first_fails:
+            near.abandon("p-1.j.1")
+        there.go.set()
+        for future in rest:
+            future.result(timeout=10)
+        if first_fails:
+            with pytest.raises(InterruptedRunError):
+                first.result(timeout=10)
+        else:
+            first.result(timeout=10)
+    assert len(there.kept) == 20
+    assert sorted(there.sent) == sorted(there.kept)
+    notes = [near._noted.find(one.attempt_id) for one in orders]
+    sent_bytes = [note.upload.transferred_bytes for note in notes if note is not None]
+    assert sum(sent_bytes) == sum(there.kept.values())
+    if not first_fails:
+        assert [note.upload.reused_bytes for note in notes[1:] if note] == [sum(there.kept.values())] * 2
+
+
+def test_a_transfer_that_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
+    there = SlowFarm(tmp_path / "there")
+    near = home(tmp_path, there)
+    orders = [reads_parts(tmp_path, f"p-1.j.{number}", files=3) for number in (1, 2)]
+    for one in orders:
+        near.note(one)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(near.upload_inputs, orders[0])
+        assert there.sending.wait(10)
+        second = threads.submit(near.upload_inputs, orders[1])
+        for _ in orders:
+            assert there.asked.acquire(timeout=10)
+        near.abandon("p-1.j.2")
+        with pytest.raises(InterruptedRunError, match="stopped"):
+            second.result(timeout=10)
+        there.go.set()
+        first.result(timeout=10)
