@@ -11,7 +11,7 @@ HEAVY = {"light", "start-up"}
 PROCESSES = {
     ("gridmill.sdk.embedded_node", "gridmill.embedded"),
     ("gridmill.sites.preload", "gridmill.pod.standby"),
-    ("gridmill.sites.machine", "gridmill.pod"),
+    ("gridmill.sites.process_table", "gridmill.pod"),
     ("gridmill.sites.processes", "gridmill.pod"),
     ("gridmill.sites.processes", "gridmill.pod.cleanup"),
     ("gridmill.storage.inspect_process", "gridmill.jobs.inspect_versions"),

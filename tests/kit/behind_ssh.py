@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from tests.kit.farmland import Farmland
+from tests.kit.machines import Machines
 
 
-def sshd(land: Farmland) -> None:
+def sshd(land: Machines) -> None:
     """The SSH server of beta, which lets alpha's root in."""
     options = ("PidFile=none", "UsePAM=no", "PasswordAuthentication=no", "UseDNS=no")
     words = [word for option in options for word in ("-o", option)]
@@ -13,7 +14,7 @@ def sshd(land: Farmland) -> None:
     land.wait(lambda: "listening" in land.said("sshd"), "sshd listens")
 
 
-def make_keys(land: Farmland) -> None:
+def make_keys(land: Machines) -> None:
     """Of beta, which alpha does not know yet, and of alpha's root, whom beta's knows."""
     key = "rm -rf /root/.ssh && mkdir -m 700 /root/.ssh && ssh-keygen -q -t ed25519 -N '' -f"
     land.alpha.run("bash", "-c", f"{key} /root/.ssh/id_ed25519")
@@ -24,7 +25,7 @@ def make_keys(land: Farmland) -> None:
     land.beta.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/ssh_host_ed25519_key")
 
 
-def known_host(land: Farmland, key: str = "") -> None:
+def known_host(land: Machines, key: str = "") -> None:
     """From now on alpha believes that this public key is beta's (empty: the one that it is)."""
     key = key or land.beta.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub")
     line = f"{land.beta.address} {' '.join(key.split()[:2])}"

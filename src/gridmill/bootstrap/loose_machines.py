@@ -34,8 +34,8 @@ def gather(grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
 class LocalProvider:
     """This machine as one that a grid may use: see `ports.host.Provider`."""
 
-    def __init__(self) -> None:
-        self._watch = IdleWatch()
+    def __init__(self, watch: IdleWatch | None = None) -> None:
+        self._watch = watch or IdleWatch()
         self._claim: socket.socket | None = None
 
     def memory_bytes(self) -> int:
@@ -48,11 +48,15 @@ class LocalProvider:
 
     def look(self, seconds: float) -> NodeUtilization:
         """See Provider."""
-        return look_at_machine(seconds)
+        return look_at_machine(seconds, with_gpus=False, rays=False)
 
     def seconds_since_input(self) -> float:
         """See Provider."""
         return self._watch.seconds_since_input()
+
+    def last_sign(self) -> str:
+        """See Provider."""
+        return self._watch.sign
 
     def why_blind(self) -> str:
         """See Provider."""

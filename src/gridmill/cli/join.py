@@ -111,8 +111,9 @@ class Membership:
         """Whether this machine is a node now."""
         return self._node is not None and self._node.up
 
-    def enter(self, interrupts: InterruptHandler) -> None:
-        """Raises what Provider.join raises; nothing runs then."""
+    def enter(self, beat: Callable[[], None]) -> None:
+        """`beat` is called meanwhile and may raise. Raises this, and what Provider.join raises; nothing runs
+        then."""
         self.leave()
         self._node = self.machine.join(
             self._folder,
@@ -123,7 +124,7 @@ class Membership:
             behind=self._behind,
         )
         try:
-            self._node.wait_until_up(lambda: _exit_if_interrupted(interrupts))
+            self._node.wait_until_up(beat)
         except GridmillError:
             self.leave()
             raise
@@ -137,16 +138,16 @@ class Membership:
         machine = self.machine
         return spare_bytes(self._memory, memory_bytes=machine.memory_bytes(), used_bytes=machine.used_bytes())
 
-    def leave(self) -> None:
-        """May be repeated."""
+    def leave(self, why: str = "") -> None:
+        """Take the node from the grid, then end what is left of its jobs. With `why`, say that it is the
+        owner's again as soon as it is no node. May be repeated."""
         node, self._node = self._node, None
-        if node is not None:
-            node.leave()
-
-
-def _exit_if_interrupted(interrupts: InterruptHandler) -> None:
-    if interrupts.requested:
-        raise typer.Exit
+        if node is None:
+            return
+        node.leave()
+        if why:
+            self.print_state({"state": "given back to its owner", "why": why})
+        node.clear()
 
 
 class JoinRetryLimit:
@@ -168,41 +169,90 @@ class JoinRetryLimit:
         ) from error
 
 
+class OwnerIsBackError(Exception):
+    """There was a sign of the machine's owner while the machine was about to join."""
+
+
+class OwnerWatch:
+    """Looks for the owner of a machine, and decides when the machine is lent. Without rules it always is."""
+
+    def __init__(self, machine: Provider, rules: IdleRules | None) -> None:
+        self._machine, self._rules = machine, rules
+        self._presence = OwnerPresence(seen=time.monotonic())
+        self._lent_at: float | None = None
+
+    def why_blind(self) -> str:
+        """Why not all can be seen; empty: it can, or need not."""
+        if self._rules is None:
+            return ""
+        self._machine.seconds_since_input()
+        return self._machine.why_blind()
+
+    def is_back(self) -> str:
+        """The sign of the owner of a machine that is lent; empty: there is none. Takes a second, or no time
+        without rules."""
+        return "" if self._rules is None else self.look(is_lent=True)[1]
+
+    def look(self, *, is_lent: bool) -> tuple[bool, str]:
+        """Whether the machine is to be lent, and why not. Takes a second, unless it always is and `is_lent`
+        is False."""
+        if self._rules is None:
+            if is_lent:
+                time.sleep(_LOOK_SECONDS)
+            return True, ""
+        machine, rules = self._machine, self._rules
+        look = machine.look(_LOOK_SECONDS)
+        now = time.monotonic()
+        seconds = machine.seconds_since_input()
+        self._presence = note(
+            self._presence,
+            look,
+            memory_bytes=machine.memory_bytes(),
+            input_seconds=seconds,
+            now=now,
+            sign=machine.last_sign(),
+        )
+        hour = datetime.now().astimezone().hour
+        lent_at = self._lent_at if is_lent else None
+        wanted, why = is_idle(self._presence, rules, lent_at=lent_at, now=now, hour=hour)
+        self._lent_at = (now if lent_at is None else lent_at) if wanted else None
+        return wanted, why
+
+
 def _stay_joined(
     membership: Membership, rules: IdleRules | None, interrupts: InterruptHandler, patience: JoinRetryLimit
 ) -> None:
     """Until Ctrl-C. A grid that is away for a while is joined again."""
-    presence = OwnerPresence(seen=time.monotonic())
-    machine = membership.machine
-    if rules is not None:
-        machine.seconds_since_input()
-        if why_blind := machine.why_blind():
-            membership.print_state({"state": "not all is seen", "why": why_blind})
+    watch = OwnerWatch(membership.machine, rules)
+    if why_blind := watch.why_blind():
+        membership.print_state({"state": "not all is seen", "why": why_blind})
     message = ""
     while not interrupts.requested:
-        wanted, why = True, ""
-        if rules is not None:
-            presence, wanted, why = _looked(presence, rules, membership.is_active, machine)
-        elif membership.is_active:
-            time.sleep(_LOOK_SECONDS)
+        wanted, why = watch.look(is_lent=membership.is_active)
         if wanted and not membership.is_active:
-            message = _entered(membership, interrupts, patience, message)
+            message = _entered(membership, watch, interrupts, patience, message)
             continue
         if not wanted and membership.is_active:
-            membership.leave()
-            membership.print_state({"state": "given back to its owner", "why": why})
+            membership.leave(why)
         elif why and why.partition(";")[0] != message:
             membership.print_state({"state": "not given", "why": why})
         message = why.partition(";")[0]
 
 
 def _entered(
-    membership: Membership, interrupts: InterruptHandler, patience: JoinRetryLimit, told: str
+    membership: Membership,
+    watch: OwnerWatch,
+    interrupts: InterruptHandler,
+    patience: JoinRetryLimit,
+    told: str,
 ) -> str:
     """What was told last. A grid that is away is waited for: as long as `patience` has it, or for ever where
     it was joined once. Raises InputError, UnavailableError."""
     try:
-        membership.enter(interrupts)
+        membership.enter(lambda: _exit_if_unwanted(watch, interrupts))
+    except OwnerIsBackError as back:
+        membership.leave(str(back))
+        return str(back)
     except UnavailableError as error:
         why = error.message if membership.joined else patience.after(error, time.monotonic())
         if told != why:
@@ -212,20 +262,12 @@ def _entered(
     return ""
 
 
-def _looked(
-    presence: OwnerPresence, rules: IdleRules, given: bool, machine: Provider
-) -> tuple[OwnerPresence, bool, str]:
-    look = machine.look(_LOOK_SECONDS)
-    now = time.monotonic()
-    after = note(
-        presence,
-        look,
-        memory_bytes=machine.memory_bytes(),
-        input_seconds=machine.seconds_since_input(),
-        now=now,
-    )
-    hour = datetime.now().astimezone().hour
-    return after, *is_idle(after, rules, given=given, now=now, hour=hour)
+def _exit_if_unwanted(watch: OwnerWatch, interrupts: InterruptHandler) -> None:
+    """Raises OwnerIsBackError."""
+    if interrupts.requested:
+        raise typer.Exit
+    if why := watch.is_back():
+        raise OwnerIsBackError(why)
 
 
 def read_cpus(given: float | None, has: int) -> int | None:

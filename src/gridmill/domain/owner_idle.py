@@ -8,6 +8,8 @@ BUSY_CPUS = 0.5
 """CPUs used by the owner's own processes from which on the owner is at work; an idle desktop uses less."""
 RESERVE_SHARE = 0.1
 """Share of the memory that stays free: with less available, the machine would soon swap."""
+NODE_BYTES = 384 * MIB
+"""Memory of a Ray node's own processes and of the pods beside the jobs (a node without jobs: 190 MiB)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,37 +30,42 @@ class OwnerPresence:
 
 
 def note(
-    presence: OwnerPresence, look: NodeUtilization, *, memory_bytes: int, input_seconds: float, now: float
+    presence: OwnerPresence,
+    look: NodeUtilization,
+    *,
+    memory_bytes: int,
+    input_seconds: float,
+    now: float,
+    sign: str = "",
 ) -> OwnerPresence:
-    """What is known of the owner after one more look. `input_seconds` is the time since a key was last
-    pressed, `memory_bytes` what the machine has."""
+    """What is known of the owner after one more look. `input_seconds` is the time since the last sign of
+    somebody at the machine, `sign` what it was, `memory_bytes` what the machine has."""
     if look.owner_cpus > BUSY_CPUS:
         return replace(presence, seen=now, why=f"the owner's processes use {look.owner_cpus:.1f} CPUs")
     if memory_bytes - look.used_bytes < RESERVE_SHARE * memory_bytes:
         return replace(presence, seen=now, why="memory is nearly used up")
     if now - input_seconds > presence.seen:
-        return replace(presence, seen=now - input_seconds, why="somebody is at the keyboard")
+        return replace(presence, seen=now - input_seconds, why=sign or "somebody is at the keyboard")
     return presence
 
 
 def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
-    """How much of the wanted memory can be given beside what is used now, without the reserve: jobs that fill
-    it do not drive the machine into swap."""
-    return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - used_bytes))
+    """How much of the wanted memory can be given beside what is used now, without the reserve and what the
+    node itself needs: jobs that fill it neither drive the machine into swap nor look like its owner."""
+    return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - NODE_BYTES - used_bytes))
 
 
 def is_idle(
-    presence: OwnerPresence, rules: IdleRules, *, given: bool, now: float, hour: int
+    presence: OwnerPresence, rules: IdleRules, *, lent_at: float | None, now: float, hour: int
 ) -> tuple[bool, str]:
-    """Whether the machine is to be given, and why not. One that is `given` already is taken back at the first
-    sign of its owner."""
+    """Whether the machine is to be given, and why not. One that was lent at the look of `lent_at` (None: it
+    is not lent) is taken back at the first sign of its owner after that look."""
     if rules.hours is not None and not within(rules.hours, hour):
         return False, f"it is given from {rules.hours[0]} to {rules.hours[1]} o'clock"
+    if lent_at is not None:
+        return (False, presence.why) if presence.seen > lent_at else (True, "")
     alone = now - presence.seen
-    needed = 0.0 if given else rules.after_seconds
-    if given and alone <= 0.0:
-        return False, presence.why
-    if alone < needed:
+    if alone <= 0.0 or alone < rules.after_seconds:
         return False, f"{presence.why}; given after {show_seconds(rules.after_seconds)} without a sign"
     return True, ""
 

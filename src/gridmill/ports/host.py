@@ -131,7 +131,10 @@ class JoinedNode(Protocol):
         """Wait; `beat` is called meanwhile and may raise. Raises InputError, UnavailableError."""
 
     def leave(self) -> None:
-        """End the node; may be repeated."""
+        """End the node: its jobs are given notice. May be repeated."""
+
+    def clear(self) -> None:
+        """Wait for the end of what ran on the node, and kill what is left after some seconds."""
 
 
 class Provider(Protocol):
@@ -148,6 +151,9 @@ class Provider(Protocol):
 
     def seconds_since_input(self) -> float:
         """The time since the last sign of somebody at this machine; very long if there was none."""
+
+    def last_sign(self) -> str:
+        """What that sign was; empty if there was none."""
 
     def why_blind(self) -> str:
         """Why the last look could not see every keyboard; empty: it could."""

@@ -4,46 +4,48 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Gpu, NodeUtilization
+from gridmill.sites.process_table import (
+    Table,
+    grid_processes,
+    owner_processes,
+    read_one,
+    read_table,
+    used_ticks,
+)
 
 _PROC = Path("/proc")
 _SECONDS = 0.25
-_MODULES = (b"gridmill.", b"ray.scripts")  # as after -m
-_PROGRAMS = (b"/gridmill", b"/raylet", b"/gcs_server")
-_ADOPT = ("systemd", "init")
-_FEW_WORDS = 4
+_LOOKS = 3
+"""A process counts as one that wants a CPU if it is ready to run at each of four moments."""
 _GPU_SECONDS = 10.0
 _MIB = 2**20
 _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """`ticks`: CPU time; `runs`: it wants a CPU just now."""
-
-    parent: int
-    ticks: int
-    runs: bool
-
-
-def look_at_machine(seconds: float = _SECONDS) -> NodeUtilization:
+def look_at_machine(
+    seconds: float = _SECONDS, *, with_gpus: bool = True, rays: bool = True
+) -> NodeUtilization:
     """Watch for that time. CPU time is the kernel's count (proc(5)), ended children that were waited for
-    included, but not those of what adopts orphans: these may have been Gridmill's. Gridmill's are pods, Ray's
-    nodes and what descends from them (pods adopt orphans)."""
-    first = _look()
-    time.sleep(seconds)
-    second = _look()
+    included. What is not the owner's: see `process_table`, also for `rays`. `with_gpus` asks the driver,
+    which may take seconds."""
+    first = _look(rays=rays)
+    waiting = {pid for pid in first.owners if first.table[pid].runs}
+    for _ in range(_LOOKS):
+        time.sleep(seconds / _LOOKS)
+        waiting = {pid for pid in waiting if (now := read_one(pid)) is not None and now.runs}
+    second = _look(rays=rays)
     passed = [os.sysconf("SC_CLK_TCK") * (then - now) for now, then in zip(first.at, second.at, strict=True)]
+    ticks = used_ticks(first.table, second.table, second.owners)
     return NodeUtilization(
         busy_cpus=max(0.0, (second.busy_ticks - first.busy_ticks) / passed[0]),
-        owner_cpus=_demand(first.owners, second.owners, passed[1]),
+        owner_cpus=max(ticks / passed[1], float(len(waiting))),
         used_bytes=used_bytes(),
-        gpus=gpus(),
+        gpus=gpus() if with_gpus else (),
     )
 
 
@@ -54,12 +56,15 @@ class _MachineSample:
 
     at: tuple[float, float]
     busy_ticks: int
-    owners: tuple[int, int]
+    table: Table
+    owners: frozenset[int]
 
 
-def _look() -> _MachineSample:
+def _look(*, rays: bool) -> _MachineSample:
     begun, busy = time.monotonic(), _busy_ticks()
-    return _MachineSample(at=(begun, time.monotonic()), busy_ticks=busy, owners=_owners())
+    at, table = time.monotonic(), read_table()
+    owners = owner_processes(table, grid_processes(table, rays=rays))
+    return _MachineSample(at=(begun, at), busy_ticks=busy, table=table, owners=owners)
 
 
 def _busy_ticks() -> int:
@@ -67,77 +72,6 @@ def _busy_ticks() -> int:
     words = (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, irq, softirq, steal = map(int, words[:8])
     return user + nice + system + irq + softirq + steal
-
-
-def owners_processes() -> frozenset[int]:
-    """Those that are not Gridmill's, nor this one."""
-    return frozenset(_owners_of(dict(_processes())))
-
-
-def _owners_of(processes: Mapping[int, Process]) -> Iterator[int]:
-    owned = {pid: True for pid in processes if pid == os.getpid() or _is_ours(pid)}
-    return (pid for pid in processes if not _descends(pid, processes, owned))
-
-
-def _owners() -> tuple[int, int]:
-    """The CPU time that the owner's processes have had, and how many of them want a CPU just now."""
-    processes = dict(_processes())
-    owners = [processes[pid] for pid in _owners_of(processes)]
-    return sum(owner.ticks for owner in owners), sum(owner.runs for owner in owners)
-
-
-def ray_processes(pid: int) -> tuple[int, ...]:
-    """A Ray node's processes: what descends from its first one, without pods and their jobs."""
-    processes = dict(_processes())
-    pods = {one: True for one in processes if _words(one)[2:4] == [b"-m", b"gridmill.pod"]}
-    below = [one for one in processes if _descends(one, processes, {pid: True})]
-    return tuple(one for one in below if not _descends(one, processes, dict(pods)))
-
-
-def _demand(before: tuple[int, int], after: tuple[int, int], ticks: float) -> float:
-    """What the owner got; on a machine that is too busy to give it, what was wanted at both looks."""
-    return max(0.0, (after[0] - before[0]) / ticks, float(min(before[1], after[1])))
-
-
-def _descends(pid: int, processes: Mapping[int, Process], owned: dict[int, bool]) -> bool:
-    if pid not in owned:
-        parent = processes[pid].parent
-        owned[pid] = parent in processes and _descends(parent, processes, owned)
-    return owned[pid]
-
-
-def _processes() -> Iterator[tuple[int, Process]]:
-    for entry in os.scandir(_PROC):
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                yield (
-                    int(entry.name),
-                    read_process(int(entry.name), (_PROC / entry.name / "stat").read_text()),
-                )
-
-
-def read_process(pid: int, stat: str) -> Process:
-    """Of a line of /proc/PID/stat."""
-    name, _, rest = stat.rpartition(")")
-    words = rest.split()
-    adopts = pid == 1 or name.partition("(")[2] in _ADOPT
-    return Process(
-        parent=int(words[1]), ticks=sum(map(int, words[11 : 13 if adopts else 15])), runs=words[0] == "R"
-    )
-
-
-def _is_ours(pid: int) -> bool:
-    """A pod or command of Gridmill, or a Ray node's own process."""
-    return any(
-        word == b"gridmill" or word.startswith(_MODULES) or word.endswith(_PROGRAMS) for word in _words(pid)
-    )
-
-
-def _words(pid: int) -> list[bytes]:
-    """The first of its command line."""
-    with suppress(OSError):
-        return (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")[:_FEW_WORDS]
-    return []
 
 
 def used_bytes() -> int:

@@ -1,17 +1,19 @@
-"""Detects when a machine's owner last used it: at its terminals, its keyboards and mice, its desktop.
+"""Detects when a machine's owner last used it: at terminals, keyboards and mice, over SSH, at a desktop.
 
-Keyboards and mice are seen by events of their input devices. Desktops report to systemd-logind whether their
-users are idle, and since when.
+Keyboards and mice are seen by events of their input devices, terminals by their access times, commands over
+SSH by their processes. Desktops report to systemd-logind: see `desktop_sessions`.
 """
 
 import os
 import stat
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from gridmill.sites.desktop_sessions import NEVER_SECONDS, DesktopSessions
+from gridmill.sites.process_table import grid_processes, is_grid_terminal, read_table, ssh_sessions
 
 _EVENT = struct.Struct("@llHHi")
 """struct input_event of linux/input.h: seconds, microseconds, type, code, value."""
@@ -19,7 +21,6 @@ _KEY, _RELATIVE = 1, 2
 """EV_KEY (a key, a button, a touch) and EV_REL (a mouse moves). Events that people do not cause have other
 types: the lid (EV_SW), an accelerometer or a stick that drifts (EV_ABS)."""
 _MANY = 1024
-_NEVER_SECONDS = 10.0**9
 
 
 def open_device(path: Path) -> int:
@@ -48,7 +49,7 @@ class InputDevices:
         fresh = [path for path in self._folder.glob("event*") if path not in self._open]
         opened = [self._opened(path) for path in fresh]
         self.blind = not all(opened)
-        return _NEVER_SECONDS if self._last is None else max(0.0, now - self._last)
+        return NEVER_SECONDS if self._last is None else max(0.0, now - self._last)
 
     def close(self) -> None:
         """May be repeated."""
@@ -88,64 +89,71 @@ class InputDevices:
             os.close(self._open.pop(path))
 
 
-_SHOWN = ("Class", "Type", "State", "IdleHint", "IdleSinceHint")
-_GRAPHICAL = ("x11", "wayland", "mir")
-_PATIENCE_SECONDS = 2.0
+_WINDOW = 8
+"""Seconds. The kernel (tty_update_time in drivers/tty/tty_io.c) writes a terminal's access time only where it
+differs from the last one in more than its three lowest bits: within such a window of 8 s further keys leave
+no trace."""
 
 
-def seconds_since_use(now: float) -> float:
-    """Since a graphical session of a user was last in use, at `now` (seconds since 1970); very many where
-    there is none, or no logind. One whose desktop never says that it is idle is in use, and so is a machine
-    whose logind does not answer in time."""
-    wanted = [f"--property={name}" for name in _SHOWN]
-    try:
-        listed = _loginctl("list-sessions", "--no-legend").splitlines()
-        names = [line.split()[0] for line in listed if line.strip()]
-        return read_sessions(_loginctl("show-session", *wanted, *names), now) if names else _NEVER_SECONDS
-    except subprocess.TimeoutExpired:
-        return 0.0
+class Terminals:
+    """The terminals below `devices`, by their access times. A sign is one that changed: what a clock that was
+    set makes of an old time is none."""
+
+    def __init__(self, devices: Path = Path("/dev")) -> None:
+        self._devices = devices
+        self._times: dict[Path, tuple[float, float]] = {}
+        self._last = -NEVER_SECONDS
+        self.where = ""
+        """The terminal of the last sign."""
+
+    def seconds_since(self, now: float, wall: float, is_grid: Callable[[int], bool]) -> float:
+        """Since the last input, on the clock of `now`; `wall` is in seconds since 1970. As long as a window
+        is open in which there was input, there may be more. `is_grid` says of a device number whether it is a
+        terminal of the grid's own jobs."""
+        found = dict(self._access_times())
+        for path, (at, device) in found.items():
+            known = self._times.get(path)
+            if known is not None and known[0] == at:
+                until = known[1]
+            elif is_grid(device):
+                until = -NEVER_SECONDS
+            else:
+                until = now + min(_WINDOW, (int(at) | (_WINDOW - 1)) + 1 - wall)
+            self._times[path] = (at, until)
+            if until > self._last:
+                self._last, self.where = until, str(path.relative_to(self._devices))
+        self._times = {path: self._times[path] for path in found}
+        return max(0.0, now - self._last)
+
+    def _access_times(self) -> Iterator[tuple[Path, tuple[float, int]]]:
+        for pattern in ("tty[0-9]*", "pts/[0-9]*"):
+            for path in self._devices.glob(pattern):
+                with suppress(OSError):
+                    status = os.stat(path)
+                    yield path, (status.st_atime, status.st_rdev)
 
 
-def read_sessions(output: str, now: float) -> float:
-    """As seconds_since_use, of what `loginctl show-session` says: NAME=VALUE lines, a blank line between
-    sessions."""
-    desktops = [one for one in map(_properties, output.split("\n\n")) if _is_desktop(one)]
-    return min((_idle_seconds(one, now) for one in desktops), default=_NEVER_SECONDS)
+class SshSessions:
+    """Commands that somebody runs over SSH without a terminal, by their start. Short ones are none: programs
+    that watch over machines ask so. What they do afterwards is seen by its CPU time only."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], float] = {}
+
+    def seconds_since(self, now: float, uptime: float, sessions: Mapping[int, int]) -> float:
+        """Since the last of them was seen to last, on the clock of `now`; see process_table.ssh_sessions. The
+        start of a process is told as time after boot: `uptime` is now."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        lasting = {
+            key: now - (age - _SESSION_SECONDS)
+            for key in sessions.items()
+            if (age := uptime - key[1] / ticks) >= _SESSION_SECONDS
+        }
+        self._known = {key: self._known.get(key, at) for key, at in lasting.items()}
+        return min((max(0.0, now - at) for at in self._known.values()), default=NEVER_SECONDS)
 
 
-def _properties(block: str) -> Mapping[str, str]:
-    words = (line.partition("=") for line in block.splitlines())
-    return {name: value for name, equals, value in words if equals}
-
-
-def _is_desktop(session: Mapping[str, str]) -> bool:
-    """Not the screen at which one logs in, nor one that is being left."""
-    ours = session.get("Class") == "user" and session.get("Type") in _GRAPHICAL
-    return ours and session.get("State") != "closing"
-
-
-def _idle_seconds(session: Mapping[str, str], now: float) -> float:
-    since = session.get("IdleSinceHint", "")
-    if session.get("IdleHint") != "yes" or not since.isdigit():
-        return 0.0
-    return max(0.0, now - int(since) / 1e6)
-
-
-def _loginctl(*words: str) -> str:
-    """What it says; nothing where there is no logind. Raises TimeoutExpired."""
-    try:
-        done = subprocess.run(
-            ["loginctl", "--no-pager", *words],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
-    except OSError:
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
+_SESSION_SECONDS = 2.0
 
 BLIND = (
     "this user may not read all keyboards and mice (who is in the group `input` may): terminals are watched,"
@@ -154,22 +162,46 @@ BLIND = (
 
 
 class IdleWatch:
-    """Looks at all of it. The desktop is asked only where the keyboards may not be read."""
+    """Looks at all of it. Where the keyboards may not be read a desktop is in use until it says that it is
+    idle; elsewhere it counts only that it says that it no longer is."""
 
     def __init__(
         self,
         devices: Path = Path("/dev"),
         inputs: InputDevices | None = None,
-        desktop: Callable[[float], float] = seconds_since_use,
+        desktops: DesktopSessions | None = None,
     ) -> None:
-        self._devices = devices
-        self._desktop = desktop
         self._inputs = inputs or InputDevices(devices)
+        self._terminals = Terminals(devices)
+        self._sessions = SshSessions()
+        self._desktops = desktops or DesktopSessions()
+        self.sign = ""
+        """What the last sign was."""
 
     def seconds_since_input(self) -> float:
         """Since the last sign of somebody; very many where there was none."""
-        least = min(seconds_since_input(self._devices), self._inputs.seconds_since(time.monotonic()))
-        return min(least, self._desktop(time.time())) if self._inputs.blind else least
+        now, wall = time.monotonic(), time.time()
+        self._desktops.look(now, wall)
+        table = read_table()
+        grid = grid_processes(table, rays=False)
+        signs = {
+            "somebody is at the keyboard": self._inputs.seconds_since(now),
+            "input at a terminal": self._terminals.seconds_since(
+                now, wall, lambda device: is_grid_terminal(device, table, grid)
+            ),
+            "somebody works over SSH": self._sessions.seconds_since(
+                now, time.clock_gettime(time.CLOCK_BOOTTIME), ssh_sessions(table, grid)
+            ),
+            "a user's session is in use": self._seconds_since_desktop(now),
+        }
+        seconds, what = min((since, sign) for sign, since in signs.items())
+        where = f" ({self._terminals.where})" if what == "input at a terminal" else ""
+        self.sign = f"{what}{where}" if seconds < NEVER_SECONDS else ""
+        return seconds
+
+    def _seconds_since_desktop(self, now: float) -> float:
+        desktops = self._desktops
+        return desktops.seconds_since_use(now) if self._inputs.blind else desktops.seconds_since_arrival(now)
 
     @property
     def cannot_watch(self) -> bool:
@@ -179,17 +211,3 @@ class IdleWatch:
     def close(self) -> None:
         """May be repeated."""
         self._inputs.close()
-
-
-def seconds_since_input(devices: Path = Path("/dev")) -> float:
-    """Since the last input at a terminal, by their access times, as `w` tells it."""
-    return min((max(0.0, time.time() - at) for at in _inputs(devices)), default=_NEVER_SECONDS)
-
-
-def _inputs(devices: Path) -> Iterator[float]:
-    for pattern in ("tty[0-9]*", "pts/[0-9]*"):
-        for path in devices.glob(pattern):
-            try:
-                yield os.stat(path).st_atime
-            except OSError:
-                continue

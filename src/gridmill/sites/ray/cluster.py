@@ -1,5 +1,6 @@
 """Starts Ray nodes: the head of a grid of loose machines, and machines that join it."""
 
+import ctypes
 import os
 import re
 import secrets
@@ -10,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import read_address
 from gridmill.errors import InputError, StorageError, UnavailableError
-from gridmill.sites.machine import ray_processes
+from gridmill.sites.process_table import is_alive, kill_trees, pods_below, ray_processes
 from gridmill.sites.ray.machine_lock import noting, runs, try_claim
 from gridmill.sites.ray.site import RAY_ENVIRONMENT, answers, local_address_towards, speaks
 
@@ -31,6 +33,8 @@ HEALTH = {
 pods.)"""
 PATIENCE = "20s"
 """How long a site of such nodes waits for a lost node (setting `patience`)."""
+_PR_SET_PDEATHSIG = 1
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _BEHIND = ("nice", "-n", "19")
 START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--include-log-monitor=false")
 """Without Ray's log monitor: Gridmill reads the output of jobs itself."""
@@ -38,16 +42,20 @@ _IS_IT_UP = "Is `gridmill up --ray HOST` running there?"
 _UP = b"Ray runtime started"
 _VERSION = re.compile(r"(Ray|Python): (\S+)")
 _START_SECONDS = 90.0
-_END_SECONDS = 3.0
+_END_SECONDS = 2.0
+_PODS_SECONDS = 4.0
+"""A pod gives its jobs 2 s, and takes 1 s to say how they ended."""
 _POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class RayNode:
-    """`ray start` in the foreground; everything of it ends with the process."""
+    """`ray start` in the foreground; everything of it ends with the process. `pods` are those that ran here
+    when it was left, with their starts."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
+    pods: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def up(self) -> bool:
@@ -55,9 +63,11 @@ class RayNode:
         return self.process.poll() is None
 
     def leave(self) -> None:
-        """End it; the cluster is told. What is left of Ray after 3 s is killed; pods end by themselves."""
+        """End it; the cluster is told. What is left of Ray after 2 s is killed; pods give their jobs notice
+        and end by themselves."""
         if not self.up:
             return
+        self.pods = pods_below(self.process.pid)
         left = ray_processes(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -66,6 +76,16 @@ class RayNode:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+    def clear(self) -> None:
+        """Wait until the pods have ended; those that have not after 4 s are killed with their jobs."""
+        pods, self.pods = self.pods, {}
+        until = time.monotonic() + _PODS_SECONDS
+        while pods := {pid: start for pid, start in pods.items() if is_alive(pid, start)}:
+            if time.monotonic() >= until:
+                kill_trees(pods)
+                return
+            time.sleep(_POLL_SECONDS)
 
     def wait_until_up(self, beat: Callable[[], None], seconds: float = _START_SECONDS) -> None:
         """`beat` is called while waiting and may raise. Raises InputError, UnavailableError."""
@@ -211,9 +231,16 @@ def _start(
             stderr=out,
             env=ray_environment(token_path),
             start_new_session=True,
+            preexec_fn=_end_with_parent if behind else None,
             pass_fds=() if claim is None else (claim.fileno(),),
         )
     return RayNode(process=process, log=log)
+
+
+def _end_with_parent() -> None:
+    """A lent machine on which nobody looks for its owner any more is no longer lent."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def ray_environment(token_path: Path) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gridmill.errors import InputError
-from gridmill.sites.machine import ray_processes
+from gridmill.sites.process_table import ray_processes
 
 _NAME = "\0gridmill-node"
 """An abstract socket: one per network namespace, so one per host, for all users; it disappears with the
