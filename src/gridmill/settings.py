@@ -48,6 +48,12 @@ class Settings:
     disk_reserve_bytes: int | None = None
     """GRIDMILL_DISK_RESERVE: how much stays free on the disks of home and root. While less is free, no
     attempt starts. Default: 5 % of the file system, at most 1 GiB; 0 is no reserve."""
+    job_disk_bytes: int = 0
+    """GRIDMILL_JOB_DISK: how much of the disk the files of one attempt may use while it runs (0: no limit). A
+    job's own `disk` can only be smaller."""
+    job_files: int = 0
+    """GRIDMILL_JOB_FILES: how many files and folders one attempt may make (0: no limit). A job's own
+    `disk_files` can only be smaller."""
     token: str = field(default="", repr=False)
     """GRIDMILL_TOKEN: the token of the grid that `gridmill join` makes this machine a node of."""
     fault: str = ""
@@ -74,6 +80,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
         history_seconds=_history(env.get("GRIDMILL_HISTORY", f"{HISTORY_DAYS:g}d")),
         disk_reserve_bytes=_reserve(env.get("GRIDMILL_DISK_RESERVE", "")),
+        job_disk_bytes=_reserve(env.get("GRIDMILL_JOB_DISK", "")) or 0,
+        job_files=_files(env.get("GRIDMILL_JOB_FILES", "0")),
         token=env.get("GRIDMILL_TOKEN", ""),
         fault=env.get("GRIDMILL_FAULT", ""),
     )
@@ -98,6 +106,8 @@ def as_variables(settings: Settings) -> dict[str, str]:
         "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
         "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
         "GRIDMILL_HISTORY": _plain(settings.history_seconds),
+        "GRIDMILL_JOB_DISK": str(settings.job_disk_bytes or ""),
+        "GRIDMILL_JOB_FILES": str(settings.job_files),
         "GRIDMILL_DISK_RESERVE": ""
         if settings.disk_reserve_bytes is None
         else str(settings.disk_reserve_bytes),
@@ -139,6 +149,14 @@ def _reserve(written: str) -> int | None:
     if not written:
         return None
     return 0 if written == "0" else parse_bytes(written)
+
+
+def _files(written: str) -> int:
+    if not written.isdecimal():
+        raise InputError(
+            f"{written!r} is no number of files", place="GRIDMILL_JOB_FILES", hint="Write 1000000."
+        )
+    return int(written)
 
 
 def _history(written: str) -> float:

@@ -23,6 +23,8 @@ POSITIVE = frozenset(
         "timeout_seconds",
         "cpus",
         "memory_bytes",
+        "disk_bytes",
+        "disk_files",
         "rows",
         "columns",
         "workers",

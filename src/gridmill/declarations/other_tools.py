@@ -85,7 +85,10 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("cwd workdir working_directory", "use `folder`"),
         **_each("requirements pip conda packages dependencies_file", "use `environment: requirements.txt`"),
         **_each("environ variables vars", "use `env`"),
-        **_each("timeout retries memory cpus resource at cache", "write it in the job, beside `command`"),
+        **_each(
+            "timeout retries memory cpus disk disk_files resource at cache",
+            "write it in the job, beside `command`",
+        ),
     },
     SinkSpec: {
         **_each("path file files url uri table query location", "use `source`"),

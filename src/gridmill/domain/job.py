@@ -89,8 +89,10 @@ class Job:
     (5 s). `at` names the site it is run at; a `resource` says it already. Of several `resources` it goes to
     the one where it is expected to be done first, its data carried there and back; `at` leaves those of one
     site.
-    `memory_bytes` and `cpus` override the estimate for one attempt. A job is restored from an earlier version
-    that was made from the same (declaration, inputs, code), and not executed. `cache` decides otherwise:
+    `memory_bytes` and `cpus` override the estimate for one attempt. `disk_bytes` and `disk_files` limit what
+    its files use on the disk while it runs, and how many there are; an attempt above its limit is ended. A
+    job is restored from an earlier version that was made from the same (declaration, inputs, code), and not
+    executed. `cache` decides otherwise:
     `false` executes it in every run; `true` restores it in every run. Without `cache`, runs that a schedule
     starts execute commands and restore the other jobs; runs that a person starts restore all. `--force`
     executes every job. `retain` says which of
@@ -119,6 +121,8 @@ class Job:
     rows: int | None = None
     memory_bytes: int | None = None
     cpus: float | None = None
+    disk_bytes: int | None = None
+    disk_files: int | None = None
     sink: SinkSpec | None = None
     dataset: DatasetSpec | None = None
     training: TrainingSpec | None = None

@@ -74,6 +74,7 @@ class Cause(StrEnum):
     INPUT = "input"  # the job's declaration or data is wrong: a retry cannot help
     OUTPUT = "output"  # what it left cannot be kept, or a declared output is missing
     STORAGE = "storage"  # disk full, ...
+    DISK = "disk"  # it wrote more than its limit, or filled the disk itself
     ENVIRONMENT = "environment"  # the package index did not answer, or the installer was killed: tried again
     INTERNAL = "internal"
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
@@ -70,11 +70,18 @@ class Farm:
         quarter = self.sandboxes.get(tenant.name)
         if quarter is None:
             carry = partial(self._open_files, tenant)
-            quarter = open_sandbox(self.settings, tenant.name, tenant.user, self.place, carry)
+            quarter = open_sandbox(self._limited_settings(), tenant.name, tenant.user, self.place, carry)
             self.sandboxes[tenant.name] = quarter
             folders = quarter.settings.home, quarter.root, quarter.files.drafts
             self.disk.add(tenant.name, (folder for folder in folders if folder is not None))
         return quarter
+
+    def _limited_settings(self) -> Settings:
+        """No job may write more than its tenant."""
+        limits, settings = self.disk.limits, self.settings
+        sizes = [size for size in (limits.size_bytes, settings.job_disk_bytes) if size]
+        files = [count for count in (limits.files, settings.job_files) if count]
+        return replace(settings, job_disk_bytes=min(sizes, default=0), job_files=min(files, default=0))
 
     def _open_files(self, tenant: Tenant, root: Path, folder: Path) -> TenantFiles:
         return TenantFiles(

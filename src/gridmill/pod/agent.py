@@ -33,6 +33,7 @@ from gridmill.plugins import find
 from gridmill.pod import launch
 from gridmill.pod.attempt import ProcessExit
 from gridmill.pod.cleanup import CleanupProcess, sweep_attempts
+from gridmill.pod.disk_guard import DiskLimits, PodDiskGuard
 from gridmill.pod.empty_folders import EmptyFolders
 from gridmill.pod.folders import PodFolder
 from gridmill.pod.journal import Journal
@@ -274,7 +275,12 @@ class Agent:
             leftovers=OrphanKiller(self._is_ours, self._is_alone),
             janitor=self._cleanup,
             empties=self._empty_folders,
+            disk_guard=self._make_disk_guard(),
         )
+
+    def _make_disk_guard(self) -> PodDiskGuard:
+        limits = DiskLimits(size_bytes=self._settings.job_disk_bytes, files=self._settings.job_files)
+        return PodDiskGuard(self._folder.home, limits, self._settings.disk_reserve_bytes)
 
     def _make_control_link(self, now: float) -> ControlLink:
         scheme, _, address = self._order.link.partition(":")

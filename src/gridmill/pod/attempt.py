@@ -17,6 +17,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder, EventType
 from gridmill.pod.cgroups import AttemptGroup
+from gridmill.pod.disk_guard import AttemptDisk
 from gridmill.pod.limits import AttemptMeter
 from gridmill.pod.outcome import was_terminated
 from gridmill.pod.outputs import OutputCollection
@@ -197,6 +198,7 @@ class Attempt:
     group: AttemptGroup | None
     meter: AttemptMeter
     reader: "OutputReader"
+    disk: AttemptDisk
     began: float
     deadline: float | None
     stage: AttemptStage = AttemptStage.QUEUED

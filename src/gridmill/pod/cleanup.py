@@ -122,6 +122,16 @@ class CleanupProcess:
         if not self.pid:
             self._work()
 
+    def remove_tree(self, folder: Path) -> None:
+        """Delete a folder of another file system; if it is large, a process does it that nobody waits for."""
+        if has_few_files(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        child = subprocess.Popen(
+            ["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        child.returncode = 0  # the pod's loop reaps it
+
     def clear(self, folder: Path, role: str) -> None:
         """Remove the folder, which no process uses any more, and keep folders that are emptied."""
         if not self._empties.clear(folder, role, FEW):

@@ -40,6 +40,8 @@ class AttemptEnding:
     `shortage`: one of its processes, whichever, was killed for memory. `ignored_term`: it was killed as it
     had not ended within the grace after SIGTERM.
 
+    `ended_for` is the outcome of an attempt that was ended for what it wrote.
+
     `reported` is the outcome.json that the job's own process wrote, if it did; a command writes none unless
     it could not even be started. `trouble` is what the pod itself has to say.
     """
@@ -59,6 +61,7 @@ class AttemptEnding:
     in_gang: bool = False
     output_uri: str = ""
     collected: CollectedFiles | None = None
+    ended_for: AttemptOutcome | None = None
 
 
 def judge(ending: AttemptEnding) -> AttemptOutcome:
@@ -69,6 +72,8 @@ def judge(ending: AttemptEnding) -> AttemptOutcome:
 
 def _judge(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
     own = ending.reported
+    if ending.ended_for is not None:
+        return ending.ended_for
     if ending.shortage is MemoryShortage.ATTEMPT:
         return _memory(ending)
     if ending.shortage is not None:

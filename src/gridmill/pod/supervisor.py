@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gridmill.codec import to_builtins
+from gridmill.disk_space import FULL
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType
 from gridmill.domain.resource import MeasuredUse
@@ -17,6 +18,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.main import failed_outcome, write_outcome
 from gridmill.pod.attempt import Attempt, AttemptStage, OutputReader, ProcessExit
 from gridmill.pod.cleanup import CleanupProcess
+from gridmill.pod.disk_guard import PodDiskGuard
 from gridmill.pod.empty_folders import ATTEMPT, INNER, EmptyFolders
 from gridmill.pod.folders import PodFolder, create_attempt_folder, own_outcome, write_order
 from gridmill.pod.inputs import take_back
@@ -51,10 +53,11 @@ class Supervisor:
         leftovers: OrphanKiller,
         janitor: CleanupProcess,
         empties: EmptyFolders,
+        disk_guard: PodDiskGuard,
     ) -> None:
         self._folder, self._journal, self._selector = folder, journal, selector
         self._limits, self._starter, self._orphans = limits, starter, leftovers
-        self._cleanup, self._empties = janitor, empties
+        self._cleanup, self._empties, self._disk_guard = janitor, empties, disk_guard
         self._deserted: set[str] = set()
         self._live: dict[str, Attempt] = {}
         self._by_pid: dict[int, Attempt] = {}
@@ -98,7 +101,8 @@ class Supervisor:
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
-            self._refuse(order, Cause.STORAGE, f"the attempt could not be prepared: {error}")
+            state = AttemptState.LOST if error.errno in FULL else AttemptState.FAILED  # room may come
+            self._refuse(order, Cause.STORAGE, f"the attempt could not be prepared: {error}", state)
         else:
             self._live[attempt_id] = attempt
             self._launch(attempt)
@@ -107,8 +111,10 @@ class Supervisor:
         """Record a start for who must clean up after this pod. Raises OSError."""
         os.write(self._record, f"{attempt_id} {pid} {start}\n".encode())
 
-    def _refuse(self, order: AttemptOrder, cause: Cause, message: str) -> None:
-        outcome = AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=message)
+    def _refuse(
+        self, order: AttemptOrder, cause: Cause, message: str, state: AttemptState = AttemptState.FAILED
+    ) -> None:
+        outcome = AttemptOutcome(state=state, cause=cause, message=message)
         self._journal_end(order.attempt_id, order.token, outcome)
 
     def _open(self, order: AttemptOrder, now: float, environment: Mapping[str, str] | None) -> Attempt:
@@ -123,6 +129,7 @@ class Supervisor:
             meter=AttemptMeter(order.given.memory_bytes, group, now),
             reader=OutputReader({}, self._emitter(order)),
             began=now,
+            disk=self._disk_guard.begin(order, self._folder.attempt(order.attempt_id), now),
             deadline=None if timeout is None else now + timeout,
             preforked=spare,
             environment=environment,
@@ -301,13 +308,22 @@ class Supervisor:
         for line in attempt.notes:
             self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": f"gridmill: {line}"})
         attempt.meter.finish()
-        outcome = judge(self._ending(attempt, now))
+        outcome = self._disk_guard.explained(attempt.disk, judge(self._ending(attempt, now)), now)
+        self._drop_large_output(attempt, outcome)
         self._remove_attempt(attempt)
         del self._live[attempt.order.attempt_id]
         self.last_end = now
         if not (attempt.cut and outcome.cause in _CUT):
             self._journal_end(attempt.order.attempt_id, attempt.order.token, outcome)
         self._uncleaned.append(attempt)
+
+    def _drop_large_output(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
+        """What an attempt wrote that filled the disk, or could not write all: it is needed by nobody, and
+        others wait for the room. A gang's ranks share the folder, and parts are put together later."""
+        order = attempt.order
+        own = order.output_uri.rpartition("/")[2] == order.attempt_id
+        if outcome.cause in (Cause.DISK, Cause.STORAGE) and own and order.gang is None and order.part is None:
+            self._cleanup.remove_tree(below(order.root, order.output_uri))
 
     def _remove_attempt(self, attempt: Attempt) -> None:
         self._by_pid.pop(attempt.pid, None)
@@ -342,6 +358,7 @@ class Supervisor:
             in_gang=order.gang is not None,
             output_uri=order.output_uri,
             collected=attempt.collection.collected() if attempt.collection is not None else None,
+            ended_for=attempt.disk.ended_for,
         )
 
     def tidy(self) -> None:
@@ -408,6 +425,8 @@ class Supervisor:
     def tick(self, now: float) -> None:
         """Pass on logs, measure, end what ran too long or used too much, go on with what is ending."""
         self._hold_back(self._journal.full)
+        if now >= self._disk_guard.due and self._live:
+            self._watch_disk(now)
         for attempt in tuple(self._live.values()):
             if attempt.due() > now:
                 continue
@@ -416,6 +435,18 @@ class Supervisor:
             else:
                 attempt.reader.tick(now)
                 self._enforce(attempt, now)
+
+    def _watch_disk(self, now: float) -> None:
+        """End what writes too much; tell those that run that the disk is short, once."""
+        running = [one for one in self._live.values() if one.stage == AttemptStage.RUNNING]
+        over = self._disk_guard.look((one.disk for one in running), now)
+        for attempt in running:
+            if any(one is attempt.disk for one in over):
+                self._orphans.kill(attempt, now)
+            elif attempt.disk.shortage and not attempt.disk.was_told:
+                attempt.disk.was_told = True
+                line = f"gridmill: {attempt.disk.shortage}; no further attempt starts until there is room\n"
+                self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": line})
 
     def _hold_back(self, full: bool) -> None:
         """Stop reading the jobs' pipes while the journal is full: they wait in write(), nothing is lost."""

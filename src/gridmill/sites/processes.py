@@ -28,7 +28,7 @@ from gridmill.domain.site import Node, NodeUtilization
 from gridmill.errors import UnavailableError
 from gridmill.plugins import find
 from gridmill.ports.site import PodReport, PodStatus
-from gridmill.settings import Settings
+from gridmill.settings import Settings, as_variables
 from gridmill.sites.machine import gpus, look_at_machine, memory_of_machine
 from gridmill.sites.preload import StandbyProcess, start_ahead
 
@@ -59,6 +59,7 @@ LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
 GPUS = "gpus"
 """Key in a PodOrder's settings: the numbers of the GPUs that belong to the pod alone, separated by commas."""
+_DISK = frozenset({"GRIDMILL_DISK_RESERVE", "GRIDMILL_JOB_DISK", "GRIDMILL_JOB_FILES"})
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
@@ -170,6 +171,7 @@ class ProcessSite:
             "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
             POD_GPU_SHARES: str(settings.gpu_shares),
             "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
+            **{name: value for name, value in as_variables(settings).items() if name in _DISK},
             **self._person(),
         }
 

@@ -1,0 +1,226 @@
+"""Watches the disks of a pod's attempts: limits per attempt, the reserve, and failures for want of space.
+
+The free space is asked for a few times a second. Files are counted only for an attempt that has a limit, or
+while a disk is short, a few entries at a time. An attempt above its limit is ended. If less than half of the
+reserve is free, the attempt that has written most is ended before others fail for want of space.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from gridmill.disk_space import FolderMeter, FolderUse, space_of
+from gridmill.domain.amounts import show_bytes
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.job import JobKind
+from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome
+from gridmill.domain.states import AttemptState, Cause
+from gridmill.domain.storage_uri import below
+from gridmill.domain.usage import DiskSpace
+
+LOOK_SECONDS = 0.25
+"""How often the free space is asked for."""
+_JUST_SECONDS = 1.0
+_STEP_ENTRIES = 1000
+_LAST_ENTRIES = 20_000
+RAISE_HINT = (
+    "Raise `{field}` of the job (for example `{field}: {example}`), or {setting} where its pod runs "
+    "(`gridmill up --light {option}` at a farm)."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskLimits:
+    """The most that the files of one attempt may use; 0: no limit."""
+
+    size_bytes: int = 0
+    files: int = 0
+
+    def within(self, other: "DiskLimits") -> "DiskLimits":
+        """The smaller of each."""
+        return DiskLimits(
+            size_bytes=_smaller(self.size_bytes, other.size_bytes), files=_smaller(self.files, other.files)
+        )
+
+
+def _smaller(one: int, other: int) -> int:
+    return min(one, other) if one and other else one or other
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptDisk:
+    """What an attempt writes in its folder and below the root. `spaces` are those of its disks when it began,
+    `ended_for` is why the guard ended it, `shortage` which disk was short at `short_at` (monotonic)."""
+
+    order: AttemptOrder
+    folder: Path
+    limits: DiskLimits
+    spaces: tuple[DiskSpace, ...]
+    ended_for: AttemptOutcome | None = None
+    short_at: float = float("-inf")
+    shortage: str = ""
+    was_told: bool = False
+    _meter: FolderMeter | None = None
+
+    @property
+    def meter(self) -> FolderMeter:
+        """Made when it is first needed: most attempts are never measured."""
+        if self._meter is None:
+            uris = (self.order.output_uri, self.order.checkpoint_uri)
+            written = [below(self.order.root, uri) for uri in uris if uri]
+            self._meter = FolderMeter((self.folder / "work", *written))
+        return self._meter
+
+
+class PodDiskGuard:
+    """The guard of one pod. `due` is when it wants to look (monotonic seconds)."""
+
+    def __init__(self, home: Path, limits: DiskLimits, reserve_bytes: int | None) -> None:
+        self._home, self._limits, self._reserve_bytes = home, limits, reserve_bytes
+        self._known: dict[str, tuple[float, tuple[DiskSpace, ...]]] = {}
+        self.due = 0.0
+
+    def begin(self, order: AttemptOrder, folder: Path, now: float) -> AttemptDisk:
+        """An attempt that is about to start in that folder."""
+        mine = DiskLimits(size_bytes=order.job.disk_bytes or 0, files=order.job.disk_files or 0)
+        return AttemptDisk(
+            order=order, folder=folder, limits=mine.within(self._limits), spaces=self._spaces(order.root, now)
+        )
+
+    def _spaces(self, root: str, now: float) -> tuple[DiskSpace, ...]:
+        """Of home and root, as they were a moment ago at most."""
+        then, spaces = self._known.get(root, (float("-inf"), ()))
+        if now - then >= LOOK_SECONDS:
+            places = {"home": self._home, "storage root": Path(root)}
+            found = (self._space(place, path) for place, path in places.items())
+            spaces = tuple(space for space in found if space is not None)
+            self._known[root] = now, spaces
+        return spaces
+
+    def _space(self, place: str, path: Path) -> DiskSpace | None:
+        """None where the root is away."""
+        try:
+            return space_of(place, path, self._reserve_bytes)
+        except OSError:
+            return None
+
+    def look(self, disks: Iterable[AttemptDisk], now: float) -> list[AttemptDisk]:
+        """Those that must be ended, with their outcomes. Marks those whose disk is short."""
+        if now < self.due:
+            return []
+        self.due = now + LOOK_SECONDS
+        living = [disk for disk in disks if disk.ended_for is None]
+        critical: list[tuple[int, DiskSpace, AttemptDisk]] = []
+        over = []
+        for disk in living:
+            space = self._shortest(disk, now)
+            if space is None and disk.limits == DiskLimits():
+                continue
+            disk.meter.step(now, _STEP_ENTRIES)
+            use = disk.meter.least()
+            if _exceeds(use, disk.limits):
+                disk.ended_for = _above_limit(use, disk.limits)
+                over.append(disk)
+            elif space is not None and _is_critical(space) and _is_large(use, space):
+                critical.append((use.size_bytes, space, disk))
+        if critical and not over:
+            _, space, disk = max(critical, key=lambda one: one[0])
+            disk.ended_for = _fills_disk(disk.meter.least(), space)
+            over.append(disk)
+        return over
+
+    def _shortest(self, disk: AttemptDisk, now: float) -> DiskSpace | None:
+        """The disk that has least for its reserve; None: none is short."""
+        short = [space for space in self._spaces(disk.order.root, now) if space.is_short]
+        if not short:
+            return None
+        worst = max(short, key=lambda space: (space.lacking_bytes, space.lacks_files))
+        disk.short_at, disk.shortage = now, worst.shortage
+        return worst
+
+    def explained(self, disk: AttemptDisk, outcome: AttemptOutcome, now: float) -> AttemptOutcome:
+        """The outcome of an attempt that failed, with the full disk that may be why. It is tried again as if
+        it had been lost, unless it filled the disk itself."""
+        unclear = outcome.cause in (Cause.EXIT, Cause.STORAGE, Cause.OUTPUT, Cause.INTERNAL)
+        if outcome.state != AttemptState.FAILED or not unclear:
+            return outcome
+        self._known.clear()
+        space = self._shortest(disk, now)
+        if space is None and (disk.order.job.kind != JobKind.COMMAND or now - disk.short_at > _JUST_SECONDS):
+            return outcome
+        disk.meter.step(now, _LAST_ENTRIES)
+        use = disk.meter.least()
+        likely = "" if outcome.cause == Cause.STORAGE else "likely because "
+        message = f"{outcome.message}; {likely}{disk.shortage}".removeprefix("; ")
+        if _has_filled(use, disk, space):
+            size = show_bytes(use.size_bytes)
+            return replace(
+                outcome,
+                cause=Cause.DISK,
+                message=f"{message}; the job itself had written {size} ({use.files:,} files)",
+                hint="Give its files a larger disk (GRIDMILL_ROOT, GRIDMILL_HOME), or let it write less.",
+            )
+        return replace(
+            outcome,
+            state=AttemptState.LOST,
+            cause=Cause.STORAGE,
+            message=message,
+            hint="Free space on that disk: `gridmill du` shows what uses it, `gridmill clean` deletes.",
+        )
+
+
+def _exceeds(use: FolderUse, limits: DiskLimits) -> bool:
+    return bool(
+        (limits.size_bytes and use.size_bytes > limits.size_bytes)
+        or (limits.files and use.files > limits.files)
+    )
+
+
+def _is_critical(space: DiskSpace) -> bool:
+    few_files = bool(space.files) and space.free_files < space.reserve_files // 2
+    return space.free_bytes < space.reserve_bytes // 2 or few_files
+
+
+def _is_large(use: FolderUse, space: DiskSpace) -> bool:
+    """Whether the disk would not be short of so much without it."""
+    by_files = space.lacks_files and use.files >= max(1, space.reserve_files // 2)
+    return by_files or (bool(space.lacking_bytes) and use.size_bytes >= max(1, space.reserve_bytes // 2))
+
+
+def _has_filled(use: FolderUse, disk: AttemptDisk, space: DiskSpace | None) -> bool:
+    """Whether it has taken more than half of what was free when it began."""
+    found = [one for one in disk.spaces if space is None or one.path == space.path]
+    return any(
+        2 * use.size_bytes > one.free_bytes or (one.files > 0 and 2 * use.files > one.free_files)
+        for one in found
+    )
+
+
+def _above_limit(use: FolderUse, limits: DiskLimits) -> AttemptOutcome:
+    if limits.size_bytes and use.size_bytes > limits.size_bytes:
+        message = f"wrote {show_bytes(use.size_bytes)}; its limit is {show_bytes(limits.size_bytes)}"
+        example = show_bytes(2 * limits.size_bytes).replace(" ", "")
+        hint = RAISE_HINT.format(
+            field="disk", example=example, setting="GRIDMILL_JOB_DISK", option="--tenant-disk"
+        )
+    else:
+        message = f"made {use.files:,} files and folders; its limit is {limits.files:,}"
+        hint = RAISE_HINT.format(
+            field="disk_files",
+            example=str(2 * limits.files),
+            setting="GRIDMILL_JOB_FILES",
+            option="--tenant-files",
+        )
+    return AttemptOutcome(state=AttemptState.FAILED, cause=Cause.DISK, message=message, hint=hint)
+
+
+def _fills_disk(use: FolderUse, space: DiskSpace) -> AttemptOutcome:
+    message = (
+        f"{space.shortage}, and this job had written most: {show_bytes(use.size_bytes)} "
+        f"({use.files:,} files). It was ended before others fail"
+    )
+    hint = (
+        f"Free space on that disk (`gridmill clean`), give it a larger one, or lower the reserve "
+        f"(GRIDMILL_DISK_RESERVE, now {show_bytes(space.reserve_bytes)})."
+    )
+    return AttemptOutcome(state=AttemptState.FAILED, cause=Cause.DISK, message=message, hint=hint)
