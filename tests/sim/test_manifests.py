@@ -28,11 +28,11 @@ class FullDisk(NoStorage):
         super().__init__()
         self.times = times
 
-    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+    def keep_manifest(self, version: Artifact, listed: str, **how) -> None:
         if self.times:
             self.times -= 1
             raise StorageError("cannot be written: No space left on device")
-        super().keep_manifest(version, listed, shared=shared)
+        super().keep_manifest(version, listed, **how)
 
 
 def versions(grid: Simulation) -> set[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Catalog
+from gridmill.control.steps.damage import may_have_lost_versions
 from gridmill.control.steps.lineage import names_of, users_of
 from gridmill.control.steps.references import aliases_of, fetch_artifact, versions_of
 from gridmill.domain.artifact import Artifact, ArtifactKind, split_reference
@@ -192,7 +193,7 @@ def unused_files(
 ) -> Iterator[Rubbish]:
     """The files on the disk that can be deleted. `before` is the time up to which history is not kept."""
     idle = not catalog.ledger.snapshot.runs
-    lost = _may_have_lost_versions(catalog.ledger.store, records)
+    lost = may_have_lost_versions(catalog.ledger)
     pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
     bundles = _bundles_wanted(catalog.ledger, records, before)
     kept, removed = (
@@ -232,13 +233,6 @@ def unused_files(
                 ReclaimableItem(kind=thing.area.value, name=thing.name, why=why, size_bytes=thing.size_bytes),
                 thing,
             )
-
-
-def _may_have_lost_versions(store: Store, records: GarbageSnapshot) -> bool:
-    """Whether damage may have cost records of versions: their files stay until these are restored."""
-    known = {artifact.id for artifact in records.artifacts}
-    serious = (one for one in store.damage() if one.noun not in _WITHOUT_FILES)
-    return any(not one.told or (one.noun == Artifact.__name__ and one.key not in known) for one in serious)
 
 
 def _is_going(thing: DiskItem) -> bool:
@@ -293,8 +287,6 @@ def _bundles_wanted(ledger: Ledger, records: GarbageSnapshot, before: float) -> 
 
 
 _AT_ONCE = 100
-_WITHOUT_FILES = frozenset({"Event", "Counter", Measurement.__name__})
-"""Records that say of no file whether it is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,11 @@ class BoundedCache(Generic[T]):
         self._kept.clear()
 
 
+FLOOR = "*floor"
+"""The name of the number up to which none is given in a store that was recovered: nobody knows any more which
+of them are used up. No name of a user contains `*`."""
+
+
 class Counters:
     """Numbers for ids: each name counts by itself and never gives a number twice."""
 
@@ -85,9 +90,13 @@ class Counters:
         """A number that is used up."""
         self._used[name] = max(number, self._used.get(name, 0))
 
+    def has_given(self, name: str) -> bool:
+        """Whether any number of `name` is used up."""
+        return self._used.get(name, 0) > 0
+
     def next(self, name: str) -> int:
-        """The next number of `name`, from 1."""
-        self._used[name] = self._used.get(name, 0) + 1
+        """The next number of `name`, from 1, or from the floor of a store that was recovered."""
+        self._used[name] = max(self._used.get(name, 0), self._used.get(FLOOR, 0)) + 1
         return self._used[name]
 
 

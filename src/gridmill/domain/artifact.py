@@ -13,6 +13,7 @@ from typing import Any
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.metrics import read_metric
+from gridmill.domain.sql_statement import Given
 from gridmill.errors import InputError
 
 
@@ -57,7 +58,9 @@ class Artifact:
     """A committed, immutable version `number` (from 1) of `name` (`pipeline/job`).
 
     `fingerprint` is the hash of everything it was made from (declaration, code, input versions): the same
-    fingerprint is the same thing. `made_from` are the ids of the input versions.
+    fingerprint is the same thing. `made_from` are the ids of the input versions. `source` is where a sink's
+    rows come from, `bundle` the hash of the code that made it (empty: none), and `parameters` are those of
+    its run: they are here too, as the records of its run may be deleted before it.
     """
 
     id: str  # pipeline/job@number
@@ -70,6 +73,9 @@ class Artifact:
     attempt_id: str = ""
     created: float = 0.0
     removed: bool = False
+    source: str = ""
+    bundle: str = ""
+    parameters: Mapping[str, Given] = field(default_factory=dict)
 
     @property
     def kind(self) -> ArtifactKind:

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from gridmill.domain.artifact import Artifact, Output
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.provenance import Provenance
 
 MANIFEST_FORMAT = 1
 MANIFESTS = "manifests"
@@ -47,12 +48,14 @@ class VersionContents:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionManifest:
     """`manifests/PIPELINE/JOB/NUMBER.json`. `version` is the record as it was committed, with its fingerprint
-    and the versions that it was made from. `contents` is None where nobody listed the files."""
+    and the versions that it was made from. `contents` is None where nobody listed the files, `provenance`
+    where it is not known what the fingerprint is of."""
 
     format: int
     gridmill: str
     version: Artifact
     contents: VersionContents | None = None
+    provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

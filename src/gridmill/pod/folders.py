@@ -87,6 +87,15 @@ def _make_no_files(order: AttemptOrder, work: Path, empties: EmptyFolders) -> No
             empties.make(folder, INNER)
 
 
+def existing_output(order: AttemptOrder) -> Path | None:
+    """The output folder of an attempt that has not begun, where something has that name. It is of another
+    attempt, which a store that was lost had given the same id. The ranks of a gang share theirs."""
+    with contextlib.suppress(GridmillError):  # its process says what is wrong
+        folder = below(order.root, order.output_uri)
+        return folder if order.gang is None and os.path.lexists(folder) else None
+    return None
+
+
 def create_output(order: AttemptOrder, empties: EmptyFolders) -> None:
     """Make the folder for a command's files, unless it is one of several that share it. Raises OSError,
     UnsafePathError."""

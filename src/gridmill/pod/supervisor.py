@@ -20,7 +20,13 @@ from gridmill.pod.attempt import Attempt, AttemptStage, OutputReader, ProcessExi
 from gridmill.pod.cleanup import CleanupProcess
 from gridmill.pod.disk_guard import PodDiskGuard
 from gridmill.pod.empty_folders import ATTEMPT, INNER, EmptyFolders
-from gridmill.pod.folders import PodFolder, create_attempt_folder, own_outcome, write_order
+from gridmill.pod.folders import (
+    PodFolder,
+    create_attempt_folder,
+    existing_output,
+    own_outcome,
+    write_order,
+)
 from gridmill.pod.inputs import take_back
 from gridmill.pod.journal import Journal
 from gridmill.pod.kill import OrphanKiller
@@ -89,6 +95,10 @@ class Supervisor:
         self._known_attempts.add(attempt_id)
         if order.gang is not None and not is_free(order.gang.me.port):
             self._journal_end(attempt_id, order.token, port_in_use(order.gang.me.port))
+            return
+        if (there := existing_output(order)) is not None:
+            message = f"its output folder {there} exists already; nothing was written there"
+            self._refuse(order, Cause.STORAGE, f"{message}: `gridmill recover` says what it is of")
             return
         now = time.monotonic()
         try:

@@ -6,7 +6,7 @@ from typing import Protocol
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
-from gridmill.domain.provenance import CodeFile
+from gridmill.domain.provenance import CodeFile, Provenance
 from gridmill.domain.source import Source
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 
@@ -58,7 +58,14 @@ class Storage(Protocol):
     def remove(self, uri: str) -> None:
         """Remove a folder below the root; what is gone is fine. Raises UnsafePathError."""
 
-    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+    def keep_manifest(
+        self,
+        version: Artifact,
+        listed: str,
+        *,
+        shared: bool = False,
+        provenance: Provenance | None = None,
+    ) -> None:
         """Write the manifest of a version that is about to be committed; it is on the disk once
         `sync_manifests` has returned.
 
@@ -70,6 +77,14 @@ class Storage(Protocol):
     def sync_manifests(self) -> None:
         """Have all manifests that were written on the disk, in one go. Raises StorageError; when they are
         then written again, `keep_manifest` raises it for those that cannot be."""
+
+    def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
+        """The number of the next version of `name`: `number`, or a higher one where a manifest shows that a
+        version which this home does not know has that. One of the same attempt, or without files, was never
+        committed. `first`: the home knows no version of that name."""
+
+    def highest_run(self, pipeline: str) -> int:
+        """The highest number of a run that left something below the root; 0 if none did."""
 
     def drop_listed(self, listed: str) -> None:
         """Remove such a list, which a manifest has now. Never raises."""

@@ -23,7 +23,7 @@ from gridmill.domain.archive import ArchiveContents
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.storage_uri import below
-from gridmill.domain.version_manifest import manifest_uri
+from gridmill.domain.version_manifest import VersionManifest, manifest_uri
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.storage.manifests import FILES, check_archived, manifests_of, renew_manifests
 from gridmill.storage.manifests import homes as manifest_homes
@@ -136,7 +136,20 @@ class UnpackedArchive:
         target, staged = below(self.root, uri), below(self.folder, uri)
         if staged.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
+            self._check_manifest(target, version)
             staged.replace(target)
+
+    def _check_manifest(self, target: Path, version: Artifact) -> None:
+        """Raise ConflictError where another version has that manifest, whose record was lost."""
+        try:
+            there = decode(target.read_bytes(), VersionManifest).version
+        except (OSError, InputError):
+            return
+        if (there.run_id, there.attempt_id) != (version.run_id, version.attempt_id):
+            raise ConflictError(
+                f"{target} is of another {version.id}, of which this grid has no record",
+                hint="`gridmill recover` restores it. Import the archive into another grid.",
+            )
 
     def _check_same(self, uri: str, target: Path) -> None:
         prefix = f"{_FILES}/{uri}/"

@@ -5,11 +5,13 @@ It also checks the manifests in an archive, so that what is exported and importe
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gridmill.codec import encode
+from gridmill.codec import decode, encode
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind
+from gridmill.domain.provenance import Provenance
 from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import (
     MANIFEST_FORMAT,
@@ -24,7 +26,7 @@ from gridmill.domain.version_manifest import (
     moves_uri,
     problem_text,
 )
-from gridmill.errors import ConflictError, NotFoundError, StorageError
+from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError
 from gridmill.transfer.contents import (
     NOTHING,
     list_contents,
@@ -44,6 +46,7 @@ def keep_manifest(
     listed: str,
     *,
     shared: bool = False,
+    provenance: Provenance | None = None,
     write: Callable[[Path, bytes], None] = write_whole,
 ) -> None:
     """See ports.storage.Storage; `write` puts the bytes there, now or later."""
@@ -54,7 +57,8 @@ def keep_manifest(
         folder = below(root, version.output.uri)
         contents = list_contents(folder, contents or NOTHING)
         seal(folder, contents)
-    write(_place_of(root, version), encode(new_manifest(version, contents)))
+    manifest = new_manifest(version, contents)
+    write(_place_of(root, version), encode(replace(manifest, provenance=provenance)))
 
 
 def new_manifest(version: Artifact, contents: VersionContents | None) -> VersionManifest:
@@ -69,6 +73,51 @@ def write_manifest(root: Path, manifest: VersionManifest) -> None:
 
 def _place_of(root: Path, version: Artifact) -> Path:
     return below(root, manifest_uri(version.name, version.number))
+
+
+def next_number(root: Path, name: str, number: int, attempt_id: str, *, first: bool) -> int:
+    """See ports.storage.Storage."""
+    if not first and not below(root, manifest_uri(name, number)).exists():
+        return number
+    highest = max(numbers_used(root, name), default=0)
+    if highest < number:
+        return number
+    try:
+        there = decode(below(root, manifest_uri(name, highest)).read_bytes(), VersionManifest).version
+    except (OSError, InputError):
+        return highest + 1
+    if there.attempt_id == attempt_id:  # the commit of this very version failed before
+        return highest
+    uri = there.output.uri
+    unmade = highest == number and uri and not os.path.lexists(below(root, uri))
+    return number if unmade else highest + 1
+
+
+def numbers_used(root: Path, name: str) -> frozenset[int]:
+    """The numbers that manifests of `name`, or moves of its aliases, say have been given to versions."""
+    try:
+        files = os.listdir(below(root, f"{MANIFESTS}/{name}"))
+    except OSError:
+        return frozenset()
+    numbers = {int(one.removesuffix(".json")) for one in files if one.removesuffix(".json").isdecimal()}
+    for move in read_moves(root, name):
+        for version in (move.before, move.after):
+            number = version.rpartition("@")[2]
+            numbers |= {int(number)} if number.isdecimal() else set()
+    return frozenset(numbers)
+
+
+def read_moves(root: Path, name: str) -> tuple[AliasMove, ...]:
+    """The moves of the aliases of `name`, oldest first; lines that cannot be read are left out."""
+    try:
+        lines = below(root, moves_uri(name)).read_bytes().splitlines()
+    except OSError:
+        return ()
+    moves: list[AliasMove] = []
+    for line in lines:
+        with suppress(InputError):
+            moves.append(decode(line, AliasMove))
+    return tuple(moves)
 
 
 def note_move(root: Path, move: AliasMove) -> None:

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
-from gridmill.domain.provenance import CodeFile
+from gridmill.domain.provenance import CodeFile, Provenance
 from gridmill.domain.source import Source
 from gridmill.domain.storage_uri import below
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
@@ -29,7 +29,7 @@ from gridmill.errors import ConflictError, InputError, StorageError, Unavailable
 from gridmill.ports.disk import GOING
 from gridmill.ports.storage import FileStat
 from gridmill.storage.file_hashes import SourceHashes, read_listing
-from gridmill.storage.manifests import keep_manifest, note_move
+from gridmill.storage.manifests import keep_manifest, next_number, note_move
 from gridmill.storage.preflight_process import ask
 from gridmill.storage.unpack import bundle_hash
 from gridmill.transfer.contents import write_whole
@@ -231,6 +231,26 @@ def _made(place: Path, owner: str) -> str:
     return owner
 
 
+_AREAS = ("sinks", "datasets", "models", "predictions", "files", "checkpoints", "manifests")
+"""Folders below the root in which names of attempts are found: AREA/PIPELINE/JOB/ATTEMPT."""
+
+
+def runs_that_left_files(root: Path, pipeline: str) -> Iterator[int]:
+    """The numbers of runs of a pipeline whose attempts left something below the root, in any order."""
+    run = re.compile(rf"\.?{re.escape(pipeline)}-(\d+)\.")
+    for area in _AREAS:
+        for job in _folders(root / area / pipeline):
+            with suppress(OSError):
+                for name in os.listdir(job):
+                    if match := run.match(name):
+                        yield int(match[1])
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from (Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
+
+
 _HASH = re.compile("[0-9a-f]{64}")
 SHARED_BUNDLES = "bundles"
 """Folder below the root: code that pods of other machines run. If it is needed and missing, it is shared
@@ -301,10 +321,25 @@ class StorageRoot:
         except OSError as error:
             raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
 
-    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+    def keep_manifest(
+        self,
+        version: Artifact,
+        listed: str,
+        *,
+        shared: bool = False,
+        provenance: Provenance | None = None,
+    ) -> None:
         """See Storage."""
         write = write_whole if self._one_by_one else self._manifests.add
-        keep_manifest(self._folder, version, listed, shared=shared, write=write)
+        keep_manifest(self._folder, version, listed, shared=shared, provenance=provenance, write=write)
+
+    def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
+        """See Storage."""
+        return next_number(self._folder, name, number, attempt_id, first=first)
+
+    def highest_run(self, pipeline: str) -> int:
+        """See Storage."""
+        return max(runs_that_left_files(self._folder, pipeline), default=0)
 
     def sync_manifests(self) -> None:
         """See Storage. After a failure each is written by itself: it is known then whose cannot be."""

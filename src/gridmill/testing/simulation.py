@@ -25,7 +25,7 @@ from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.preflight import PreflightRequest, PreflightResult, UncheckedJob
-from gridmill.domain.provenance import CodeFile
+from gridmill.domain.provenance import CodeFile, Provenance
 from gridmill.domain.run import Run
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.domain.source import Source
@@ -73,13 +73,28 @@ class NoStorage:
         """Nothing to remove, but to remember."""
         self.removed.append(uri)
 
-    def keep_manifest(self, version: Artifact, listed: str, *, shared: bool = False) -> None:
+    def keep_manifest(
+        self,
+        version: Artifact,
+        listed: str,
+        *,
+        shared: bool = False,
+        provenance: Provenance | None = None,
+    ) -> None:
         """Nothing is kept, but remembered."""
         self._written.add(version.id)
 
     def sync_manifests(self) -> None:
         """Nothing is kept, but remembered."""
         self.manifests |= self._written
+
+    def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
+        """The number itself: there are no files of versions that nobody knows."""
+        return number
+
+    def highest_run(self, pipeline: str) -> int:
+        """There are no files."""
+        return 0
 
     def drop_listed(self, listed: str) -> None:
         """Nothing is there."""

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Problems
 from gridmill.control.steps.output_folders import parts_of
+from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import replace
+from gridmill.domain.resource import Measurement
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import FINISHED_JOBS, AttemptState, Cause, JobState, RunState
 from gridmill.ports.store import DamagedRecord, Store
@@ -18,6 +20,8 @@ from gridmill.scheduler.snapshot import Snapshot
 SUBJECT = "damaged records"
 """The lasting problem that `gridmill status` shows."""
 _NAMED = 3
+_WITHOUT_FILES = frozenset({"Event", "Counter", Measurement.__name__})
+"""Records that say of no file whether it is needed."""
 _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 
@@ -43,6 +47,15 @@ def summarize(problems: Problems, store: Store) -> None:
     problems.lasting[SUBJECT] = (
         f"{what} of the store damaged, and lost: {names}{more}. `gridmill doctor` lists them; "
         "`gridmill recover` (after `gridmill down`) restores what the storage root has"
+    )
+
+
+def may_have_lost_versions(ledger: Ledger) -> bool:
+    """Whether damage may have cost records of versions, so that it is not known which files they need."""
+    serious = (one for one in ledger.store.damage() if one.noun not in _WITHOUT_FILES)
+    return any(
+        not one.told or (one.noun == Artifact.__name__ and ledger.read(Artifact, one.key) is None)
+        for one in serious
     )
 
 

@@ -12,6 +12,7 @@ from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Candidates, Catalog, Endings, Problems, ReportedProgress
 from gridmill.control.steps.gangs import note_end
 from gridmill.control.steps.latest import note_latest
+from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
 from gridmill.control.steps.provenance import is_declared_alike, note_made
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
@@ -20,9 +21,10 @@ from gridmill.domain.job import JobSize
 from gridmill.domain.pipeline import place_message
 from gridmill.domain.pod_protocol import AttemptOutcome, PartReport
 from gridmill.domain.project import Project
+from gridmill.domain.provenance import Provenance
 from gridmill.domain.resource import MeasuredUse, Measurement
 from gridmill.domain.route import Route
-from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.sink_status import WAITING
 from gridmill.domain.site import LOCAL, Site
 from gridmill.domain.states import (
@@ -279,7 +281,12 @@ def publish(
     sources = tuple(_made_from(transaction, job_run))
     for output in outputs:
         newest = catalog.newest_artifact(job_run.name)
-        number = newest.number + 1 if newest else 1
+        number = storage.next_number(
+            job_run.name,
+            newest.number + 1 if newest else 1,
+            attempt.id if attempt is not None else "",
+            first=newest is None,
+        )
         artifact = Artifact(
             id=f"{job_run.name}@{number}",
             name=job_run.name,
@@ -291,7 +298,8 @@ def publish(
             attempt_id=attempt.id if attempt is not None else "",
             created=transaction.now,
         )
-        _keep_manifest(storage, transaction, artifact, listed, attempt)
+        artifact = with_origin(artifact, transaction.get(Run, job_run.run_id), job_run)
+        _keep_manifest(catalog, storage, transaction, artifact, listed, attempt)
         catalog.newest_artifacts[job_run.name] = artifact
         transaction.put(artifact)
         note_made(catalog, transaction, job_run, artifact.id)
@@ -300,11 +308,21 @@ def publish(
 
 
 def _keep_manifest(
-    storage: Storage, transaction: Transaction, version: Artifact, listed: str, attempt: Attempt | None
+    catalog: Catalog,
+    storage: Storage,
+    transaction: Transaction,
+    version: Artifact,
+    listed: str,
+    attempt: Attempt | None,
 ) -> None:
+    key = f"{version.name}#{version.fingerprint}"
+    made = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
+    provenance = replace(made, artifact=version.id) if made is not None else None
     shared = attempt is not None and bool(attempt.ranks) and version.kind == ArtifactKind.FILES
     try:
-        storage.keep_manifest(version, listed if version.output.uri else "", shared=shared)
+        storage.keep_manifest(
+            version, listed if version.output.uri else "", shared=shared, provenance=provenance
+        )
     except StorageError as error:
         raise ManifestWriteError(f"its manifest could not be written: {error}") from error
     transaction.first(storage.sync_manifests)

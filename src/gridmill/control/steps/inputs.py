@@ -5,6 +5,7 @@ from functools import partial
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog
+from gridmill.control.steps.damage import may_have_lost_versions
 from gridmill.control.steps.gangs import gang_for
 from gridmill.control.steps.output_folders import folders_of_parts, output_uri
 from gridmill.control.steps.references import fetch_artifact
@@ -116,7 +117,10 @@ def declared_sizes(
 
 
 def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
-    """The versions of a sink's table that an artifact refers to."""
+    """The versions of a sink's table that an artifact refers to; none where the record of one may be lost, so
+    that the files of all stay."""
+    if may_have_lost_versions(ledger):
+        return ()
     artifacts = ledger.read_all(Artifact, parent=job_run.name)
     versions = {one.output.table_version for one in artifacts if not one.removed}
     return tuple(sorted(version for version in versions if version is not None))

@@ -7,7 +7,9 @@ from gridmill.control.ledger import Ledger
 from gridmill.control.state import Catalog
 from gridmill.control.steps.latest import latest_of
 from gridmill.control.steps.references import aliases_of, best_by, fetch_artifact, find_version, versions_of
-from gridmill.domain.artifact import BEST, LATEST, Artifact, best_of
+from gridmill.domain.artifact import BEST, LATEST, Artifact, ArtifactKind, best_of
+from gridmill.domain.frozen import replace
+from gridmill.domain.job import Job
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sql_statement import Given
 from gridmill.domain.views import VersionView
@@ -25,12 +27,22 @@ def version_view(catalog: Catalog, reference: str) -> VersionView:
         sources={one.id: source for one in (artifact, *lineage) if (source := _source(catalog.ledger, one))},
         used_by=tuple(one.id for one in users_of(catalog.ledger, {artifact.id})),
         bundle=code_of(catalog.ledger, artifact),
-        parameters=_parameters(catalog.ledger, artifact),
+        parameters=artifact.parameters or _parameters(catalog.ledger, artifact),
     )
+
+
+def with_origin(artifact: Artifact, run: Run | None, job_run: JobRun) -> Artifact:
+    """The version with its source, its code and its parameters, as its run and its job have them."""
+    if run is None:
+        return artifact
+    bundle = (run.bundle or "") if job_run.job.runs_code else ""
+    return replace(artifact, source=_source_of(job_run.job), bundle=bundle, parameters=run.parameters)
 
 
 def code_of(ledger: Ledger, artifact: Artifact) -> str:
     """The bundle of a job that runs code of its pipeline; the run may have one for its other jobs."""
+    if artifact.bundle:
+        return artifact.bundle
     job_run = ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
     run = ledger.store.get(Run, artifact.run_id)
     runs_code = job_run is None or not isinstance(job_run.noun, JobRun) or job_run.noun.job.runs_code
@@ -82,9 +94,14 @@ def users_of(ledger: Ledger, artifact_ids: Iterable[str]) -> Iterator[Artifact]:
 
 def _source(ledger: Ledger, artifact: Artifact) -> str:
     """Where a sink's rows come from, as its declaration says it; empty for other versions."""
+    if artifact.source or artifact.kind != ArtifactKind.SINK:
+        return artifact.source
     record = ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
-    job = record.noun.job if record is not None and isinstance(record.noun, JobRun) else None
-    if job is None or job.sink is None:
+    return _source_of(record.noun.job) if record is not None and isinstance(record.noun, JobRun) else ""
+
+
+def _source_of(job: Job) -> str:
+    if job.sink is None:
         return ""
     source = job.sink.source
     path = (source.path,) if isinstance(source.path, str) else source.path

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from gridmill.control.ledger import Ledger, Transaction
-from gridmill.control.state import Candidates, Catalog, Channels, Clients, Control
+from gridmill.control.state import Candidates, Catalog, Channels, Clients, Control, Counters
 from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.parts import stop_attempt
 from gridmill.control.steps.pipeline_folders import check_run_origin, note_origin
@@ -259,7 +259,7 @@ def begin_run(
     check_names(pipeline)
     check_times(pipeline)
     note_origin(control.ledger, control.storage, transaction, pipeline, adopt=adopt)
-    _claim(control.ledger, control.storage, control.claimed, pipeline.name)
+    _claim(control.ledger, control.storage, control.counters, control.claimed, pipeline.name)
     resources = declare_resources(control.ledger, transaction, pipeline)
     used = resources_used(control.ledger, pipeline, resources)
     for resource in used.values():
@@ -323,12 +323,15 @@ def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
         )
 
 
-def _claim(ledger: Ledger, storage: Storage, claimed: set[str], pipeline: str) -> None:
-    """Two stores would write over each other's results of pipelines of one name. Raises ConflictError."""
+def _claim(ledger: Ledger, storage: Storage, counters: Counters, claimed: set[str], pipeline: str) -> None:
+    """Two stores would write over each other's results of pipelines of one name. A pipeline that never ran
+    here goes on from the runs that left something in the storage root. Raises ConflictError."""
     site = ledger.snapshot.sites.get(LOCAL)
     owner = site.settings.get("store") if site else None
     if owner and pipeline not in claimed:
         storage.claim(pipeline, owner)
+        if not counters.has_given(pipeline):
+            counters.used(pipeline, storage.highest_run(pipeline))
         claimed.add(pipeline)
 
 
