@@ -1,6 +1,8 @@
-"""Writes files that only this user may read, such as keys and tokens."""
+"""Writes files that only this user may read, such as keys and tokens; removes folders of other users."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 
@@ -13,3 +15,11 @@ def write_private(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, however deep, as far as that is possible; no link is followed. May be repeated."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # a folder in a folder, a thousand times
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)

@@ -39,6 +39,9 @@ class Settings:
     """GRIDMILL_GPU_SHARES: as how many GPUs each of the local site's counts, for jobs that share one."""
     bucket_hosts: tuple[str, ...] = ()
     """GRIDMILL_BUCKET_HOSTS: hosts (with commas) of buckets on its own machine that a farm opens."""
+    farm_folders: tuple[str, ...] = ()
+    """GRIDMILL_FARM_FOLDERS: further folders (with `:`) that jobs of a farm's tenants may write, such
+    as /scratch. Default: those of the tenant alone."""
     cgroups: bool = True
     """GRIDMILL_CGROUPS=0: do not use cgroups even where permitted (the guard on sampled memory acts)."""
     zygote: bool = True
@@ -76,6 +79,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         cpus=parse_number(cpus) if cpus else None,
         gpu_shares=_shares(env.get("GRIDMILL_GPU_SHARES", "1")),
         bucket_hosts=tuple(filter(None, env.get("GRIDMILL_BUCKET_HOSTS", "").replace(" ", "").split(","))),
+        farm_folders=tuple(filter(None, env.get("GRIDMILL_FARM_FOLDERS", "").split(":"))),
         cgroups=env.get("GRIDMILL_CGROUPS", "1") != "0",
         zygote=env.get("GRIDMILL_ZYGOTE", "1") != "0",
         history_seconds=_history(env.get("GRIDMILL_HISTORY", f"{HISTORY_DAYS:g}d")),
@@ -103,6 +107,7 @@ def as_variables(settings: Settings) -> dict[str, str]:
         "GRIDMILL_CPUS": _plain(settings.cpus) if settings.cpus else "",
         "GRIDMILL_GPU_SHARES": str(settings.gpu_shares),
         "GRIDMILL_BUCKET_HOSTS": ",".join(settings.bucket_hosts),
+        "GRIDMILL_FARM_FOLDERS": ":".join(settings.farm_folders),
         "GRIDMILL_CGROUPS": str(int(settings.cgroups)),
         "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
         "GRIDMILL_HISTORY": _plain(settings.history_seconds),

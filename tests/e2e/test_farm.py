@@ -214,13 +214,12 @@ def test_jobs_of_two_tenants_do_not_see_each_other(controller: Controller, tmp_p
         assert answer.status in (404, 422, 507), answer.body
         assert b"chunks" not in answer.body
 
-    # what a job has hidden before it killed its pod ends with the last of its tenant's deployments
-    hides = (
-        f"env -i setsid sh -c 'sleep 1000' & touch {root_of(other)}/hidden; kill -9 $(cat $GRIDMILL_POD/pid)"
-    )
+    # a job cannot kill its pod, and what it has hidden ends with its deployment
+    hides = f"env -i setsid sh -c 'sleep 1000' & kill -9 1; touch {root_of(other)}/hidden; sleep 1000"
     begin_there(other, "hides-1", hides)
     until(lambda: (Path(root_of(other)) / "hidden").exists())
-    until(lambda: living(users["other"]) == [])
+    assert other.ask("POST", "/v1/pods/end", PodNames(pods=("hides-1.0",))).status == 204
+    assert living(users["other"]) == []
     controller.farm("revoke", "other")
     until(lambda: [tenant["name"] for tenant in controller.farm("tenants")] == ["one"])
     third = Visitor(port, tmp_path / "third")

@@ -39,7 +39,7 @@ class _RunningFarm:
 
     @property
     def one_user(self) -> str:
-        return self.running.farm.one_user
+        return self.running.farm.one_tenant
 
     def announce(self, address: FarmAddress) -> None:
         note_address(self.settings, address)

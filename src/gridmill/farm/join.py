@@ -110,7 +110,7 @@ def join(farm: Farm, request: JoinRequest) -> JoinResponse:
 def _new_user(farm: Farm, name: str) -> int | None:
     """None: this process's. Raises InputError."""
     records, tenants = farm.records, farm.records.all(Tenant)
-    refuse_second(farm.one_user, tenants, name)
+    refuse_second(farm.one_user, tenants, name, farm.one_tenant)
     if farm.one_user:
         return None
     given = next_number(next(iter(records.all(UserCounter)), None), tenants).next

@@ -5,15 +5,16 @@ A tick brings up admitted deployments, records ended ones, ends those that no te
 
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from subprocess import SubprocessError
 
 from gridmill.disk_space import FULL
 from gridmill.domain.amounts import show_seconds
+from gridmill.domain.confinement import Isolation
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodOrder
 from gridmill.domain.site import Site, SiteKind
@@ -21,6 +22,7 @@ from gridmill.errors import GridmillError, explained
 from gridmill.farm.admission import admit
 from gridmill.farm.app import make_app
 from gridmill.farm.certificates import Authority
+from gridmill.farm.confinement import look_at_isolation, why_not_isolated
 from gridmill.farm.deployment import (
     HAS_ROOM,
     AttemptRecord,
@@ -42,6 +44,7 @@ from gridmill.farm.unix_users import PASS, end_processes, refuse_together, why_o
 from gridmill.http.connections import raise_open_files
 from gridmill.http.server import Server, serve
 from gridmill.ports.site import PodStatus
+from gridmill.private_files import remove_tree
 from gridmill.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -232,12 +235,15 @@ class TickLoop:
         if tenant is not None:
             for work in left_by(self._farm.records.all(AttemptRecord), lodging):
                 self._farm.sandbox_of(tenant).files.delete_draft(work.attempt_id)
+            self._farm.sandbox_of(tenant).clear(lodging.pods)
 
     def _end_strays(self, tenant: Tenant) -> None:
         """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe,
         and nobody wants its code, and the folders that its files were in."""
         has_room = any(one.tenant == tenant.name for one in self._of(*HAS_ROOM))
         if not has_room and tenant.name not in self._still:
+            if not tenant.revoked:
+                self._farm.sandbox_of(tenant).clear_all()
             end_processes(tenant.user, _END_SECONDS)
             if not tenant.revoked:
                 self._farm.sandbox_of(tenant).remove_code()
@@ -316,12 +322,13 @@ class TickLoop:
             [pod for one in mine if one.state != TenantDeploymentState.WAITING for pod in one.pods]
         )
         end_processes(tenant.user, _END_SECONDS)
+        quarters.clear_all()
         quarters.close()
         farm.sandboxes.pop(tenant.name, None)
         farm.disk.remove(tenant.name)
         for folder in (quarters.root, quarters.files.drafts, quarters.settings.home.parent):
             if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
         losses = [one for one in farm.records.all(LostResults) if one.tenant == tenant.name]
         works = [one for one in farm.records.all(AttemptRecord) if one.tenant == tenant.name]
         invited = [one for one in farm.records.all(Invitation) if one.name == tenant.name]
@@ -343,7 +350,7 @@ def _isolated(tenant: str, act: Callable[[], None]) -> None:
     """What fails for one tenant is tried again with the next tick, and holds up no other."""
     try:
         act()
-    except (GridmillError, OSError) as error:
+    except (GridmillError, OSError, RecursionError, SubprocessError) as error:
         _LOG.warning("tenant_failed tenant=%s reason=%s", tenant, error)
 
 
@@ -403,7 +410,9 @@ def start(
     raise_open_files()
     records = open_records(settings)
     one_user = _why_one_user(settings, place)
-    refuse_together(one_user, [tenant for tenant in records.all(Tenant) if not tenant.revoked])
+    isolation = Isolation() if one_user else look_at_isolation(settings.cgroups)
+    joined = [tenant for tenant in records.all(Tenant) if not tenant.revoked]
+    refuse_together(one_user, joined, why_not_isolated(isolation))
     authority = Authority(settings.home / "farm", time.time())
     farm = Farm(
         settings=settings,
@@ -413,6 +422,7 @@ def start(
         disk=FarmDisk(settings.home / "farm", settings.disk_reserve_bytes, limits),
         quota_bytes=quota_bytes,
         one_user=one_user,
+        isolation=isolation,
     )
     keeper = TickLoop(farm, retain_seconds)
     try:

@@ -7,9 +7,11 @@ from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
+from gridmill.domain.confinement import Isolation
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Node, Site, SiteKind
 from gridmill.farm.certificates import Authority
+from gridmill.farm.confinement import why_not_isolated
 from gridmill.farm.deployment import TenantDeployment
 from gridmill.farm.disk import FarmDisk
 from gridmill.farm.files import TenantFiles
@@ -23,7 +25,8 @@ from gridmill.version import __version__
 @dataclass(slots=True, kw_only=True)
 class Farm:
     """Safe to use from several threads. `place` is where pods are brought up; `one_user` why its
-    jobs have no Unix users of their own (empty: they have); `last_contacts` when (Unix time) each
+    jobs have no Unix users of their own (empty: they have), `isolation` what else keeps tenants apart;
+    `last_contacts` when (Unix time) each
     tenant was heard of last; `wake` makes the keeper look at once."""
 
     settings: Settings
@@ -33,6 +36,7 @@ class Farm:
     disk: FarmDisk
     quota_bytes: int = 0
     one_user: str = ""
+    isolation: Isolation = Isolation()
     version: str = __version__
     now: Callable[[], float] = time.time
     wake: Callable[[], None] = lambda: None
@@ -70,7 +74,9 @@ class Farm:
         quarter = self.sandboxes.get(tenant.name)
         if quarter is None:
             carry = partial(self._open_files, tenant)
-            quarter = open_sandbox(self._limited_settings(), tenant.name, tenant.user, self.place, carry)
+            quarter = open_sandbox(
+                self._limited_settings(), tenant.name, tenant.user, self.place, carry, self.isolation
+            )
             self.sandboxes[tenant.name] = quarter
             folders = quarter.settings.home, quarter.root, quarter.files.drafts
             self.disk.add(tenant.name, (folder for folder in folders if folder is not None))
@@ -107,6 +113,11 @@ class Farm:
             for deployment in self.records.all(TenantDeployment)
             if deployment.tenant == tenant.name
         ]
+
+    @property
+    def one_tenant(self) -> str:
+        """Why this farm serves one tenant only; empty: it serves several."""
+        return self.one_user or why_not_isolated(self.isolation)
 
     @property
     def shares_nodes(self) -> bool:

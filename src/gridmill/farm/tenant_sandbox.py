@@ -1,23 +1,34 @@
 """The sandbox of a tenant on a farm: its own folders and Unix user, a site for its pods, and a relay."""
 
+import logging
 import os
 import shutil
+import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.confinement import Isolation
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.site import Site, SiteKind
+from gridmill.farm.confinement import PodConfiner, TenantFolders
 from gridmill.farm.files import TenantFiles
+from gridmill.farm.leftovers import remove_left_by
 from gridmill.farm.relay import Relay
-from gridmill.farm.unix_users import PASS, acting_as
+from gridmill.farm.unix_users import acting_as
 from gridmill.plugins import find
 from gridmill.ports.site import PodReport, SitePort
+from gridmill.private_files import remove_tree
 from gridmill.settings import Settings
 from gridmill.transport.listeners import HomeListeners
 from gridmill.transport.server import PodLinkServer
+
+_LOG = logging.getLogger(__name__)
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +41,8 @@ class TenantSandbox:
     links: PodLinkServer
     relay: Relay
     files: TenantFiles
+    folders: TenantFolders
+    confiner: PodConfiner | None = None
 
     @property
     def root(self) -> Path:
@@ -37,7 +50,11 @@ class TenantSandbox:
         return self.settings.root
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """See SitePort; where pods are and how they reach us is said here."""
+        """See SitePort; where pods are and how they reach us is said here. Folders and the socket that are
+        missing are made again."""
+        self.folders.make()
+        _listen(self.links, self.folders)
+        self.folders.make_pods(order.pod_id for order in orders)
         with acting_as(self.user):
             link = self.site.link()
             homes = ((order, self.site.pod_home(order.pod_id)) for order in orders)
@@ -55,14 +72,31 @@ class TenantSandbox:
 
     def tear_down(self, pods: Sequence[str]) -> None:
         """See SitePort."""
-        with acting_as(self.user):
-            self.site.tear_down(pods)
+        self.folders.make_pods(pods)
+        try:
+            with acting_as(self.user):
+                self.site.tear_down(pods)
+        finally:
+            self.clear(pods)
+
+    def clear(self, pods: Iterable[str]) -> None:
+        """End what is left of pods that are gone, whatever their folders say."""
+        if self.confiner is not None:
+            self.confiner.clear(pods)
+
+    def clear_all(self) -> None:
+        """The same of all its pods, and of what its user left outside its folders."""
+        if self.confiner is not None:
+            self.confiner.clear_all()
+        removed = remove_left_by(self.user)
+        if removed:
+            _LOG.info("left_outside_removed user=%s what=%s", self.user, ", ".join(removed[:_SHOWN]))
 
     def remove(self, pods: Sequence[str]) -> None:
         """What pods that are gone have left."""
-        with acting_as(self.user):
-            for pod in pods:
-                shutil.rmtree(self.settings.home / "pods" / pod, ignore_errors=True)
+        self.clear(pods)
+        for pod in pods:
+            remove_tree(self.settings.home / "pods" / pod)
 
     def remove_code(self) -> None:
         """Delete the code that its jobs unpacked; only while none runs. It is unpacked again from the
@@ -79,15 +113,21 @@ class TenantSandbox:
 
 
 def open_sandbox(
-    farm: Settings, name: str, user: int | None, place: Site, carry: Callable[[Path, Path], TenantFiles]
+    farm: Settings,
+    name: str,
+    user: int | None,
+    place: Site,
+    carry: Callable[[Path, Path], TenantFiles],
+    isolation: Isolation,
 ) -> TenantSandbox:
     """Open the sandbox of the tenant of that name, in HOME/farm/tenants; on a cluster its root is in the
     farm's own, which all nodes see. `carry` opens what was carried, of its root and of a
     folder for chunks. Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "tenants" / name
     root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
-    _make_folders(folder, root, user)
-    settings = replace(farm, home=folder / "home", root=root, store="", token="", fault="")
+    folders = TenantFolders(folder=folder, root=root, user=user)
+    folders.make()
+    settings = replace(farm, home=folders.home, root=root, store="", token="", fault="")
     carried = carry(settings.root, folder / "chunks")
     relays: list[Relay] = []
 
@@ -97,31 +137,56 @@ def open_sandbox(
 
     links = PodLinkServer(ready)
     try:
+        _listen(links, folders)
+        confiner = _confiner(folders, farm, isolation, lambda: site.nodes()[0].capacity)
         with acting_as(user):
-            links.listen_unix(settings.home / "links.sock", user=user)
-            site = _open_site(settings, links, place, user)
+            site = _open_site(settings, links, place, user, confiner)
     except BaseException:
         links.close()
         raise
     relays.append(Relay(links, carried.started))
-    return TenantSandbox(user=user, settings=settings, site=site, links=links, relay=relays[0], files=carried)
+    return TenantSandbox(
+        user=user,
+        settings=settings,
+        site=site,
+        links=links,
+        relay=relays[0],
+        files=carried,
+        folders=folders,
+        confiner=confiner,
+    )
 
 
-def _open_site(settings: Settings, links: PodLinkServer, place: Site, user: int | None) -> SitePort:
+def _confiner(
+    folders: TenantFolders, farm: Settings, isolation: Isolation, node: Callable[[], Amounts]
+) -> PodConfiner | None:
+    return None if folders.user is None else PodConfiner(folders, folders.user, farm, isolation, node)
+
+
+def _listen(links: PodLinkServer, folders: TenantFolders) -> None:
+    """At the tenant's socket, unless it is there. The folder is the farm's: nobody else puts something there
+    but where jobs have no user of their own."""
+    path = folders.home / "links.sock"
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            if links.listens_at(path):
+                return
+        elif stat.S_ISDIR(path.lstat().st_mode):
+            remove_tree(path)
+        else:
+            path.unlink()
+    links.listen_unix(path, user=folders.user)
+    if folders.user is not None:
+        os.chown(path, folders.user, folders.user, follow_symlinks=False)
+
+
+def _open_site(
+    settings: Settings, links: PodLinkServer, place: Site, user: int | None, confiner: PodConfiner | None
+) -> SitePort:
     make = find("sites", place.kind.value)
     site: SitePort = (
-        make(settings, user=user)
+        make(settings, user=user, confiner=confiner)
         if place.kind == SiteKind.LOCAL
         else make(settings, place, HomeListeners(links, settings.home, time.time))
     )
     return site
-
-
-def _make_folders(folder: Path, root: Path, user: int | None) -> None:
-    """Home and root are the tenant's alone; where they are, and what was carried, is not its to change."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(PASS)
-    for made in (folder / "home", root):
-        made.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if user is not None:
-            os.chown(made, user, user)

@@ -64,20 +64,21 @@ def next_number(kept: UserCounter | None, tenants: Sequence[Tenant]) -> UserCoun
     return UserCounter(next=max([counter.next, *(user + 1 for user in given)]))
 
 
-def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str) -> None:
+def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenant: str = "") -> None:
     """Raises InputError where a further tenant could not be kept apart from those that are here, and
     ConflictError where such a one is being removed; `one_user` says why tenants have no Unix users of their
-    own (empty: they have)."""
-    others = [one for one in tenants if one.name != name and (one_user or one.user is None)]
+    own (empty: they have), `one_tenant` why their jobs could exhaust or end each other."""
+    alone = one_user or one_tenant
+    others = [one for one in tenants if one.name != name and (alone or one.user is None)]
     other = min(others, key=lambda one: one.revoked, default=None)
     if other is None:
         return
     if other.revoked:
         raise leaving(other.name)
-    why = one_user or "it joined when jobs had no Unix user of their own here"
+    why = alone or "it joined when jobs had no Unix user of their own here"
     raise InputError(
         f"this farm serves one tenant only, and that is {other.name}: {why}",
-        hint=_separate_users_hint(other.name) if one_user else _joins_anew(other.name),
+        hint=_separate_hint(other.name) if alone else _joins_anew(other.name),
         place="tenant",
     )
 
@@ -89,9 +90,14 @@ def leaving(name: str) -> ConflictError:
     )
 
 
-def refuse_together(one_user: str, tenants: Sequence[Tenant]) -> None:
+def refuse_together(one_user: str, tenants: Sequence[Tenant], one_tenant: str = "") -> None:
     """Raises InputError where those that have joined cannot be served any more as they were: what kept them
-    apart has changed. `one_user` as above."""
+    apart has changed. `one_user` and `one_tenant` as above."""
+    if one_tenant and not one_user and len(tenants) > 1:
+        raise InputError(
+            f"{len(tenants)} tenants joined here, and their jobs cannot be kept apart: {one_tenant}",
+            hint=f"Undo what has changed. Or {_joins_anew(tenants[-1].name)}",
+        )
     for tenant in tenants:
         if one_user and tenant.user is not None:
             raise InputError(
@@ -106,10 +112,10 @@ def refuse_together(one_user: str, tenants: Sequence[Tenant]) -> None:
             )
 
 
-def _separate_users_hint(name: str) -> str:
+def _separate_hint(name: str) -> str:
     return (
-        "Jobs of several tenants need a Unix user each: run the farm as root, with --site local, in folders "
-        f"that others may pass; or `gridmill farm revoke {name}` there first."
+        "Jobs of several tenants need a Unix user each, control groups and namespaces: run the farm as root, "
+        f"with --site local, in folders that others may pass; or `gridmill farm revoke {name}` there first."
     )
 
 

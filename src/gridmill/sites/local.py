@@ -4,12 +4,12 @@ from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError
 from gridmill.ports.site import SitePort
 from gridmill.settings import Settings
-from gridmill.sites.processes import ProcessSite
+from gridmill.sites.processes import Confiner, ProcessSite
 
 
-def make(settings: Settings, user: int | None = None) -> SitePort:
-    """The local site of that home; its pods are that Unix user's, or ours."""
-    return ProcessSite(settings, user=user)
+def make(settings: Settings, user: int | None = None, confiner: Confiner | None = None) -> SitePort:
+    """The local site of that home; its pods are that Unix user's, started by the confiner, or ours."""
+    return ProcessSite(settings, user=user, confiner=confiner)
 
 
 def check_site(site: Site) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gridmill.codec import decode, encode
 from gridmill.domain.amounts import POD_GPU_SHARES, POD_GPUS, Amounts
@@ -65,16 +65,37 @@ _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
 
 
+class Confiner(Protocol):
+    """Starts pods so that they cannot harm others: a farm's."""
+
+    def command(self, order: PodOrder, folder: Path, words: Sequence[str]) -> list[str]:
+        """The command line of a program that root runs, and that starts these words confined."""
+
+    def environment(self) -> Mapping[str, str | None]:
+        """Variables of a pod that differ from ours; None: not set."""
+
+    def pid(self, pod: str) -> int | None:
+        """The process that keeps a pod; None where there is none."""
+
+
 class ProcessSite:
     """A SitePort. Pods are found by their folders alone: another control node's site sees the same.
 
     Safe to call from several threads."""
 
-    def __init__(self, settings: Settings, *, lifeline: bool = False, user: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        lifeline: bool = False,
+        user: int | None = None,
+        confiner: Confiner | None = None,
+    ) -> None:
         """With `lifeline` the pods end when this process does. With `user` they are that Unix user's, which
-        root alone can do; then whoever calls sees to it that the folders are, too."""
+        root alone can do; then whoever calls sees to it that the folders are, too. The `confiner` starts
+        them."""
         self._settings = settings
-        self._user = user
+        self._user, self._confiner = user, confiner
         self._lifeline = os.pipe() if lifeline else None
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ahead: StandbyProcess | None = None
@@ -125,18 +146,19 @@ class ProcessSite:
         try:
             if not _was_started(folder) and not _has_ended(folder):
                 _write_order(folder, order)
-                self._children[order.pod_id] = self._spawn(folder, lock, order.settings.get(GPUS))
+                self._children[order.pod_id] = self._spawn(folder, lock, order)
         finally:
             os.close(lock)
 
-    def _spawn(self, folder: Path, lock: int, gpus: str | None) -> subprocess.Popen[bytes]:
+    def _spawn(self, folder: Path, lock: int, order: PodOrder) -> subprocess.Popen[bytes]:
+        gpus = order.settings.get(GPUS)
         with self._taking:
             ahead, self._ahead = self._ahead, None
         with (folder / "log").open("ab") as log:
             if ahead is not None and ahead.become(folder, lock=lock, log=log.fileno()):
                 return ahead.process
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "gridmill.pod", str(folder)],
+                self._words(order, folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -149,8 +171,12 @@ class ProcessSite:
                 },
                 pass_fds=(lock, self._lifeline[0]) if self._lifeline else (lock,),
                 start_new_session=True,
-                **self._as_user(),
+                **({} if self._confiner is not None else self._as_user()),
             )
+
+    def _words(self, order: PodOrder, folder: Path) -> list[str]:
+        words = [sys.executable, "-P", "-m", "gridmill.pod", str(folder)]
+        return words if self._confiner is None else self._confiner.command(order, folder, words)
 
     def _as_user(self) -> dict[str, Any]:
         """For a process: the user, and no other groups than the user's own."""
@@ -163,7 +189,8 @@ class ProcessSite:
     def _environment(self) -> dict[str, str]:
         """Ours, with the settings as they are here, whatever they came from."""
         settings = self._settings
-        return {
+        changes = self._confiner.environment() if self._confiner is not None else {}
+        environment = {
             **{name: value for name, value in os.environ.items() if name != "GRIDMILL_FAULT"},
             "GRIDMILL_HOME": str(settings.home),
             "GRIDMILL_ROOT": str(settings.root),
@@ -172,15 +199,8 @@ class ProcessSite:
             POD_GPU_SHARES: str(settings.gpu_shares),
             "GRIDMILL_ZYGOTE": str(int(settings.zygote)),
             **{name: value for name, value in as_variables(settings).items() if name in _DISK},
-            **self._person(),
         }
-
-    def _person(self) -> dict[str, str]:
-        """Who the user is: the system may never have heard of that number."""
-        if self._user is None:
-            return {}
-        name = f"gridmill-{self._user}"
-        return {"HOME": str(self._settings.home), "USER": name, "LOGNAME": name}
+        return {name: value for name, value in {**environment, **changes}.items() if value is not None}
 
     def claimed_bytes(self) -> int:
         """Memory that the pods which live here were promised. Not while one is brought up elsewhere."""
@@ -266,10 +286,17 @@ class ProcessSite:
 
     def _signal(self, pod_ids: Iterable[str], number: signal.Signals) -> None:
         for pod_id in pod_ids:
-            child = self._children.get(pod_id)
-            pid = child.pid if child is not None else _pid(self._folder(pod_id))
-            if pid is not None and _is_locked(self._folder(pod_id)) and self._is_theirs(pid):
+            pid = self._keeper(pod_id)
+            if pid is not None and _is_locked(self._folder(pod_id)):
                 _send(pid, number)
+
+    def _keeper(self, pod_id: str) -> int | None:
+        """The process of a pod, or the one that keeps it."""
+        if self._confiner is not None:
+            return self._confiner.pid(pod_id)
+        child = self._children.get(pod_id)
+        pid = child.pid if child is not None else _pid(self._folder(pod_id))
+        return pid if pid is not None and self._is_theirs(pid) else None
 
     def _is_theirs(self, pid: int) -> bool:
         """Pods of another user could write any number into their folders."""

@@ -276,6 +276,13 @@ class PodLinkServer:
             lambda: self._exchange.add_listener(listener, lambda sock: SocketWire(unix.accept(sock, user)))
         )
 
+    def listens_at(self, path: Path) -> bool:
+        """Whether the Unix socket there is this server's."""
+        try:
+            return (path, path.lstat().st_ino) in self._sockets
+        except OSError:
+            return False
+
     def listen_tls(self, host: str, port: int, certfile: Path, keyfile: Path) -> tuple[int, str]:
         """Take pods over TLS; the port (0 picks one) and the certificate's fingerprint.
 

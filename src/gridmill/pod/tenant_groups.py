@@ -1,0 +1,280 @@
+"""The control groups of a farm's tenants: what all of them, one tenant, and one pod of it may use.
+
+Root makes them before a pod starts, and the pod is started inside. The limits belong to root; the pod's
+folder is the tenant user's, so that the pod makes the groups of its attempts below it (`pod/cgroups.py`).
+What is to be written is a value first: `plan_groups` is the same for a machine that is not this one.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gridmill.domain.confinement import (
+    Confinement,
+    pod_memory_bytes,
+    pod_processes,
+    quota_cpus,
+    tenants_memory_bytes,
+    tenants_processes,
+)
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import UnavailableError
+from gridmill.pod.cgroups import Hierarchies, destroy
+
+_LIMITED = ("memory", "pids", "cpu")
+"""The controllers without which a tenant could exhaust a machine."""
+_PERIOD_US = 100_000
+_SHARES_PER_CPU, _WEIGHT_PER_CPU = 1024, 100
+_MOST_WEIGHT = 10_000
+_TRIES = 50
+_HANDED_OVER = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "tasks")
+"""What the tenant's user gets of the folder of its pod: to make folders and to move its own processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGroup:
+    """A folder of a hierarchy and what is written into its files, in that order; a file whose name ends with
+    `?` may be missing. `handed_over`: it becomes the tenant's; `joined`: the pod's process enters it."""
+
+    folder: Path
+    writes: tuple[tuple[str, str], ...] = ()
+    handed_over: bool = False
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the limits are parts of: memory in bytes, and the number of processes and threads."""
+
+    memory_bytes: int
+    processes: int
+    cpus: int
+
+
+def read_machine(hierarchies: Hierarchies) -> Machine:
+    """This machine, or the part of it that the groups above this process leave to it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    files = [Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/threads-max")]
+    pids = hierarchies.v1.get("pids") or hierarchies.unified
+    if pids is not None:
+        files += [folder / "pids.max" for folder in (pids, *pids.parents)]
+    limits = [number for number in map(_number, files) if number]
+    memory_folder = hierarchies.v1.get("memory")
+    above = [_number(one / "memory.limit_in_bytes") for one in _with_parents(memory_folder)]
+    above += [_number(one / "memory.max") for one in _with_parents(hierarchies.unified)]
+    return Machine(
+        memory_bytes=min([memory, *(number for number in above if number)]),
+        processes=min(limits, default=32_768),
+        cpus=os.cpu_count() or 1,
+    )
+
+
+def _with_parents(folder: Path | None) -> tuple[Path, ...]:
+    return () if folder is None else (folder, *folder.parents)
+
+
+def _number(file: Path) -> int:
+    """0 where it is missing, or no number."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def plan_groups(
+    hierarchies: Hierarchies, confinement: Confinement, machine: Machine
+) -> tuple[PlannedGroup, ...]:
+    """The groups in the order in which they are made; none where a controller is missing."""
+    base = _v2_base(hierarchies)
+    if base is not None:
+        return tuple(_plan_v2(base, confinement, machine))
+    if all(name in hierarchies.v1 for name in _LIMITED):
+        return tuple(_plan_v1(hierarchies, confinement, machine))
+    return ()
+
+
+def _v2_base(hierarchies: Hierarchies) -> Path | None:
+    """The nearest folder of version 2 that hands all three controllers down."""
+    for folder in _with_parents(hierarchies.unified):
+        with suppress(OSError):
+            if set(_LIMITED) <= set((folder / "cgroup.subtree_control").read_text().split()):
+                return folder
+    return None
+
+
+def _plan_v2(base: Path, confinement: Confinement, machine: Machine) -> Iterator[PlannedGroup]:
+    """A process may only be in a group that hands nothing down: the pod's own one is `agent`."""
+    down = ("cgroup.subtree_control", "+memory +pids +cpu")
+    farm = base / confinement.farm
+    tenant = farm / confinement.tenant
+    pod = tenant / confinement.pod
+    yield PlannedGroup(
+        folder=farm,
+        writes=(
+            down,
+            ("memory.max", str(tenants_memory_bytes(confinement.node, machine.memory_bytes))),
+            ("pids.max", str(tenants_processes(machine.processes))),
+            ("cpu.weight", _weight(confinement.node.cpus)),
+        ),
+    )
+    yield PlannedGroup(folder=tenant, writes=(down,))
+    quota = _quota(confinement, machine)
+    yield PlannedGroup(
+        folder=pod,
+        writes=(
+            down,
+            ("memory.max", str(pod_memory_bytes(confinement))),
+            ("memory.swap.max?", "0"),
+            ("pids.max", str(pod_processes(machine.processes, confinement))),
+            ("cpu.weight", _weight(confinement.capacity.cpus)),
+            *((("cpu.max", f"{quota} {_PERIOD_US}"),) if quota else ()),
+        ),
+        handed_over=True,
+    )
+    yield PlannedGroup(folder=pod / "agent", handed_over=True, joined=True)
+
+
+def _weight(cpus: float) -> str:
+    return str(min(_MOST_WEIGHT, max(1, round(cpus * _WEIGHT_PER_CPU))))
+
+
+def _quota(confinement: Confinement, machine: Machine) -> int:
+    """Microseconds of CPU time in each period; 0: no limit, it has all CPUs."""
+    if not 0 < confinement.capacity.cpus < machine.cpus:
+        return 0
+    return max(_PERIOD_US // 10, round(quota_cpus(confinement.capacity) * _PERIOD_US))
+
+
+def _plan_v1(hierarchies: Hierarchies, confinement: Confinement, machine: Machine) -> Iterator[PlannedGroup]:
+    """Each controller has its own tree; the processes are in the pod's folder of each."""
+    quota, cpus = _quota(confinement, machine), confinement.capacity.cpus
+    all_memory = str(tenants_memory_bytes(confinement.node, machine.memory_bytes))
+    memory = str(pod_memory_bytes(confinement))
+    farm_writes = {
+        "memory": (("memory.limit_in_bytes", all_memory),),
+        "pids": (("pids.max", str(tenants_processes(machine.processes))),),
+        "cpu": (("cpu.shares", _shares(confinement.node.cpus)),),
+    }
+    pod_writes = {
+        "memory": (("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes?", memory)),
+        "pids": (("pids.max", str(pod_processes(machine.processes, confinement))),),
+        "cpu": (
+            ("cpu.shares", _shares(cpus)),
+            *((("cpu.cfs_period_us", str(_PERIOD_US)), ("cpu.cfs_quota_us", str(quota))) if quota else ()),
+        ),
+    }
+    for base, controllers in _trees(hierarchies).items():
+        farm = base / confinement.farm
+        tenant = farm / confinement.tenant
+        yield PlannedGroup(folder=farm, writes=_chosen(farm_writes, controllers))
+        yield PlannedGroup(folder=tenant)
+        yield PlannedGroup(
+            folder=tenant / confinement.pod,
+            writes=_chosen(pod_writes, controllers),
+            handed_over=True,
+            joined=True,
+        )
+
+
+def _trees(hierarchies: Hierarchies) -> dict[Path, list[str]]:
+    """The folder of this process in each tree that is used, and the tree's controllers: some are mounted
+    together. Version 2 without controllers, else the freezer, knows the processes."""
+    trees: dict[Path, list[str]] = {}
+    for name in (*_LIMITED, "cpuacct"):
+        if name in hierarchies.v1:
+            trees.setdefault(hierarchies.v1[name], []).append(name)
+    tracker = hierarchies.unified or hierarchies.v1.get("freezer")
+    if tracker is not None:
+        trees.setdefault(tracker, [])
+    return trees
+
+
+def _chosen(
+    writes: Mapping[str, tuple[tuple[str, str], ...]], controllers: Iterable[str]
+) -> tuple[tuple[str, str], ...]:
+    return tuple(write for name in controllers for write in writes.get(name, ()))
+
+
+def _shares(cpus: float) -> str:
+    return str(max(2, round(cpus * _SHARES_PER_CPU)))
+
+
+class TenantGroups:
+    """The groups of one pod, as they were made."""
+
+    def __init__(self, planned: Sequence[PlannedGroup]) -> None:
+        self._planned = planned
+        self.folders = tuple(str(one.folder) for one in planned if one.handed_over)
+
+    @property
+    def joins(self) -> tuple[str, ...]:
+        """The files that a process writes `0` to in order to enter them."""
+        return tuple(f"{one.folder}/cgroup.procs" for one in self._planned if one.joined)
+
+    def make(self, user: int) -> None:
+        """Raises UnavailableError for what the kernel refuses."""
+        for tries in range(_TRIES):
+            try:
+                for one in self._planned:
+                    _make(one, user)
+                _weigh_tenants(self._planned)
+            except FileNotFoundError:  # another pod of the tenant has ended, and removed the empty folder
+                if tries == _TRIES - 1:
+                    raise
+            except OSError as error:
+                raise UnavailableError(f"control groups cannot be made: {error}") from error
+            else:
+                return
+
+    def enter(self) -> None:
+        """This process. Raises OSError."""
+        for file in self.joins:
+            _write(file, "0")
+
+
+def remove_groups(folders: Iterable[str]) -> bool:
+    """End what is in the groups of a pod, and remove them, and those above that are empty then; whether all
+    of the pod's are gone."""
+    gone = [destroy(Path(folder)) for folder in sorted(folders, key=len, reverse=True)]
+    for folder in folders:
+        for above in list(Path(folder).parents)[:3]:
+            if above.name.startswith(("gridmill-farm-", "user-")):
+                with suppress(OSError):  # others are in it
+                    above.rmdir()
+    return all(gone)
+
+
+def _make(planned: PlannedGroup, user: int) -> None:
+    planned.folder.mkdir(exist_ok=True)
+    for name, text in planned.writes:
+        file = planned.folder / name.removesuffix("?")
+        if name.endswith("?"):
+            with suppress(OSError):
+                _write(str(file), text)
+        else:
+            _write(str(file), text)
+    for name in _HANDED_OVER if planned.handed_over else ():
+        with suppress(FileNotFoundError):
+            os.chown(planned.folder / name, user, user)
+
+
+def _weigh_tenants(planned: Sequence[PlannedGroup]) -> None:
+    """A tenant's share of the CPUs is that of its pods."""
+    for one in planned:
+        for name in ("cpu.shares", "cpu.weight"):
+            if one.handed_over and name in dict(one.writes):
+                pods = one.folder.parent.glob(f"*/{name}")
+                _write(f"{one.folder.parent}/{name}", str(min(_MOST_SHARES[name], sum(map(_number, pods)))))
+
+
+_MOST_SHARES = {"cpu.shares": 262_144, "cpu.weight": _MOST_WEIGHT}
+
+
+def _write(path: str, text: str) -> None:
+    """Never makes a file."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
