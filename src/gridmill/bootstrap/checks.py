@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
@@ -21,14 +22,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.bootstrap.home_lock import open_store
-from gridmill.domain.amounts import GIB, show_bytes, show_count
+from gridmill.domain.amounts import GIB, Amounts, show_bytes, show_count
 from gridmill.domain.farm_protocol import FarmStatus, check_versions
 from gridmill.domain.naming import is_loopback, read_address
 from gridmill.errors import GridmillError, StorageError
+from gridmill.farm.confinement import look_at_isolation, why_not_isolated
 from gridmill.farm.listening import listening
 from gridmill.farm.store import open_records
 from gridmill.farm.tenant import Tenant
 from gridmill.farm.unix_users import why_one_user
+from gridmill.pod.cgroups import PodGroups
 from gridmill.ports.host import Check, FarmAddress
 from gridmill.sdk.discovery import open_home
 from gridmill.settings import Settings, is_farm
@@ -196,6 +199,7 @@ def _could_listen(host: str, port: int) -> tuple[bool, str]:
 def _tenants(settings: Settings) -> Iterator[Check]:
     why = why_one_user(settings.home / "farm" / "tenants")
     yield "farm users", True, f"one tenant only: {why}" if why else "one for each tenant"
+    yield "farm isolation", True, _isolation(settings, why)
     records = open_records(settings)
     try:
         tenants = records.all(Tenant)
@@ -204,6 +208,22 @@ def _tenants(settings: Settings) -> Iterator[Check]:
     unfit = [f"{tenant.name} had {tenant.version}" for tenant in tenants if not _fits(tenant.version)]
     summary = f"{show_count(len(tenants), 'tenant')} for version {__version__}"
     yield "farm tenants", not unfit, f"{summary}; {', '.join(unfit)}" if unfit else summary
+
+
+def _isolation(settings: Settings, one_user: str) -> str:
+    """What keeps jobs of tenants from harming others, as it was tried just now."""
+    if one_user:
+        return "none: jobs run as the farm's own user, and are limited like jobs of this machine's own grid"
+    isolation = look_at_isolation(settings.cgroups)
+    missing = why_not_isolated(isolation)
+    held = [
+        f"memory, processes and CPUs of each tenant and pod by control groups {isolation.groups}"
+        if isolation.groups
+        else "processes and open files by resource limits",
+        "processes, shared memory, /tmp and /var/tmp of each pod are its own" if isolation.namespaces else "",
+        "all other files of the machine are read-only" if isolation.read_only else "",
+    ]
+    return "; ".join(filter(None, (f"one tenant only: {missing}" if missing else "", *held)))
 
 
 def _fits(version: str) -> bool:
@@ -293,9 +313,15 @@ def _cgroups() -> str:
     version = "v2" if (root / "cgroup.controllers").exists() else "v1" if (root / "memory").exists() else ""
     if not version:
         return "none: memory is guarded by sampling"
-    folder = root if version == "v2" else root / "memory"
-    writable = os.access(folder, os.W_OK)
-    return f"{version}, " + ("writable" if writable else "not writable at the top: sampling guards memory")
+    with tempfile.TemporaryDirectory(prefix="gridmill-doctor-") as made:
+        groups = PodGroups.make(Path(made), Amounts(cpus=1.0, memory_bytes=GIB))
+        attempt = groups.attempt("doctor", GIB) if groups is not None else None
+        limits = attempt is not None and attempt.limits_memory
+        if groups is not None:
+            groups.remove()
+    if limits:
+        return f"{version}: limits the memory of this user's jobs (tried)"
+    return f"{version}, but this user's jobs cannot be limited by it (tried): sampling guards memory"
 
 
 def _slurm() -> str:

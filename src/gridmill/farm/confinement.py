@@ -56,6 +56,11 @@ class TenantFolders:
         """Private folders of its pods."""
         return self.folder / "scratch"
 
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """Those whose files count as the tenant's."""
+        return (self.home, self.root, *((self.person, self.scratch) if self.user is not None else ()))
+
     def make(self) -> None:
         """Make those that are missing; a link or a file in the place of one goes. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)

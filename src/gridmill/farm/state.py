@@ -78,8 +78,8 @@ class Farm:
                 self._limited_settings(), tenant.name, tenant.user, self.place, carry, self.isolation
             )
             self.sandboxes[tenant.name] = quarter
-            folders = quarter.settings.home, quarter.root, quarter.files.drafts
-            self.disk.add(tenant.name, (folder for folder in folders if folder is not None))
+            written = *quarter.folders.written, quarter.files.drafts
+            self.disk.add(tenant.name, (folder for folder in written if folder is not None))
         return quarter
 
     def _limited_settings(self) -> Settings:
