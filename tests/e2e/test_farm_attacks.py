@@ -30,7 +30,7 @@ PROCESSES = 700
 """Of the farm and all that runs there."""
 MEMORY_BYTES = 2 * 2**30
 ENTER = 'for group in pids memory; do echo 0 > /sys/fs/cgroup/$group/$0/cgroup.procs; done; exec "$@"'
-SIZE = Amounts(cpus=0.5, memory_bytes=2**27)
+SIZE = Amounts(cpus=0.5, memory_bytes=2**28)
 
 
 @contextmanager
@@ -239,7 +239,7 @@ held = [bytearray(os.urandom(1) * 2**20) for _ in range(4096)]
 def test_a_memory_bomb_ends_alone(place: Place) -> None:
     with place.beside() as attacker:
         ended = attacker.run(python(GROWS))
-        assert (ended.state, ended.outcome["cause"]) == ("failed", "memory"), ended
+        assert (ended.state, ended.outcome["cause"]) == ("failed", "memory"), ended.outcome["message"]
         shared = "import mmap\nm = open('/dev/shm/all', 'wb')\nwhile True: m.write(bytes(2**20)); m.flush()"
         ended = attacker.run(python(shared))
         assert ended.state == "failed", ended
