@@ -12,6 +12,7 @@ from tests.contract.test_farm_api import tree_of as small_tree_of
 from tests.kit.farms import Answer, Listener, Visitor, farm, member
 from tests.kit.small_disks import fill, free_bytes, small_disk
 
+from gridmill.domain.confinement import Isolation
 from gridmill.domain.farm_protocol import DeployRequest, FileEntry, Manifest, PlaceTree, PodNames
 from gridmill.domain.pod_protocol import Hello
 from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState
@@ -36,7 +37,7 @@ def running(disk: Path) -> Iterator[RunningFarm]:
 
 def apart(running: RunningFarm) -> RunningFarm:
     """With a Unix user for each tenant, also where others may not start this Python: no job of them runs."""
-    running.farm.one_user = ""
+    running.farm.one_user, running.farm.isolation = "", Isolation(groups="v1", namespaces=True)
     return running
 
 
