@@ -9,6 +9,7 @@ HEAVY = {"light", "start-up"}
 """Contracts of what loads at start: a module that is loaded by name on first use does not break them."""
 
 PROCESSES = {
+    ("gridmill.farm.confinement", "gridmill.pod.confined"),
     ("gridmill.sdk.embedded_node", "gridmill.embedded"),
     ("gridmill.sites.preload", "gridmill.pod.standby"),
     ("gridmill.sites.process_table", "gridmill.pod"),
