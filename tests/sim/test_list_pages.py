@@ -92,14 +92,12 @@ def test_the_jobs_of_a_run_have_pages_while_it_is_active_and_after_it() -> None:
         while not pages or cursor is not None:
             pages.append(cases.jobs(view.run.id, limit=3, cursor=cursor))
             cursor = pages[-1].next_cursor
-        assert [[one.job.name for one in page.items] for page in pages] == [
+        assert [[one.job.job.name for one in page.items] for page in pages] == [
             names[:3],
             names[3:6],
             names[6:],
         ]
-        assert tuple(one for page in pages for one in page.items) == tuple(
-            one.job for one in cases.run(view.run.id).jobs
-        )
+        assert tuple(one for page in pages for one in page.items) == cases.run(view.run.id).jobs
         assert grid.run_until(lambda: cases.run(view.run.id).run.ended is not None)
     with pytest.raises(InputError, match="not a cursor"):
         cases.runs(cursor=pages[0].next_cursor)
@@ -126,7 +124,7 @@ def test_a_page_of_events_is_bounded_in_bytes_and_begins_after_an_id() -> None:
     text = "x" * 300_000
     events = [Event(time=1.0, type="log", run_id="w-1", job="a", body={"text": text}) for _ in range(7)]
     large = Event(time=1.0, type="log", run_id="w-1", job="a", body={"text": 5 * text})
-    grid.store.commit([], [*events, large, *events])
+    grid.store.commit([Put(noun=a_run(pipeline="w"), expected=0)], [*events, large, *events])
     found, after, counts = list[Event](), "", list[int]()
     while page := service(grid).events("w-1", after=after):
         found += page
@@ -135,5 +133,9 @@ def test_a_page_of_events_is_bounded_in_bytes_and_begins_after_an_id() -> None:
     assert counts == [3, 3, 1, 1, 3, 3, 1]
     assert [one.id for one in found] == [event_id(number) for number in range(1, 16)]
     assert len(service(grid).events("w-1", limit=2)) == 2
+    with pytest.raises(NotFoundError, match="no run 'w-2'"):
+        service(grid).events("w-2")
+    with pytest.raises(NotFoundError, match="run w-1 has no job 'b'"):
+        service(grid).events("w-1", job="b")
     with pytest.raises(InputError, match="'3' is not the id of an event"):
         service(grid).events("w-1", after="3")

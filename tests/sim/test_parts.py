@@ -7,8 +7,8 @@ from dataclasses import replace
 from tests.sim.test_races import command, finish, service
 
 from gridmill.control.usecases.advice import advice_on, advice_with
+from gridmill.control.usecases.run_views import RunViews
 from gridmill.control.usecases.runs import RunUseCases
-from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.dataset import Basis, DatasetSpec
@@ -53,7 +53,7 @@ def node_of(grid: Simulation, one: Execution) -> str:
 
 
 def view_of(grid: Simulation, run_id: str):
-    return run_view(grid.node.control, run_id, attempts_of(grid.store, run_id))
+    return RunViews(grid.node).view(run_id)
 
 
 def test_a_swarm_is_on_all_nodes_at_once_and_put_together_once():

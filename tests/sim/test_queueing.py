@@ -8,7 +8,8 @@ import pytest
 
 from gridmill.control.state import ControlTimeouts
 from gridmill.control.usecases.projects import ProjectUseCases
-from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.control.usecases.run_views import RunViews
+from gridmill.control.usecases.views import attempts_of
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
@@ -82,7 +83,7 @@ def test_a_view_says_about_how_long_a_job_still_waits_and_it_does():
     waiting = [name for name in SECONDS if job_run(grid, run, name).state == JobState.WAITING]
     snapshot, now = grid.node.control.ledger.snapshot, grid.node.control.now()
     told = {name: WaitForecasts(snapshot, now).of(f"{run.id}/{name}") for name in waiting}
-    view = run_view(grid.node.control, run.id, attempts_of(grid.store, run.id))
+    view = RunViews(grid.node).view(run.id)
     for one in view.jobs:
         if one.job.job.name in waiting:
             assert "about" in one.why, one.why
@@ -127,7 +128,7 @@ def test_a_training_of_hours_is_interrupted_for_a_job_of_a_minute_and_goes_on():
     second = grid.submit(short)
     assert grid.run_until(lambda: job_run(grid, run, "long").state == JobState.WAITING, at_most_steps=20_000)
     assert 300.0 <= grid.clock.monotonic() - since < 1000.0
-    view = run_view(grid.node.control, run.id, attempts_of(grid.store, run.id))
+    view = RunViews(grid.node).view(run.id)
     assert f"interrupted for {second.id}/short, " in view.jobs[0].why
     assert "goes on from its checkpoint" in view.jobs[0].why
     assert grid.run_until(lambda: over(grid), at_most_steps=20_000)
@@ -201,7 +202,7 @@ def test_projects_share_the_grid_keep_their_quota_and_what_they_used_is_kept():
 
     bounded = submit("c", 2)
     assert grid.run_until(lambda: running("c") == 1, at_most_steps=2000)
-    view = run_view(grid.node.control, bounded.id, attempts_of(grid.store, bounded.id))
+    view = RunViews(grid.node).view(bounded.id)
     whys = [one.why for one in view.jobs if one.job.state == JobState.WAITING]
     assert whys == ["quota of project c: 1 of 1 CPUs in use"]
     for name in "ab":

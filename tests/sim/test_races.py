@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gridmill.control.state import ControlTimeouts
+from gridmill.control.usecases.run_views import SHOWN, RunViews
 from gridmill.control.usecases.service import Identity, Service
-from gridmill.control.usecases.views import attempts_of, run_view
+from gridmill.control.usecases.views import attempts_of
 from gridmill.domain.amounts import Amounts, devices_of
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.dataset import DatasetSpec
@@ -358,9 +359,10 @@ def test_a_view_never_shows_a_finished_job_with_an_attempt_that_runs(before):
     run = grid.submit(Pipeline(name="p", jobs=(command("a"),)))
     if before == "started":
         assert grid.run_until(lambda: any(attempts_of(grid.store, run.id).values()), at_most_steps=5000)
-    early = attempts_of(grid.store, run.id)  # as a reader has them, who then waits for the lock
+    views = RunViews(grid.node)
+    early = views.read(run.id, SHOWN)  # as a reader has it, who then waits for the lock
     finish(grid, run)
-    [job] = run_view(grid.node.control, run.id, early).jobs
+    [job] = views.make(run.id, early, SHOWN).jobs
     assert [attempt.state for attempt in job.attempts] == [AttemptState.SUCCEEDED]
 
 

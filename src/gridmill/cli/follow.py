@@ -49,8 +49,8 @@ class StateChangeLines:
             message = str(event.body.get("message") or "")
             if job and not message and (state == JobState.BLOCKED or _is_over(job, state)):
                 continue
-            if not job and state == JobState.WAITING and not message:  # a part, which is placed soon
-                continue
+            if not job and state in (JobState.WAITING, JobState.BLOCKED) and not message:
+                continue  # a part, which is placed soon, or one of many jobs
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
             print_error(
                 f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}"

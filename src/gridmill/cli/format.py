@@ -159,16 +159,23 @@ def job_row(view: JobView, now: float) -> tuple[str, ...]:
 
 def counts(view: RunView) -> str:
     """`12 of 20 jobs done, 3 running, 5 waiting`."""
-    states = Counter(job.job.state for job in view.jobs)
+    states = Counter(view.states)
     done = sum(states[state] for state in DONE_JOBS)
     rest = [f"{states[state]} {state}" for state in URGENCY if states[state] and state not in DONE_JOBS]
-    return ", ".join([f"{done} of {len(view.jobs)} jobs done", *rest])
+    return ", ".join([f"{done} of {sum(states.values())} jobs done", *rest])
+
+
+def left_out_line(view: RunView, shown: int) -> str:
+    """`... and 4,900 more jobs`, with the command that lists them; empty where all are shown."""
+    more = sum(view.states.values()) - shown
+    listed = f" (`gridmill list jobs {view.run.id}`)" if view.left_out else ""
+    return f"... and {more:,} more jobs{listed}" if more else ""
 
 
 def critical_line(view: RunView, now: float) -> str:
     """`critical path: load 3 s, train 40 s; may take longer: plot by 12 s`; empty without branches."""
     critical = critical_path([job.job for job in view.jobs], now)
-    if not critical.branches:
+    if view.left_out or not critical.branches:
         return ""
     names = {job.job.id: job.job.job.name for job in view.jobs}
     spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in critical.slack.items() if slack > 0]

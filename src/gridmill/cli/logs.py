@@ -14,6 +14,7 @@ from gridmill.cli.session import Json, emit, print_error, session
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.run_failures import reason
 from gridmill.domain.states import JobState
+from gridmill.domain.views import JobView
 from gridmill.errors import NotFoundError
 from gridmill.sdk.client import Client
 
@@ -56,9 +57,9 @@ def logs(
 
 def _earlier(client: Client, run: str, job: str | None) -> Iterator[Event]:
     """Events of the runs that made the versions of unchanged jobs, each after a line that names the run."""
-    for view in client.status(run).jobs:
+    for view in _jobs(client, run, job, JobState.UNCHANGED):
         name = view.job.job.name
-        if view.job.state == JobState.UNCHANGED and view.artifacts and job in (None, name):
+        if view.artifacts:
             maker = view.artifacts[-1].run_id
             try:
                 logs = [one for one in client.events(maker, name) if one.type == EventType.LOG]
@@ -74,9 +75,18 @@ def _earlier(client: Client, run: str, job: str | None) -> Iterator[Event]:
 
 def _print_failures(client: Client, run: str, job: str | None) -> None:
     """What Gridmill itself has to say of jobs that failed: they may have written nothing."""
-    for view in client.status(run).jobs:
-        if view.job.state == JobState.FAILED and job in (None, view.job.job.name):
-            print_error(f"{view.job.job.name} failed: {reason(view, newest(view))}")
+    for view in _jobs(client, run, job, JobState.FAILED):
+        print_error(f"{view.job.job.name} failed: {reason(view, newest(view))}")
+
+
+def _jobs(client: Client, run: str, job: str | None, state: JobState) -> Iterator[JobView]:
+    """The jobs in that state: the named one, or all of the run."""
+    if job is None:
+        yield from client.list_jobs(run, states=[state])
+        return
+    view = client.grid.job(client.status(run).run.id, job)
+    if view.job.state == state:
+        yield view
 
 
 def _lines(events: Iterable[Event], *, prefixed: bool) -> Iterator[str]:

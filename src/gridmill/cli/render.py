@@ -10,7 +10,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from gridmill.cli.format import JOBS, NODES, URGENCY, counts, critical_line, job_row, moment, node_rows, whose
+from gridmill.cli.format import (
+    JOBS,
+    NODES,
+    URGENCY,
+    counts,
+    critical_line,
+    job_row,
+    left_out_line,
+    moment,
+    node_rows,
+    whose,
+)
 from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.domain.amounts import show_bytes, show_seconds
 from gridmill.domain.states import RunState
@@ -39,8 +50,8 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
         title.append(f"  {view.run.message}")
     rows = [job_row(job, now) for job in shown]
     jobs = FittedTable(JOBS, rows, folded=JOBS[-1:], left_out=_LEFT_OUT, one_line=most is not None)
-    left_out = len(view.jobs) - len(shown)
-    more = [Text(f"... and {left_out} more jobs", style="dim")] if left_out else []
+    left_out = left_out_line(view, len(shown))
+    more = [Text(left_out, style="dim")] if left_out else []
     critical = critical_line(view, now) if most is None else ""
     nodes = node_tables(view) if most is None else []
     return Group(title, jobs, *more, *nodes, *([Text(critical)] if critical else []))

@@ -18,7 +18,7 @@ import typer
 from gridmill.cli.backfill import stop_backfill
 from gridmill.cli.completion import complete_jobs, complete_runs
 from gridmill.cli.follow import follow
-from gridmill.cli.format import NODES, counts, elapsed, newest, node_rows, reason_lines
+from gridmill.cli.format import NODES, counts, elapsed, left_out_line, newest, node_rows, reason_lines
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
 from gridmill.cli.session import (
     InterruptHandler,
@@ -36,7 +36,7 @@ from gridmill.domain.comparison import best_models
 from gridmill.domain.metrics import headline
 from gridmill.domain.remarks import remarks_of
 from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason, telling
-from gridmill.domain.states import RunState
+from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import TABLE, GridmillError, InputError, InterruptedRunError, JobError
 from gridmill.sdk.client import Client
@@ -53,6 +53,8 @@ _REASONS = 20
 def summarise(client: Client, view: RunView) -> None:
     """Print it to standard output; the report is written where it can be."""
     show_table(HEAD, [_row(job) for job in view.jobs], folded=("metrics",), left_out=_LEFT_OUT)
+    if view.left_out:
+        print(left_out_line(view, len(view.jobs)))
     began = view.run.started or view.run.created
     took = show_seconds(max(0.0, (view.run.ended or began) - began))
     for job in view.jobs:
@@ -64,13 +66,15 @@ def summarise(client: Client, view: RunView) -> None:
     print_sentence(f"{view.run.id} {view.run.state} in {took}: {counts(view)}")
     for remark in (remark for job in view.jobs for one in job.artifacts for remark in remarks_of(one)):
         print_sentence(remark.line)
-    for best, name, of in best_models(artifact for job in view.jobs for artifact in job.artifacts):
+    models = () if view.left_out else (artifact for job in view.jobs for artifact in job.artifacts)
+    for best, name, of in best_models(models):
         print_sentence(f"best model{of}: {best.id} ({name} {show_number(best.output.metrics[name])})")
     failed = failed_jobs(view)
     for job in failed[:_FAILED_SHOWN]:
         explain(client, view, job)
-    if len(failed) > _FAILED_SHOWN:
-        print(f"\nand {len(failed) - _FAILED_SHOWN} more: gridmill show run {view.run.id}")
+    more = view.states.get(JobState.FAILED, 0) - _FAILED_SHOWN
+    if more > 0:
+        print(f"\nand {more} more: gridmill show run {view.run.id}")
     if view.run.state != RunState.SUCCEEDED:
         print_sentence(next_step(view))
     try:

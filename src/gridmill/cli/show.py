@@ -6,7 +6,7 @@ hyperparameter search. Pipelines are listed by name with their file and their la
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
@@ -18,7 +18,7 @@ import typer
 from gridmill.cli.completion import complete_names, complete_nouns, complete_pipelines, complete_states
 from gridmill.cli.configure import alias_target
 from gridmill.cli.describe import HEAD, backfill_row, describe, show_rejects
-from gridmill.cli.format import amounts, in_use, moment, scalar, whose
+from gridmill.cli.format import JOBS, amounts, in_use, job_row, moment, scalar, whose
 from gridmill.cli.render import run_table
 from gridmill.cli.session import Json, console, emit, session, show_table
 from gridmill.cli.session import show as show_text
@@ -32,19 +32,32 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.project import ProjectView
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
-from gridmill.domain.states import DeploymentState, RunState
+from gridmill.domain.states import DeploymentState, JobState, RunState
 from gridmill.domain.views import RunView, ScheduleView
 from gridmill.errors import InputError
 from gridmill.ports.grid import Grid
 from gridmill.sdk.listing import Listing
-from gridmill.sdk.lookup import ARTIFACTS, LISTED, Noun, find_noun, list_nouns, plural, read_noun
+from gridmill.sdk.lookup import (
+    ARTIFACTS,
+    LISTED,
+    Noun,
+    find_noun,
+    find_run,
+    list_nouns,
+    plural,
+    read_noun,
+)
 
 RECENT = 50
 """Runs and versions that a table shows if no number is given."""
 _MOST_COUNTED = 1000
 """How many of those that are left out are counted."""
 
-STATES: dict[Noun, type[StrEnum]] = {Noun.RUN: RunState, Noun.DEPLOYMENT: DeploymentState}
+STATES: dict[Noun, type[StrEnum]] = {
+    Noun.RUN: RunState,
+    Noun.DEPLOYMENT: DeploymentState,
+    Noun.JOB: JobState,
+}
 """Kinds of records that have states, and their state enums."""
 
 _MEANT = {
@@ -88,13 +101,21 @@ def _read(kind: type[StrEnum], word: str) -> StrEnum:
 
 
 def listed(
-    grid: Grid, noun: Noun, states: tuple[Any, ...], pipeline: str | None, limit: int | None
+    grid: Grid,
+    noun: Noun,
+    states: tuple[Any, ...],
+    pipeline: str | None,
+    limit: int | None,
+    run: str | None = None,
 ) -> tuple[tuple[Any, ...], str]:
     """Those to show, and a line about those that are left out. Raises InputError."""
+    records: Iterator[Any]
     if noun == Noun.RUN:
         records = iter(Listing(partial(grid.runs, pipeline=pipeline, states=states)))
     elif pipeline is not None:
         raise InputError("--pipeline is for runs")
+    elif run is not None:
+        records = iter(Listing(partial(grid.jobs, find_run(grid, run).run.id, states=states)))
     else:
         records = (one for one in list_nouns(grid, noun) if not states or one.state in states)
     shown = tuple(islice(records, limit))
@@ -235,7 +256,13 @@ def list_all(
     context: typer.Context,
     noun: Annotated[
         str | None,
-        typer.Argument(metavar="[NOUN]", help=f"One of {', '.join(LISTED)}.", autocompletion=complete_nouns),
+        typer.Argument(
+            metavar="[NOUN]", help=f"One of {', '.join(LISTED)}, job.", autocompletion=complete_nouns
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Of jobs: the run, or a pipeline for its newest."),
     ] = None,
     state: Annotated[
         list[str] | None,
@@ -260,12 +287,16 @@ def list_all(
 ) -> None:
     """List a noun, runs and versions newest first; without one, show how many there are of each.
 
-    A table shows 50 runs or versions, --json has all of them.
+    A table shows 50 runs, versions or jobs, --json has all of them.
 
     gridmill list runs --state failed -n 5
+
+    gridmill list jobs weather-1 --state failed
     """
     if all and limit is not None:
         raise InputError("--all and --limit exclude each other")
+    if (run is not None) != (noun is not None and read_noun(noun) == Noun.JOB):
+        raise InputError("jobs are listed of one run", hint="gridmill list jobs RUN")
     states = read_states(None if noun is None else read_noun(noun), state or ())
     with session(context, reading=True) as client:
         if noun is None:
@@ -273,9 +304,9 @@ def list_all(
             emit(counts) if json else show_text(table("noun", "there are", rows=list(counts.items())))
             return
         kind = read_noun(noun)
-        if limit is None and not (all or json) and (kind == Noun.RUN or kind in ARTIFACTS):
+        if limit is None and not (all or json) and (kind in (Noun.RUN, Noun.JOB) or kind in ARTIFACTS):
             limit = RECENT
-        nouns, left_out = listed(client.grid, kind, states, pipeline, limit)
+        nouns, left_out = listed(client.grid, kind, states, pipeline, limit, run)
         if kind == Noun.PIPELINE:
             nouns = tuple(
                 PipelineWithRun(pipeline=one, last=last_run(client.grid, one.name)) for one in nouns
@@ -296,6 +327,9 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
     if kind in _TABLES:
         head, row = _TABLES[kind]
         show_text(list_table(head, [row(one) for one in found]))
+    elif kind == Noun.JOB:
+        now = time.time()
+        show_text(list_table(JOBS, [job_row(one, now) for one in found]))
     elif kind in ARTIFACTS:
         show_text(list_table(_ARTIFACTS, [_artifact_row(one, names) for one in found]))
     else:

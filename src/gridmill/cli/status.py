@@ -132,7 +132,11 @@ def _watch(client: Client, run: str, as_json: bool) -> None:
     if as_json:
         seen: RunView | None = None
         for tick in client.watch(run):
-            if seen is None or (tick.view.run, tick.view.jobs) != (seen.run, seen.jobs):
+            if seen is None or (tick.view.run, tick.view.counts, tick.view.jobs) != (
+                seen.run,
+                seen.counts,
+                seen.jobs,
+            ):
                 seen = tick.view
                 emit(seen)
         return

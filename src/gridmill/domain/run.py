@@ -162,6 +162,11 @@ class JobRun:
         return f"{self.pipeline}/{self.job.name}"
 
 
+def attempt_id_of(job_run_id: str, number: int) -> str:
+    """The id of the attempt of that number, from 1: `RUN.JOB.K`."""
+    return f"{job_run_id.replace('/', '.', 1)}.{number}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of one job. Its id is `RUN.JOB.K`; `token` fences off anything older.

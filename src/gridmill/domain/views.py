@@ -1,5 +1,6 @@
 """Views that the user interfaces show: records joined for a reader, computed on request, never stored."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -13,6 +14,7 @@ from gridmill.domain.route import Route
 from gridmill.domain.run import Attempt, CriticalPath, JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.sql_statement import Given
+from gridmill.domain.states import JobState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,8 @@ class JobView:
     """A job of a run: `why` says what it waits for, also where it was begun and its site does not answer or
     its data cannot be carried; `progress` is the newest
     progress event's body; `metrics` the newest value of each metric; `attempts` oldest first, of gangs rank 0
-    that stands for all; `ranks` are the others; `parts` those that it is done in."""
+    that stands for all; `ranks` are the others; `parts` those that it is done in. Of many attempts these are
+    the last ones, of many parts first those that failed or run: `job` has the numbers of both."""
 
     job: JobRun
     attempts: tuple[Attempt, ...] = ()
@@ -49,11 +52,32 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run and its jobs, in declaration order; `critical` is the path that its length hangs on."""
+    """A run and its jobs, in declaration order. Of a run with many jobs these are the ones that matter most
+    now: first those that failed or run, then those that wait; `counts` has the number of jobs in each state,
+    all jobs included. `critical` is the path that its length hangs on; None where jobs are left out.
+
+    `version` changes with everything else in the view. A reader that sends it as `since` gets a view without
+    jobs, `unchanged`, as long as it is right. `last_event` is the id of the run's newest event that the view
+    takes into account (empty: of none): following the events after it misses nothing.
+    """
 
     run: Run
     jobs: tuple[JobView, ...]
     critical: CriticalPath | None = None
+    counts: Mapping[JobState, int] = field(default_factory=dict)
+    version: str = ""
+    last_event: str = ""
+    unchanged: bool = False
+
+    @property
+    def states(self) -> Mapping[JobState, int]:
+        """The number of jobs in each state."""
+        return self.counts or Counter(job.job.state for job in self.jobs)
+
+    @property
+    def left_out(self) -> int:
+        """The number of jobs that are counted and not in `jobs`."""
+        return sum(self.states.values()) - len(self.jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,17 +19,18 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
 from gridmill.domain.resource import Resource, Sizing
-from gridmill.domain.run import JobRun, Run
+from gridmill.domain.run import Run
 from gridmill.domain.sink_overrides import Alterations, SinkChange
 from gridmill.domain.sink_status import LoadTask
 from gridmill.domain.site import NodeView, Site
-from gridmill.domain.states import RunState
+from gridmill.domain.states import JobState, RunState
 from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ReclaimableItem
 from gridmill.domain.version_manifest import VerificationResult
 from gridmill.domain.views import (
     ControlView,
     DryRun,
     FarmView,
+    JobView,
     RemovalPreview,
     RunRemovalPreview,
     RunView,
@@ -355,13 +356,31 @@ class Grid(
     ) -> Page[Run]:
         """List runs, newest first, of one pipeline or of all, in one of these states or in any."""
 
-    def run(self, run_id: str) -> RunView:
-        """Show a run with its jobs in declared order: states, progress, and reasons for waiting."""
+    def run(self, run_id: str, *, since: str = "") -> RunView:
+        """Show a run: the number of jobs in each state, and at most 100 jobs, those that failed or run first.
 
-    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobRun]:
-        """List the jobs of a run in declared order: states, times, versions, and why each was executed.
+        They have at most 1 MiB; `jobs` lists all of them. `since` is the `version` of a view that the caller
+        has: if that is still right, the answer has `unchanged` and no jobs. Of a run with more than 100 jobs
+        a view may be up to 2 s old. Raises NotFoundError.
+        """
 
-        `run` also has their attempts, their progress and why they wait. Raises NotFoundError.
+    def jobs(
+        self,
+        run_id: str,
+        *,
+        states: tuple[JobState, ...] = (),
+        limit: int = PAGE_ITEMS,
+        cursor: str | None = None,
+    ) -> Page[JobView]:
+        """List the jobs of a run in declared order, in one of these states or in any.
+
+        Each with its attempts, versions, progress, and why it was executed or waits. Raises NotFoundError.
+        """
+
+    def job(self, run_id: str, name: str) -> JobView:
+        """Show one job of a run.
+
+        Raises NotFoundError.
         """
 
     def resume(self, run_id: str) -> RunView:
@@ -388,8 +407,8 @@ class Grid(
         """List events of a run after the one with the id `after`; waits for one up to `wait_seconds`.
 
         In order, at most `limit`, and at most 1 MiB (one event may be larger). Without `after` from the first
-        event. Raises InputError for an id that is none. Returns as soon as there is any, or () at the end of
-        `wait_seconds`.
+        event. Returns as soon as there is any, or () at the end of `wait_seconds`. Raises InputError for an
+        id that is none, NotFoundError for a run or a job that does not exist.
         """
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:

@@ -166,6 +166,9 @@ class Store(Protocol):
     ) -> Sequence[Event]:
         """Kept events with sequence > `after`, in order."""
 
+    def last_event(self, run_id: str) -> int:
+        """The sequence of the newest event of a run; 0 where there is none."""
+
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """Forget the events of runs that ended long ago, all but the newest of the store: sequences go on
         growing. May be repeated."""

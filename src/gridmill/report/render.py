@@ -113,10 +113,10 @@ def consequences(view: RunView) -> str:
     """Which jobs did not run as others failed or were stopped."""
     texts = []
     for state in (JobState.SKIPPED, JobState.STOPPED):
-        names = [job.job.job.name for job in view.jobs if job.job.state == state]
-        if names:
-            more = f" and {len(names) - NAMED_JOBS} more" if len(names) > NAMED_JOBS else ""
-            texts.append(f"{show_count(len(names), 'job')} {state}: {', '.join(names[:NAMED_JOBS])}{more}")
+        names = [job.job.job.name for job in view.jobs if job.job.state == state][:NAMED_JOBS]
+        if count := view.states.get(state, 0):
+            more = f" and {count - len(names)} more" if count > len(names) else ""
+            texts.append(f"{show_count(count, 'job')} {state}: {', '.join(names)}{more}")
     return "; ".join(texts)
 
 
@@ -129,11 +129,11 @@ def _results(view: RunView) -> Iterator[str]:
     if view.run.state not in FINISHED_RUNS:
         yield from _now(view)
         return
-    unchanged = [job for job in view.jobs if job.job.state == JobState.UNCHANGED]
-    if view.jobs and len(unchanged) == len(view.jobs):
-        makers = dict.fromkeys(one.run_id for job in unchanged for one in job.artifacts if one.run_id)
+    unchanged = view.states.get(JobState.UNCHANGED, 0)
+    if unchanged and unchanged == sum(view.states.values()):
+        makers = dict.fromkeys(one.run_id for job in view.jobs for one in job.artifacts if one.run_id)
         of = f" Their results are those of {', '.join(list(makers)[:5])}." if makers else ""
-        yield f"Nothing ran: {show_count(len(unchanged), 'job')} unchanged.{of}"
+        yield f"Nothing ran: {show_count(unchanged, 'job')} unchanged.{of}"
     yield from _models(view)
     for one in versions_of(view, ArtifactKind.PREDICTION)[:5]:
         model = one.output.details.get("model")
@@ -146,7 +146,7 @@ def _results(view: RunView) -> Iterator[str]:
 
 def _models(view: RunView) -> Iterator[str]:
     models = versions_of(view, ArtifactKind.MODEL)
-    best = list(best_models(models))
+    best = [] if view.left_out else list(best_models(models))
     for model, name, of in best:
         yield f"Best model{of}: {model.id} ({name} {show_number(model.output.metrics[name])})"
     if not best:
@@ -156,7 +156,7 @@ def _models(view: RunView) -> Iterator[str]:
 
 def _now(view: RunView) -> Iterator[str]:
     running = [job for job in view.jobs if job.job.state == JobState.RUNNING]
-    yield f"The run goes on: {show_count(len(running), 'job')} running."
+    yield f"The run goes on: {show_count(view.states.get(JobState.RUNNING, 0), 'job')} running."
     for job in running[:NAMED_JOBS]:
         note = str(job.progress.get("note") or "")
         if is_building(job) or note:
@@ -338,7 +338,8 @@ def render(
         remarks=remarks[:SHOWN_REMARKS],
         more_remarks=max(0, len(remarks) - SHOWN_REMARKS),
         jobs=job_lines(view, events),
-        graph=graph_of(view),
+        jobs_left_out=view.left_out,
+        graph="" if view.left_out else graph_of(view),
         timeline=line,
         timeline_left_out=left_out,
         critical=critical_lines(view),
@@ -368,14 +369,14 @@ def _remarks(view: RunView) -> list[Remark]:
 
 
 def _failed(view: RunView) -> int:
-    return sum(job.job.state == "failed" for job in view.jobs)
+    return view.states.get(JobState.FAILED, 0)
 
 
 def _counts(view: RunView) -> str:
     """`8 jobs: 6 succeeded, 2 unchanged`."""
-    states = [job.job.state.value for job in view.jobs]
-    names = ", ".join(f"{states.count(state):,} {state}" for state in dict.fromkeys(states))
-    return f"{len(states):,} job{'' if len(states) == 1 else 's'}: {names}" if states else "no jobs"
+    total = sum(view.states.values())
+    names = ", ".join(f"{count:,} {state.value}" for state, count in view.states.items())
+    return f"{total:,} job{'' if total == 1 else 's'}: {names}" if total else "no jobs"
 
 
 def _wall(view: RunView) -> str:

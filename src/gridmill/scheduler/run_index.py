@@ -4,7 +4,7 @@ Of the jobs that make the same artifact at most one runs at a time.
 """
 
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from gridmill.domain.run import JobRun, Run
@@ -124,6 +124,14 @@ class JobsByResource:
     def jobs_of(self, run_id: str) -> tuple[JobRun, ...]:
         """The jobs of a run, in declaration order."""
         return self._ordered(self._jobs_of.get(run_id, {}))
+
+    def count_of(self, run_id: str) -> int:
+        """The number of jobs of a run, parts included."""
+        return len(self._jobs_of.get(run_id, ()))
+
+    def each_of(self, run_id: str) -> Iterator[JobRun]:
+        """The jobs of a run in the order in which they came, without a copy of them all."""
+        return (self.job_runs[key] for key in self._jobs_of.get(run_id, ()))
 
     def unfinished_of(self, run_id: str) -> Collection[str]:
         """Ids of the jobs of a run that are not finished, in no order."""

@@ -147,16 +147,7 @@ def find_job(grid: Grid, name: str) -> JobView:
     run_id, slash, job = name.partition("/")
     if not slash:
         raise InputError(f"{name!r} names no job", hint="Write RUN/JOB, for example weather-1/train.")
-    return job_of(find_run(grid, run_id), job)
-
-
-def job_of(view: RunView, job: str) -> JobView:
-    """The job of that name in a run. Raises NotFoundError, naming what there is."""
-    for one in view.jobs:
-        if one.job.job.name == job:
-            return one
-    names = ", ".join(one.job.job.name for one in view.jobs)
-    raise NotFoundError(f"run {view.run.id} has no job {job!r}", hint=f"It has: {names}.")
+    return grid.job(find_run(grid, run_id).run.id, job)
 
 
 def find_attempt(grid: Grid, name: str) -> Attempt:
@@ -164,7 +155,7 @@ def find_attempt(grid: Grid, name: str) -> Attempt:
     parts = name.split(".")
     if len(parts) not in (3, 4):
         raise InputError(f"{name!r} names no attempt", hint="Write RUN.JOB.K, for example weather-1.train.1.")
-    view = job_of(grid.run(parts[0]), parts[1])
+    view = grid.job(parts[0], parts[1])
     for attempt in (*view.attempts, *view.ranks):
         if attempt.id == name:
             return attempt

@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.resource import Resource
-from gridmill.domain.run import JobRun, Run
+from gridmill.domain.run import Run
 from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason, telling
 from gridmill.domain.site import Site
-from gridmill.domain.states import FINISHED_RUNS, Cause, RunState
+from gridmill.domain.states import FINISHED_RUNS, Cause, JobState, RunState
 from gridmill.domain.views import DryRun, JobView, RunRemovalPreview, RunView
 from gridmill.errors import (
     InputError,
@@ -32,7 +32,7 @@ from gridmill.errors import (
 from gridmill.ports.grid import Grid
 from gridmill.sdk.base import Connected
 from gridmill.sdk.listing import Listing
-from gridmill.sdk.lookup import find_run, job_of
+from gridmill.sdk.lookup import find_run
 from gridmill.sdk.notebook import progress
 from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
 
@@ -87,6 +87,7 @@ def _of_run(view: RunView) -> JobError:
     return JobError(message, hint=f"`gridmill show run {run.id}` shows its jobs.", run=run.id)
 
 
+S = TypeVar("S", RunState, JobState)
 Kept: TypeAlias = Pipeline | Resource | Site
 
 _PAGE = 1000
@@ -206,7 +207,8 @@ class RunVerbs(Connected):
         return self._ask(lambda grid: grid.stop_run(run_id, job=job))
 
     def status(self, run: str) -> RunView:
-        """How a run stands."""
+        """How a run stands: the number of jobs in each state, and the jobs; of more than 100 first those that
+        failed or run. `list_jobs` has all of them. Raises NotFoundError."""
         return self._ask(lambda grid: find_run(grid, run))
 
     def wait(
@@ -246,17 +248,19 @@ class RunVerbs(Connected):
             if held and now < look_again and len(held) < _HELD and not _says_end(events):
                 continue  # events are given with a look at the run that is newer than they are
             if not over and (now >= look_again or _says_end(events)):
-                view = self._ask(lambda grid: grid.run(run_id))
+                view = self._looked_again(view)
                 look_again = now + max(_VIEW_SECONDS, _VIEW_SHARE * (time.monotonic() - now))
             yield Tick(view=view, events=held)
             held = ()
 
     def newest_event(self, run: str) -> str:
         """The id of the run's newest event; `watch(after=...)` starts behind it. Empty: there is none."""
-        newest = ""
-        while page := self.grid.events(run, after=newest, limit=10 * _PAGE):
-            newest = page[-1].id
-        return newest
+        return self.status(run).last_event
+
+    def _looked_again(self, view: RunView) -> RunView:
+        """The run as it stands now; the same view where nothing changed."""
+        newer = self._ask(lambda grid: grid.run(view.run.id, since=view.version))
+        return view if newer.unchanged else newer
 
     def events(
         self, run: str, job: str | None = None, *, follow: bool = False, after: str = ""
@@ -268,9 +272,10 @@ class RunVerbs(Connected):
         """
         view = self.status(run)
         if job is not None:
-            job_of(view, job)
+            self.grid.job(view.run.id, job)
         while True:
-            over = self._ask(lambda grid: grid.run(view.run.id)).run.state in FINISHED_RUNS or not follow
+            view = self._looked_again(view)
+            over = view.run.state in FINISHED_RUNS or not follow
             wait = 0.0 if over else 5.0
             page = self._ask(_page(view.run.id, after, wait, job))
             yield from page
@@ -310,19 +315,24 @@ class RunVerbs(Connected):
         self, *, limit: int | None = None, pipeline: str | None = None, states: Sequence[RunState | str] = ()
     ) -> Listing[Run]:
         """Runs, newest first; with `states` (`["failed"]`), those in one of these. Raises InputError."""
-        chosen = tuple(map(_state, states))
+        chosen = tuple(_state(RunState, "runs", word) for word in states)
         return Listing(partial(self.grid.runs, pipeline=pipeline, states=chosen), limit=limit)
 
-    def list_jobs(self, run: str, *, limit: int | None = None) -> Listing[JobRun]:
-        """The jobs of a run in declared order. `status` also has their attempts, their progress and why they
-        wait."""
-        return Listing(partial(self.grid.jobs, self.status(run).run.id), limit=limit)
+    def list_jobs(
+        self, run: str, *, limit: int | None = None, states: Sequence[JobState | str] = ()
+    ) -> Listing[JobView]:
+        """All jobs of a run in declared order; with `states` (`["failed"]`), those in one of these.
+
+        `status` has those that matter most. Raises InputError, NotFoundError.
+        """
+        chosen = tuple(_state(JobState, "jobs", word) for word in states)
+        return Listing(partial(self.grid.jobs, self.status(run).run.id, states=chosen), limit=limit)
 
 
-def _state(word: RunState | str) -> RunState:
-    if word not in list(RunState):
-        raise InputError(f"{word!r} is not a state of runs", hint=f"They are {', '.join(RunState)}.")
-    return RunState(word)
+def _state(kind: type[S], whose: str, word: str) -> S:
+    if word not in list(kind):
+        raise InputError(f"{word!r} is not a state of {whose}", hint=f"They are {', '.join(kind)}.")
+    return kind(word)
 
 
 def _unsaid(line: str) -> None:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.pod_protocol import Event, event_id
+from gridmill.domain.pod_protocol import Event, event_id, sequence_of
 from gridmill.domain.run import JobRun, Run
 from gridmill.ports.store import (
     Change,
@@ -139,6 +139,12 @@ class MemoryStore:
             start = bisect_right(kept, event_id(after), key=lambda event: event.id)
             newer = islice(kept, start, None)
             return [*islice((event for event in newer if job in (None, event.job)), limit)]
+
+    def last_event(self, run_id: str) -> int:
+        """See Store."""
+        with self._lock:
+            kept = self._events_of_runs.get(run_id)
+            return sequence_of(kept[-1].id) if kept else 0
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """See Store."""

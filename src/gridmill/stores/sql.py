@@ -225,6 +225,7 @@ _INSERT_EVENT = (
     "VALUES (:sequence, :time, :type, :run_id, :job, :attempt_id, :pod_id, :number, :body, :checksum)"
 )
 _LAST_SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM event"
+_LAST_OF_RUN = f"{_LAST_SEQUENCE} WHERE run_id = :run_id"
 _NUMBERS_OF_POD = (  # `number > 0` says that the index on (pod_id, number) will do
     "SELECT number FROM event WHERE pod_id = :pod AND number > 0 AND number BETWEEN :low AND :high"
 )
@@ -457,6 +458,10 @@ class SqlStore:
                 yield to_event(row)
             except DamagedRowError as error:
                 self._damage.add(EVENTS, row[0], describe_event(row, str(error)))
+
+    def last_event(self, run_id: str) -> int:
+        """See Store."""
+        return int(self._rows(_LAST_OF_RUN, run_id=run_id)[0][0])
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """See Store."""

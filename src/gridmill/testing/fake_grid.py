@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gridmill.codec import fingerprint
 from gridmill.domain.amounts import GIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.deployment import Deployment
@@ -223,7 +224,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             views = tuple(JobView(job=job_run(run, job, order)) for order, job in enumerate(jobs))
             self._views[run.id] = RunView(run=run, jobs=views)
             self._play(run.id)
-            return self._views[run.id]
+            return self.run(run.id)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """See Grid."""
@@ -257,15 +258,34 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         request = page_request(int, "runs", limit, cursor, pipeline, states)
         return page_of_newest(request, [run for run in runs if pipeline in (None, run.pipeline)])
 
-    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobRun]:
+    def jobs(
+        self,
+        run_id: str,
+        *,
+        states: tuple[JobState, ...] = (),
+        limit: int = PAGE_ITEMS,
+        cursor: str | None = None,
+    ) -> Page[JobView]:
         """See Grid."""
-        request = page_request(int, "jobs", limit, cursor, run_id)
-        numbered = enumerate(view.job for view in self.run(run_id).jobs)
+        request = page_request(int, "jobs", limit, cursor, run_id, states)
+        numbered = enumerate(one for one in self.run(run_id).jobs if not states or one.job.state in states)
         return cut_page(request, (one for one in numbered if request.after is None or one[0] > request.after))
 
-    def run(self, run_id: str) -> RunView:
+    def job(self, run_id: str, name: str) -> JobView:
         """See Grid."""
-        return found(self._views, run_id, "run")
+        jobs = {one.job.job.name: one for one in self.run(run_id).jobs}
+        if name not in jobs:
+            raise NotFoundError(f"run {run_id} has no job {name!r}", hint=f"It has: {', '.join(jobs)}.")
+        return jobs[name]
+
+    def run(self, run_id: str, *, since: str = "") -> RunView:
+        """See Grid."""
+        view = found(self._views, run_id, "run")
+        own = [event.id for event in self._events if event.run_id == run_id]
+        version = fingerprint(view)
+        if since == version:
+            return replace(view, jobs=(), version=version, unchanged=True)
+        return replace(view, version=version, last_event=own[-1] if own else "")
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """See Grid."""
@@ -287,7 +307,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             jobs = tuple(reset(job) for job in view.jobs)
             self._views[run_id] = RunView(run=replace(view.run, state=RunState.ACTIVE, ended=None), jobs=jobs)
             self._play(run_id)
-            return self._views[run_id]
+            return self.run(run_id)
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
         """See Grid."""
@@ -299,7 +319,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
                 if job in (None, one.job.job.name) and one.job.state not in FINISHED_JOBS:
                     self._end(one.job.id, JobState.STOPPED, "stopped by the user")
             self._settle(run_id)
-            return self._views[run_id]
+            return self.run(run_id)
 
     def events(
         self,

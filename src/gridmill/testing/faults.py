@@ -157,6 +157,10 @@ class FaultyStore:
         """See Store."""
         return self.store.events(run_id=run_id, job=job, after=after, limit=limit)
 
+    def last_event(self, run_id: str) -> int:
+        """See Store."""
+        return self.store.last_event(run_id)
+
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """See Store."""
         self.store.drop_events(run_ids)

@@ -105,6 +105,9 @@ def check_events_are_read_by_run_job_and_after(open_store: Opener) -> None:
                 assert [*store.events(run_id=run, job=job)] == wanted
                 assert _paged(store, run, job) == wanted
         assert [*store.events(after=sequences[-1])] == []
+        for run in (*runs, "nobody"):
+            own = [sequence_of(e.id) for e in kept if e.run_id == run]
+            assert store.last_event(run) == max(own, default=0)
 
 
 def _paged(store: Store, run: str | None, job: str | None) -> list[Event]:

@@ -15,7 +15,7 @@ from gridmill.domain.project import Project
 from gridmill.domain.resource import Resource
 from gridmill.domain.sink_overrides import AlterVerb, SinkChange, SinkPart
 from gridmill.domain.site import Site, SiteKind
-from gridmill.domain.states import RunState
+from gridmill.domain.states import JobState, RunState
 from gridmill.errors import ConflictError
 from gridmill.http.server import serve
 from gridmill.ports.grid import Grid
@@ -63,6 +63,7 @@ SAMPLES: dict[str, Any] = {
     "rows": 3,
     "run_id": "demo-1",
     "share": 0.25,
+    "since": "0f1e",
     "site": Site(name="lab", kind=SiteKind.SLURM, address="host"),
     "states": (RunState.FAILED, RunState.STOPPED),
     "values": {"rate": "0.5", "to day": "ä"},
@@ -70,7 +71,11 @@ SAMPLES: dict[str, Any] = {
     "wait_seconds": 0.0,
     "workers": 4,
 }
-OTHERS = {("runs", "pipeline"): "demo", ("diff", "after"): "demo/a@2"}
+OTHERS = {
+    ("runs", "pipeline"): "demo",
+    ("diff", "after"): "demo/a@2",
+    ("jobs", "states"): (JobState.RUNNING, JobState.FAILED),
+}
 """Arguments that have the name of another one, but not its type."""
 
 

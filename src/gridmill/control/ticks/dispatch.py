@@ -19,7 +19,7 @@ from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.resource import keep_of
-from gridmill.domain.run import Attempt, JobRun
+from gridmill.domain.run import Attempt, JobRun, attempt_id_of
 from gridmill.domain.site import LOCAL
 from gridmill.domain.states import (
     JOB_MOVES,
@@ -96,7 +96,7 @@ def _start(
         return
     check_move(JOB_MOVES, job_run.state, JobState.RUNNING, f"job {job_run.id}")
     number = job_run.attempts + 1
-    name = f"{job_run.id.replace('/', '.', 1)}.{number}"
+    name = attempt_id_of(job_run.id, number)
     attempts = _placed(starting.ledger, new_token, transaction, job_run, name, starts)
     if not attempts:
         return

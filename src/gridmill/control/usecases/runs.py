@@ -1,8 +1,10 @@
 """Use cases of runs: plan, start, show, stop, resume, follow."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from gridmill.codec import encode
+from gridmill.control.node import ControlNode
 from gridmill.control.steps.inputs import declared_sizes
 from gridmill.control.steps.pipeline_folders import conflict_of
 from gridmill.control.steps.result_names import check_names_exist
@@ -28,8 +30,8 @@ from gridmill.control.usecases.preview import (
     with_columns_checked,
     with_preflight,
 )
+from gridmill.control.usecases.run_views import RunViews
 from gridmill.control.usecases.sinks import AlterationUseCases
-from gridmill.control.usecases.views import attempts_of, run_view
 from gridmill.domain.due_times import check_times
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
@@ -40,10 +42,10 @@ from gridmill.domain.preflight import PreflightFinding, show_finding, written_la
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import altered_pipeline
-from gridmill.domain.states import RunState
-from gridmill.domain.views import DryRun, RunView
+from gridmill.domain.states import JobState, RunState
+from gridmill.domain.views import DryRun, JobView, RunView
 from gridmill.errors import NotFoundError, PipelineError
-from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, page_request
+from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, cut_page, page_request
 from gridmill.ports.store import Order
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
@@ -52,8 +54,16 @@ _FIRST_EVENTS = 250
 """Events of the first read. A further read has as many as may fit, and four times as many at most."""
 
 
+_VIEWS_AT_ONCE = 50
+_NAMED_JOBS = 20
+
+
 class RunUseCases(AlterationUseCases):
     """What may be asked about runs."""
+
+    def __init__(self, node: ControlNode) -> None:
+        super().__init__(node)
+        self._run_views = RunViews(node)
 
     def start_run(
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
@@ -76,7 +86,7 @@ class RunUseCases(AlterationUseCases):
             # one that was applied stays so
             if stored_pipeline is None or (not stored_pipeline.applied and stored_pipeline != ran):
                 transaction.put(ran)
-        return self.run(run.id)
+        return self._run_views.view(run.id, fresh=True)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
         """What a run would do."""
@@ -193,20 +203,52 @@ class RunUseCases(AlterationUseCases):
             selects=lambda run: not states or run.state in states,
         )
 
-    def jobs(self, run_id: str, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[JobRun]:
-        """The jobs of a run, without the parts that some are done in."""
-        request = page_request(int, "jobs", limit, cursor, run_id)
-        if self._ledger.store.get(Run, run_id) is None:
-            raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
-        return self._page_by_position(
-            JobRun, request, Order.OLDEST_FIRST, parent=run_id, selects=lambda job: job.part is None
+    def jobs(
+        self,
+        run_id: str,
+        *,
+        states: tuple[JobState, ...] = (),
+        limit: int = PAGE_ITEMS,
+        cursor: str | None = None,
+    ) -> Page[JobView]:
+        """The jobs of a run, each with the parts that it is done in."""
+        request = page_request(int, "jobs", limit, cursor, run_id, states)
+        self._check_run(run_id)
+        found = self._following(JobRun, Order.OLDEST_FIRST, request.after, run_id)
+        chosen = (
+            (mark, job)
+            for mark, job in found
+            if isinstance(mark, int) and job.part is None and (not states or job.state in states)
         )
+        return cut_page(request, self._viewed(chosen))
 
-    def run(self, run_id: str) -> RunView:
+    def _viewed(self, numbered: Iterator[tuple[int, JobRun]]) -> Iterator[tuple[int, JobView]]:
+        """The views of jobs, made some at a time."""
+        while some := [*islice(numbered, _VIEWS_AT_ONCE)]:
+            views = self._run_views.of_jobs([job for _, job in some])
+            yield from zip((mark for mark, _ in some), views, strict=True)
+
+    def job(self, run_id: str, name: str) -> JobView:
+        """One job of a run."""
+        return self._run_views.of_jobs([self._job_run(run_id, name)])[0]
+
+    def _job_run(self, run_id: str, name: str) -> JobRun:
+        record = self._ledger.store.get(JobRun, f"{run_id}/{name}")
+        if record is None or not isinstance(record.noun, JobRun) or record.noun.part is not None:
+            view = self.run(run_id)
+            names = [one.job.job.name for one in view.jobs[:_NAMED_JOBS]]
+            more = sum(view.states.values()) - len(names)
+            hint = f"It has: {', '.join(names)}{f' and {more} more' if more else ''}."
+            raise NotFoundError(f"run {run_id} has no job {name!r}", hint=hint)
+        return record.noun
+
+    def _check_run(self, run_id: str) -> None:
+        if run_id not in self._ledger.snapshot.runs and self._ledger.store.get(Run, run_id) is None:
+            raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+
+    def run(self, run_id: str, *, since: str = "") -> RunView:
         """A run with its jobs."""
-        attempts = attempts_of(self._ledger.store, run_id)
-        with self._node.lock:
-            return run_view(self._control, run_id, attempts)
+        return self._run_views.view(run_id, since=since)
 
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run."""
@@ -219,14 +261,13 @@ class RunUseCases(AlterationUseCases):
                 transaction,
                 run_id,
             )
-        return self.run(run_id)
+        return self._run_views.view(run_id, fresh=True)
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
         """Ask a run, or one job of it, to stop."""
-        view = self.run(run_id)
-        if job is not None and all(known.job.job.name != job for known in view.jobs):
-            names = ", ".join(known.job.job.name for known in view.jobs)
-            raise NotFoundError(f"run {run_id} has no job {job!r}", hint=f"It has: {names}.")
+        self._check_run(run_id)
+        if job is not None:
+            self._job_run(run_id, job)
         with self._node.changing() as transaction:
             run = self._ledger.snapshot.runs.get(run_id)
             if run is not None:
@@ -238,7 +279,7 @@ class RunUseCases(AlterationUseCases):
                     run,
                     job,
                 )
-        return self.run(run_id)
+        return self._run_views.view(run_id, fresh=True)
 
     def events(
         self,
@@ -251,6 +292,9 @@ class RunUseCases(AlterationUseCases):
     ) -> tuple[Event, ...]:
         """Kept events after an event; waits for some."""
         begin = sequence_of(after)
+        self._check_run(run_id)
+        if job is not None:
+            self._job_run(run_id, job)
         deadline = self._control.clock.monotonic() + wait_seconds
         while True:
             seen = self._node.commits

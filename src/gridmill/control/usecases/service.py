@@ -14,6 +14,7 @@ from gridmill.control.usecases.disk import DiskUseCases
 from gridmill.control.usecases.pipelines import PipelineUseCases
 from gridmill.control.usecases.projects import ProjectUseCases
 from gridmill.control.usecases.resources import ResourceUseCases
+from gridmill.control.usecases.run_views import ViewLimit
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.control.usecases.sites import SiteUseCases
 from gridmill.control.usecases.views import events_to_show, run_before
@@ -44,6 +45,8 @@ class Identity:
 
 Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None], str]
 """Renders the report of a run from its events, the advice on its jobs, and the run before it."""
+REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
+"""The jobs in a report."""
 EARLIER_RUNS = 1000
 """How many of the newest runs are searched for the run before."""
 
@@ -140,11 +143,11 @@ class Service(
 
     def report(self, run_id: str) -> str:
         """The run's report: one self-contained HTML document."""
-        view = self.run(run_id)
+        view = self._run_views.report(run_id, REPORTED_JOBS)
         read = partial(self._ledger.store.events, run_id=run_id)
         events = events_to_show(view, lambda after, limit: read(after=after, limit=limit))
         before = run_before(view.run, self._earlier(view.run.pipeline))
-        earlier = self.run(before.id) if before is not None else None
+        earlier = self._run_views.report(before.id, REPORTED_JOBS) if before is not None else None
         return self._render(view, events, self.advice_on_run(view), earlier)
 
     def _earlier(self, pipeline: str) -> tuple[Run, ...]:

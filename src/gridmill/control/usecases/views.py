@@ -5,24 +5,23 @@ It also selects what a report needs besides the run: the events that it shows, a
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import BringUps, Catalog, Control, Problems, ReportedProgress, Timeline
+from gridmill.control.steps.gangs import member_id
 from gridmill.control.steps.problems import problem_of_site, why_excluded
 from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.environment_build import BEGUN, ENDED
 from gridmill.domain.frozen import replace
-from gridmill.domain.graph import critical_path
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
-from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of
 from gridmill.domain.run_failures import at_fault, failed_jobs
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
-from gridmill.errors import NotFoundError
 from gridmill.ports.site import SitePort, TransferSite
 from gridmill.ports.store import Store
 from gridmill.scheduler.explain import why_waiting
@@ -32,6 +31,24 @@ ADDED = "rows_added"
 """The metric of a sink that belongs to its run, not to the version."""
 WHYS_PER_VIEW = 100
 """Waiting jobs for which reasons are computed, the first ones: thousands would not be read."""
+SHOWN_ATTEMPTS, SHOWN_RANKS, SHOWN_PARTS = 20, 200, 200
+"""The most attempts, ranks of gangs and parts in the view of a job."""
+BY_URGENCY: Mapping[JobState, int] = {
+    state: number
+    for number, state in enumerate(
+        (
+            JobState.RUNNING,
+            JobState.FAILED,
+            JobState.WAITING,
+            JobState.BLOCKED,
+            JobState.STOPPED,
+            JobState.SKIPPED,
+            JobState.SUCCEEDED,
+            JobState.UNCHANGED,
+        )
+    )
+}
+"""How urgently a reader wants to see a job in that state; 0 is first."""
 
 Attempts = Mapping[str, Sequence[Attempt]]
 
@@ -45,46 +62,70 @@ def attempts_of(store: Store, run_id: str) -> Attempts:
     return by_job
 
 
-def run_view(control: Control, run_id: str, attempts: Attempts) -> RunView:
-    """A run with its jobs; `attempts` may have been read a moment before. Raises NotFoundError."""
-    ledger = control.ledger
-    run = ledger.snapshot.runs.get(run_id)
-    if run is not None:
-        job_runs = tuple(ledger.snapshot.job_runs_of(run_id))
-    else:
-        run, job_runs = _finished(ledger, run_id)
-    parts, whole = _separate_parts(job_runs)
-    ordered = sorted(whole, key=lambda job: job.order)
-    every = [*ordered, *chain.from_iterable(parts.values())]
-    if any(_is_behind(job, attempts.get(job.id, ())) for job in every):
-        attempts = attempts_of(ledger.store, run_id)
+def attempts_of_jobs(ledger: Ledger, job_runs: Iterable[JobRun]) -> Attempts:
+    """The last attempts of some jobs, each read by its id: what is live is in memory."""
+    return {job.id: tuple(_last_attempts(ledger, job)) for job in job_runs}
+
+
+def _last_attempts(ledger: Ledger, job_run: JobRun) -> Iterator[Attempt]:
+    for number in range(max(0, job_run.attempts - SHOWN_ATTEMPTS) + 1, job_run.attempts + 1):
+        name = attempt_id_of(job_run.id, number)
+        first = _attempt(ledger, name)
+        if first is not None:
+            yield first
+            others = (_attempt(ledger, member_id(name, rank)) for rank in range(1, first.ranks))
+            yield from filter(None, others)
+
+
+def _attempt(ledger: Ledger, name: str) -> Attempt | None:
+    return ledger.snapshot.attempts.get(name) or ledger.read(Attempt, name)
+
+
+def job_views(
+    control: Control, whole: Sequence[JobRun], parts: Mapping[str, Sequence[JobRun]], attempts: Attempts
+) -> tuple[JobView, ...]:
+    """Views of some jobs, with the parts that they are done in, from the holder of the node's lock."""
     whys = _whys(
         control.ledger,
         control.problems,
         control.bring_ups,
         control.timeline,
-        islice(filter(_waits, ordered), WHYS_PER_VIEW),
+        islice(filter(_waits, whole), WHYS_PER_VIEW),
     )
-    jobs = tuple(
-        _with_parts(
-            control.ledger,
-            control.reported,
-            control.timeline,
-            _job_view(
-                control.catalog,
-                control.problems,
+    return tuple(
+        _shortened(
+            _with_parts(
+                control.ledger,
                 control.reported,
-                control.sites,
-                job,
-                attempts.get(job.id, ()),
-                whys.get(job.id, ""),
-            ),
-            parts.get(job.id, ()),
-            attempts,
+                control.timeline,
+                _job_view(
+                    control.catalog,
+                    control.problems,
+                    control.reported,
+                    control.sites,
+                    job,
+                    attempts.get(job.id, ()),
+                    whys.get(job.id, ""),
+                ),
+                parts.get(job.id, ()),
+                attempts,
+            )
         )
-        for job in ordered
+        for job in whole
     )
-    return RunView(run=run, jobs=jobs, critical=critical_path(ordered, control.timeline.now()))
+
+
+def _shortened(view: JobView) -> JobView:
+    """With a bounded number of attempts and parts."""
+    if max(len(view.attempts), len(view.ranks), len(view.parts)) <= SHOWN_ATTEMPTS:
+        return view
+    parts = sorted(view.parts, key=lambda part: BY_URGENCY[part.job.state])[:SHOWN_PARTS]
+    return replace(
+        view,
+        attempts=view.attempts[-SHOWN_ATTEMPTS:],
+        ranks=view.ranks[-SHOWN_RANKS:],
+        parts=tuple(sorted(parts, key=lambda part: part.job.part.number if part.job.part else 0)),
+    )
 
 
 def _whys(
@@ -102,18 +143,6 @@ def _whys(
             yield problem_of_site(problems, resource.site) if resource is not None else ""
 
     return {job_run.id: "; ".join(filter(None, told(job_run))) for job_run in job_runs}
-
-
-def _separate_parts(job_runs: Sequence[JobRun]) -> tuple[Mapping[str, Sequence[JobRun]], list[JobRun]]:
-    """The parts that jobs are done in now, by job, and the jobs."""
-    jobs = {job.id: job for job in job_runs if job.part is None}
-    parts: dict[str, list[JobRun]] = {}
-    for job in job_runs:
-        if job.part is not None and job.part.number < jobs[job.part.of].parts:
-            parts.setdefault(job.part.of, []).append(job)
-    for some in parts.values():
-        some.sort(key=lambda job: job.part.number if job.part else 0)
-    return parts, list(jobs.values())
 
 
 def _with_parts(
@@ -167,7 +196,7 @@ def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
     return {"done": round(100 * share), "total": 100, "unit": "%", "note": note}
 
 
-def _is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
+def is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
     """The attempts were read before a commit that the job's state has seen."""
     return sum(one.rank == 0 for one in attempts) < job_run.attempts or any(
         attempt.state in LIVE_ATTEMPTS and job_run.state != JobState.RUNNING for attempt in attempts
@@ -176,14 +205,6 @@ def _is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
 
 def _waits(job_run: JobRun) -> bool:
     return job_run.state in (JobState.BLOCKED, JobState.WAITING)
-
-
-def _finished(ledger: Ledger, run_id: str) -> tuple[Run, tuple[JobRun, ...]]:
-    record = ledger.store.get(Run, run_id)
-    if record is None or not isinstance(record.noun, Run):
-        raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
-    jobs = (job.noun for job in ledger.store.list(JobRun, parent=run_id))
-    return record.noun, tuple(job for job in jobs if isinstance(job, JobRun))
 
 
 def _transfer_progress(

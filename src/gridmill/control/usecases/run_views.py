@@ -1,0 +1,253 @@
+"""Views of whole runs, bounded in bytes whatever the number of jobs: what they show, how long they hold.
+
+Choosing goes through all jobs of a run once and keeps a bounded number. A view that was made is given again
+as long as it is right. Of a run with many jobs that change all the time, a view may be a moment old, so that
+all readers together take a twentieth of a processor at most.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import chain, islice
+
+from gridmill.codec import encode
+from gridmill.control.node import ControlNode
+from gridmill.control.state import BoundedCache
+from gridmill.control.steps.output_folders import part_id
+from gridmill.control.usecases.views import (
+    BY_URGENCY,
+    Attempts,
+    attempts_of,
+    attempts_of_jobs,
+    is_behind,
+    job_views,
+)
+from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.graph import critical_path
+from gridmill.domain.pod_protocol import event_id
+from gridmill.domain.run import JobRun, Run
+from gridmill.domain.states import JobState
+from gridmill.domain.views import JobView, RunView
+from gridmill.errors import NotFoundError
+from gridmill.ports.pages import MOST_ITEMS, PAGE_BYTES
+from gridmill.ports.store import Order
+
+SHOWN_JOBS, CHOSEN_JOBS = 100, 40
+"""The most jobs in the view of a run, and those that are chosen where there are more."""
+_KEPT_VIEWS = 32
+_UNCHANGED_SECONDS = 0.1
+"""How long a view is right while nothing is committed: progress and reasons are not stored."""
+_COST, _LONGEST_SECONDS = 20, 2.0
+"""A view of a run with many jobs may be this many times as old as it took to make, and at most so old."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenJobs:
+    """The jobs of a run that its view shows, most urgent first, the parts of these, and the number of all
+    jobs in each state."""
+
+    jobs: Sequence[JobRun]
+    parts: Mapping[str, Sequence[JobRun]]
+    counts: Mapping[JobState, int]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no job is left out."""
+        return len(self.jobs) == sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewLimit:
+    """A run with at most `all_of` jobs is shown whole; of one with more, so many are `chosen`."""
+
+    all_of: int
+    chosen: int
+
+
+SHOWN = ViewLimit(all_of=SHOWN_JOBS, chosen=CHOSEN_JOBS)
+
+
+def choose_jobs(job_runs: Iterable[JobRun], limit: ViewLimit = SHOWN) -> ChosenJobs:
+    """Of all jobs of a run those to show: first failed ones, up to a half of them, then by urgency."""
+    counts = Counter[JobState]()
+    by_state: dict[JobState, list[JobRun]] = {state: [] for state in BY_URGENCY}
+    parts: dict[str, list[JobRun]] = {}
+    for job in job_runs:
+        if job.part is not None:
+            parts.setdefault(job.part.of, []).append(job)
+            continue
+        counts[job.state] += 1
+        if len(by_state[job.state]) < limit.all_of:
+            by_state[job.state].append(job)
+    most = limit.all_of if counts.total() <= limit.all_of else limit.chosen
+    failed = by_state[JobState.FAILED]
+    chosen = [*islice(chain(failed[: most // 2], _without(by_state, failed, most // 2)), most)]
+    return ChosenJobs(
+        jobs=chosen, parts={job.id: _present(job, parts.get(job.id, ())) for job in chosen}, counts=counts
+    )
+
+
+def _without(
+    by_state: Mapping[JobState, Sequence[JobRun]], failed: Sequence[JobRun], taken: int
+) -> Iterator[JobRun]:
+    for state, jobs in by_state.items():
+        yield from failed[taken:] if state == JobState.FAILED else jobs
+
+
+def _present(job: JobRun, parts: Iterable[JobRun]) -> Sequence[JobRun]:
+    """The parts that a job is done in now, in order."""
+    numbered = [(part.part.number, part) for part in parts if part.part is not None]
+    return [part for number, part in sorted(numbered, key=lambda one: one[0]) if number < job.parts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptView:
+    """A view, the commits when it was made, and until when it is right if there were others since."""
+
+    view: RunView
+    commits: int
+    made: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPart:
+    """What was read of the store for a view, and how long that took: the jobs of a run that has ended, and
+    the attempts of a run with few jobs."""
+
+    ended: tuple[Run, ChosenJobs] | None
+    attempts: Attempts | None
+    seconds: float
+
+
+class RunViews:
+    """Makes views of runs for readers in several threads."""
+
+    def __init__(self, node: ControlNode) -> None:
+        self._node, self._control, self._ledger = node, node.control, node.control.ledger
+        self._kept: BoundedCache[_KeptView] = BoundedCache(_KEPT_VIEWS)
+
+    def view(self, run_id: str, *, since: str = "", fresh: bool = False) -> RunView:
+        """A run as it stands. With `fresh` it is made anew. Raises NotFoundError."""
+        kept = None if fresh else self._right(run_id)
+        view = self._made(run_id, fresh=fresh) if kept is None else kept
+        return replace(view, jobs=(), critical=None, unchanged=True) if since == view.version else view
+
+    def _right(self, run_id: str) -> RunView | None:
+        """The view that is kept, if it is still right."""
+        kept, now = self._kept.get(run_id), self._control.clock.monotonic()
+        if kept is None:
+            return None
+        if kept.commits == self._node.commits and now <= kept.made + _UNCHANGED_SECONDS:
+            return kept.view
+        if now >= kept.until:
+            return None
+        run = self._ledger.snapshot.runs.get(run_id) or self._ledger.read(Run, run_id)
+        return kept.view if run == kept.view.run else None
+
+    def _made(self, run_id: str, *, fresh: bool) -> RunView:
+        read, began = self.read(run_id, SHOWN), self._control.clock.monotonic()
+        with self._node.lock:
+            if not fresh and (view := self._right(run_id)) is not None:
+                return view  # another reader made it meanwhile
+            commits, waited = self._node.commits, self._control.clock.monotonic() - began
+            view = self.make(run_id, read, SHOWN)
+            now = self._control.clock.monotonic()
+            lasts = min(_LONGEST_SECONDS, _COST * (read.seconds + now - began - waited))
+            until = now + lasts if view.left_out else now
+            self._kept[run_id] = _KeptView(view=view, commits=commits, made=now, until=until)
+            return view
+
+    def report(self, run_id: str, limit: ViewLimit) -> RunView:
+        """A view with more jobs, for the report. Raises NotFoundError."""
+        read = self.read(run_id, limit)
+        with self._node.lock:
+            return self.make(run_id, read, limit)
+
+    def read(self, run_id: str, limit: ViewLimit) -> "StoredPart":
+        """What is read of the store before the node's lock is taken."""
+        began = self._control.clock.monotonic()
+        ended, attempts = None, None
+        if run_id not in self._ledger.snapshot.runs:
+            ended = self._ended(run_id, limit)
+            few = ended[1].is_whole
+        else:
+            few = self._ledger.snapshot.lines.count_of(run_id) <= limit.all_of
+        if few:
+            attempts = attempts_of(self._ledger.store, run_id)
+        return StoredPart(ended=ended, attempts=attempts, seconds=self._control.clock.monotonic() - began)
+
+    def make(self, run_id: str, read: "StoredPart", limit: ViewLimit) -> RunView:
+        """The view, from the holder of the node's lock."""
+        last_event = self._ledger.store.last_event(run_id)
+        run = self._ledger.snapshot.runs.get(run_id)
+        if run is not None:
+            chosen = choose_jobs(self._ledger.snapshot.lines.each_of(run_id), limit)
+        else:
+            run, chosen = read.ended or self._ended(run_id, limit)
+        jobs = self._jobs(run_id, chosen, read.attempts)
+        whole = chosen.is_whole and len(jobs) == len(chosen.jobs)
+        ordered = sorted(jobs, key=lambda view: (view.job.order, view.job.id))
+        now = self._control.timeline.now()
+        view = RunView(
+            run=run,
+            jobs=tuple(ordered),
+            critical=critical_path([view.job for view in ordered], now) if whole else None,
+            counts=dict(chosen.counts),
+        )
+        mark = blake2b(encode(view), digest_size=9).hexdigest()
+        return replace(view, version=mark, last_event=event_id(last_event) if last_event else "")
+
+    def _jobs(self, run_id: str, chosen: ChosenJobs, attempts: Attempts | None) -> Sequence[JobView]:
+        """As many of the chosen ones as a page has room for."""
+        every = [*chosen.jobs, *(part for parts in chosen.parts.values() for part in parts)]
+        if not chosen.is_whole:
+            attempts = attempts_of_jobs(self._ledger, every)
+        elif attempts is None or any(is_behind(job, attempts.get(job.id, ())) for job in every):
+            attempts = attempts_of(self._ledger.store, run_id)
+        return [*_that_fit(job_views(self._control, chosen.jobs, chosen.parts, attempts), PAGE_BYTES)]
+
+    def of_jobs(self, job_runs: Sequence[JobRun]) -> tuple[JobView, ...]:
+        """Views of some jobs of any runs."""
+        attempts = attempts_of_jobs(self._ledger, job_runs)
+        with self._node.lock:
+            snapshot = self._ledger.snapshot
+            now = [snapshot.job_runs.get(job.id, job) for job in job_runs]
+            parts = {job.id: [*self._parts(job)] for job in now if job.parts}
+            behind = [job for job in now if is_behind(job, attempts.get(job.id, ()))]
+            every = [*behind, *(part for some in parts.values() for part in some)]
+            return job_views(self._control, now, parts, {**attempts, **attempts_of_jobs(self._ledger, every)})
+
+    def _parts(self, job: JobRun) -> Iterator[JobRun]:
+        for number in range(job.parts):
+            name = part_id(job.id, number)
+            part = self._ledger.snapshot.job_runs.get(name) or self._ledger.read(JobRun, name)
+            if part is not None:
+                yield part
+
+    def _ended(self, run_id: str, limit: ViewLimit) -> tuple[Run, ChosenJobs]:
+        """A run that has ended, its jobs read page by page. Needs no lock."""
+        record = self._ledger.store.get(Run, run_id)
+        if record is None or not isinstance(record.noun, Run):
+            raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+        return record.noun, choose_jobs(self._stored(run_id), limit)
+
+    def _stored(self, run_id: str) -> Iterator[JobRun]:
+        after = None
+        while True:
+            rows = self._ledger.store.page(
+                JobRun, order=Order.OLDEST_FIRST, after=after, limit=MOST_ITEMS, parent=run_id
+            )
+            yield from (record.noun for _, record in rows if isinstance(record.noun, JobRun))
+            if len(rows) < MOST_ITEMS:
+                return
+            after = rows[-1][0]
+
+
+def _that_fit(views: Sequence[JobView], size: int) -> Iterator[JobView]:
+    """The first ones that have no more bytes together, and at least one."""
+    for number, view in enumerate(views):
+        size -= len(encode(view))
+        if size < 0 and number:
+            return
+        yield view
