@@ -27,6 +27,7 @@ MODULES = {
     "sizing-datasets": "bench.sizing datasets",
     "sizing-trainings": "bench.sizing trainings",
     "sizing-predictions": "bench.sizing predictions",
+    "growth": "bench.growth",
     "advice": "bench.advice",
     "policy": "bench.policy",
     "gangs": "bench.gangs",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from gridmill.domain.duration import time_ratio
 from gridmill.domain.footprint import cells_of
 from gridmill.domain.job import JobSize
 from gridmill.domain.resource import Measurement, Resource
@@ -11,6 +12,9 @@ from gridmill.scheduler.history import MeasurementHistory
 
 ENOUGH = 3
 """Attempts of other jobs of the subject, with known sizes, that a forecast needs."""
+NEAR = 1.5
+"""What took at most so much more or less time is about the same; it goes before what has to be scaled by
+more."""
 RECENT = 5
 """The newest attempts of the job itself that a forecast uses."""
 
@@ -53,7 +57,8 @@ def seconds_at(
 def _median_seconds(
     same_job: Sequence[Measurement], size: JobSize, pace: Callable[[Measurement], float] | None
 ) -> float:
-    return median(_scaled(one, size) * (pace(one) if pace else 1.0) for one in same_job[-RECENT:])
+    alike = [one for one in same_job if 1 / NEAR <= time_ratio(one.subject, size, one.size) <= NEAR]
+    return median(_scaled(one, size) * (pace(one) if pace else 1.0) for one in (alike or same_job)[-RECENT:])
 
 
 def _comparable(history: MeasurementHistory, subject: str, size: JobSize) -> Sequence[Measurement]:
@@ -71,23 +76,17 @@ def _measured_at(measured: Sequence[Measurement], resource: Resource | None) -> 
 
 
 def _scaled(measurement: Measurement, size: JobSize) -> float:
-    return measurement.use.wall_seconds * _growth(size, measurement.size)
+    return measurement.use.wall_seconds * time_ratio(measurement.subject, size, measurement.size)
 
 
 def lasted(job: str, subject: str, size: JobSize, history: MeasurementHistory) -> list[float]:
     """Wall seconds that attempts like it took, ascending: the job's own, scaled by its size, or of other jobs
     of its subject while it has none."""
     succeeded = _succeeded(history.of_job(job, subject)) or _succeeded(history.of_subject(subject))
-    return sorted(one.use.wall_seconds * _growth(size, one.size) for one in succeeded)
+    return sorted(_scaled(one, size) for one in succeeded)
 
 
 def _succeeded(measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     return (
         tuple([measurement for measurement in measured if not measurement.memory_killed]) if measured else ()
     )
-
-
-def _growth(size: JobSize, before: JobSize) -> float:
-    """Times are not proportional for small data, where starting dominates: half of it is taken as fixed."""
-    now, then = cells_of(size), cells_of(before)
-    return 1.0 if now is None or not then else 0.5 + 0.5 * now / then

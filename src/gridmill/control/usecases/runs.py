@@ -5,7 +5,7 @@ from itertools import islice
 
 from gridmill.codec import encode
 from gridmill.control.node import ControlNode
-from gridmill.control.steps.inputs import declared_sizes
+from gridmill.control.steps.expected_sizes import expected_sizes
 from gridmill.control.steps.pipeline_folders import conflict_of
 from gridmill.control.steps.result_names import check_names_exist
 from gridmill.control.steps.reuse_forecast import decide_reuse, find_broken
@@ -116,11 +116,11 @@ class RunUseCases(AlterationUseCases):
                 job if used[job.name].default or job.resources else replace(job, resource=used[job.name].name)
                 for job in pipeline.jobs
             )
-            sizes = declared_sizes(self._control.catalog, pipeline, listings)
             foreseen = decide_reuse(
                 self._control.catalog, self._control.code, self._control.timeline, pipeline, listings, broken
             )
             unchanged = frozenset(name for name, one in foreseen.items() if one.version is not None)
+            sizes = expected_sizes(self._control.catalog, pipeline, listings, unchanged)
             carrying = transfer_input(
                 self._control.catalog, self._control.site_states, pipeline, unchanged, lacking
             )
