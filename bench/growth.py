@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import yaml
@@ -17,8 +17,10 @@ from bench.contestants import GRIDMILL, gridmill_environment, short_folder
 from bench.measure import Result, at_most, row, save
 from gridmill.domain.amounts import MIB
 from gridmill.domain.run import Attempt, JobRun, Run
+from gridmill.ports.store import Store
 from gridmill.stores.sql import make
 
+_Noun = TypeVar("_Noun", Run, JobRun, Attempt)
 WITHIN = 1.5
 """The largest factor between what is foreseen and what happens."""
 _AT = "TIMESTAMP '2020-01-01' + to_seconds(i * 600) AS \"at\", (hash(i) % 50)::INT AS entity"
@@ -138,14 +140,20 @@ def _last_run(home: Path) -> tuple[Mapping[str, list[Attempt]], float]:
     """The attempts of the last run by job, and its seconds."""
     (database,) = home.glob("**/store.db")
     with closing(make(database)) as store:
-        last = max((record.noun for record in store.list(Run)), key=lambda run: run.created)
-        jobs = {record.noun.id: record.noun.job.name for record in store.list(JobRun)}
+        last = max(_all(store, Run), key=lambda run: run.created)
+        jobs = {job_run.id: job_run.job.name for job_run in _all(store, JobRun)}
         attempts: dict[str, list[Attempt]] = {}
-        for record in store.list(Attempt):
-            if record.noun.run_id == last.id:
-                attempts.setdefault(jobs[record.noun.job_run_id], []).append(record.noun)
+        for attempt in _all(store, Attempt):
+            if attempt.run_id == last.id:
+                attempts.setdefault(jobs[attempt.job_run_id], []).append(attempt)
     times = list(_times(attempts))
     return attempts, max(end for _, end in times) - min(start for start, _ in times)
+
+
+def _all(store: Store, kind: type[_Noun]) -> Iterator[_Noun]:
+    for record in store.list(kind):
+        assert isinstance(record.noun, kind)
+        yield record.noun
 
 
 def _times(attempts: Mapping[str, list[Attempt]]) -> Iterator[tuple[float, float]]:
