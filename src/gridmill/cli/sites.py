@@ -158,9 +158,21 @@ def _joined(host: Host, settings: Settings, client: Client, site: Site, line: st
             + (f", at {existing.address}" if existing.address else ""),
             hint="Take another name; `gridmill configure site NAME --address HOST:PORT` moves a cluster.",
         )
-    answer = sys.stdin.readline().strip() if line == "-" else line or settings.token
+    answer = _line_of_input() if line == "-" else line or settings.token
     host.join_farm(settings, site.name, site.address or "", answer)
     return site if existing is None or site.settings else existing
+
+
+def _line_of_input() -> str:
+    """Raises InputError where nothing comes."""
+    line = sys.stdin.readline().strip()
+    if not line:
+        raise InputError(
+            "standard input is empty, and `--join -` reads the join line from there",
+            place="--join",
+            hint="`gridmill farm invite` on the farm prints a line; what follows its --join is read.",
+        )
+    return line
 
 
 def nodes(context: typer.Context, json: Json = False) -> None:

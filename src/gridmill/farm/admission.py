@@ -168,7 +168,7 @@ def _nodes_in_order(order: PodOrder, rooms: dict[str, FreeCapacity]) -> list[str
 LEAST_STAYS = 3
 """With fewer ended deployments there is no forecast."""
 MOST_WAITING = 200
-"""Behind more waiting deployments there is no forecast: errors would add up."""
+"""So many deployments are placed one after another; further ones are expected to follow at the same pace."""
 _LIKELY = 0.5
 
 
@@ -185,10 +185,25 @@ def forecast(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> QueueForecast:
     """All stay as long as half of those before did, of their own tenant where enough of it have left."""
+    line = [one for one in queue(lodgings) if _fits(one, nodes, shares)]
+    near, further = line[:MOST_WAITING], line[MOST_WAITING:]
+    hold_room = [one for one in lodgings if one.state != TenantDeploymentState.WAITING]
+    nearest = _forecast([*hold_room, *near], nodes, now, shares)
+    if not further:
+        return nearest
+    later: dict[int, float] = {}
+    if all(one.number in nearest.starts for one in near):
+        last = nearest.starts[near[-1].number]
+        pace = last / len(near)
+        later = {one.number: last + pace * at for at, one in enumerate(further, 1)}
+    return QueueForecast(starts={**nearest.starts, **later}, openings=())
+
+
+def _forecast(
+    lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int
+) -> QueueForecast:
     live = {one.number: one for one in lodgings if one.state in HAS_ROOM}
     live |= {one.number: one for one in queue(lodgings)}
-    if len(live) > MOST_WAITING:
-        return QueueForecast(starts={}, openings=())
     stays = _PastDurations(lodgings)
     ends = [
         (now + stays.median_remaining(one, now), one.number) for one in live.values() if one.state in HAS_ROOM
@@ -201,7 +216,7 @@ def forecast(
         for one in admit(list(live.values()), nodes, at, shares):
             starts[one.number], live[one.number] = at - now, one
             heappush(ends, (at + stays.median_remaining(one, at), one.number))
-        if not any(True for one in queue(live.values()) if _fits(one, nodes, shares)):
+        if not queue(live.values()):
             _open(openings, at - now, _gpus(live.values(), nodes, shares))
         if not ends or ends[0][0] == inf:
             return QueueForecast(starts=starts, openings=tuple(openings))

@@ -83,7 +83,9 @@ def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence
     """Nothing of a cluster, whose own queue decides."""
     if not farm.shares_nodes:
         return QueueForecast(starts={}, openings=())
-    return forecast(everybody, nodes, farm.now(), farm.settings.gpu_shares)
+    return farm.forecasts.read(
+        everybody, nodes, farm.now(), lambda now: forecast(everybody, nodes, now, farm.settings.gpu_shares)
+    )
 
 
 def _waits(farm: Farm, everybody: Sequence[TenantDeployment]) -> Mapping[int, str]:

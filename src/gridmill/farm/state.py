@@ -10,6 +10,7 @@ from pathlib import Path
 from gridmill.domain.confinement import Isolation
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.site import Node, Site, SiteKind
+from gridmill.farm.admission import QueueForecast
 from gridmill.farm.certificates import Authority
 from gridmill.farm.confinement import why_not_isolated
 from gridmill.farm.deployment import TenantDeployment
@@ -20,6 +21,36 @@ from gridmill.farm.tenant import Tenant, authorised, unknown_tenant
 from gridmill.farm.tenant_sandbox import TenantSandbox, open_sandbox
 from gridmill.settings import Settings
 from gridmill.version import __version__
+
+FORECAST_SECONDS, CHANGED_SECONDS = 5.0, 1.0
+"""How long a forecast is told, and how long if the deployments or nodes have changed: all tenants ask each
+second."""
+
+
+class KeptForecast:
+    """The latest forecast of the queue. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: tuple[Sequence[TenantDeployment], Sequence[Node], float, QueueForecast] | None = None
+
+    def read(
+        self,
+        everybody: Sequence[TenantDeployment],
+        nodes: Sequence[Node],
+        now: float,
+        make: Callable[[float], QueueForecast],
+    ) -> QueueForecast:
+        """As it was made a moment ago, or a new one."""
+        with self._lock:
+            if self._made is not None:
+                of, on, at, made = self._made
+                holds = FORECAST_SECONDS if of is everybody and on == nodes else CHANGED_SECONDS
+                if 0 <= now - at < holds:
+                    return made
+            made = make(now)
+            self._made = (everybody, nodes, now, made)
+            return made
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +74,7 @@ class Farm:
     last_contacts: dict[str, float] = field(default_factory=dict)
     sandboxes: dict[str, TenantSandbox] = field(default_factory=dict)
     opening: threading.Lock = field(default_factory=threading.Lock)
+    forecasts: KeptForecast = field(default_factory=KeptForecast)
 
     def authorise(self, certificate: str, token: str) -> Tenant | None:
         """Who that is."""

@@ -2,10 +2,10 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
@@ -59,6 +59,8 @@ class RecordStore:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
+        self._decoded: dict[type[Any], tuple[Any, ...]] = {}
+        self._seen_version = -1
         try:
             self._db = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -102,15 +104,28 @@ class RecordStore:
             try:
                 yield
             except BaseException:
+                self._decoded.clear()
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
 
     def all(self, kind: type[T]) -> tuple[T, ...]:
-        """All nouns of a kind, by key."""
+        """All nouns of a kind, by key: the same tuple as long as nothing has changed."""
         with self._lock, _explained():
-            rows = self._db.execute("SELECT body FROM nouns WHERE kind=? ORDER BY key", (kind.__name__,))
-            return tuple(decode(body, kind) for (body,) in rows)
+            self._notice_others()
+            decoded: tuple[T, ...] | None = self._decoded.get(kind)
+            if decoded is None:
+                rows = self._db.execute("SELECT body FROM nouns WHERE kind=? ORDER BY key", (kind.__name__,))
+                decoded = tuple(decode(body, kind) for (body,) in rows)
+                self._decoded[kind] = decoded
+            return decoded
+
+    def _notice_others(self) -> None:
+        """What another process has written, such as `gridmill farm invite`, is read again."""
+        [(version,)] = self._db.execute("PRAGMA data_version")
+        if version != self._seen_version:
+            self._decoded.clear()
+            self._seen_version = version
 
     def find(self, kind: type[T], key: str) -> T | None:
         """The noun of that key."""
@@ -123,13 +138,19 @@ class RecordStore:
         """Keep or replace them."""
         with self._lock, _explained():
             rows = [(type(noun).__name__, key_of(noun), encode(noun)) for noun in nouns]
+            self._forget(nouns)
             self._db.executemany("INSERT OR REPLACE INTO nouns VALUES (?,?,?)", rows)
 
     def remove(self, *nouns: Noun) -> None:
         """Forget them; may be repeated."""
         with self._lock, _explained():
             rows = [(type(noun).__name__, key_of(noun)) for noun in nouns]
+            self._forget(nouns)
             self._db.executemany("DELETE FROM nouns WHERE kind=? AND key=?", rows)
+
+    def _forget(self, nouns: Iterable[Noun]) -> None:
+        for kind in {type(noun) for noun in nouns}:
+            self._decoded.pop(kind, None)
 
     def close(self) -> None:
         """May be repeated."""

@@ -183,22 +183,30 @@ class ControlLink:
 
 
 _LOG = logging.getLogger(__name__)
-_RECONNECT_SECONDS = 10.0
+_RECONNECT_SECONDS, _LINE_SECONDS = 10.0, 120.0
 _LONGEST_WAIT_SECONDS = 1.0
 _FAREWELL_SECONDS = 1.0
 
 
 def should_end(
-    *, idle: float, lonely: float, keep_seconds: float, orphan_seconds: float, all_acknowledged: bool
+    *,
+    idle: float,
+    lonely: float,
+    keep_seconds: float,
+    orphan_seconds: float,
+    all_acknowledged: bool,
+    lease_seconds: float | None = None,
 ) -> bool:
     """Whether a pod with no running job ends by itself.
 
     `idle` and `lonely` are the seconds since its last job ended and since it last had a control node. It
     ends after `keep_seconds` of both, unless it holds results that nobody has taken yet: those it keeps
-    for `orphan_seconds`. A control node that restarts has _RECONNECT_SECONDS to come back.
+    for `orphan_seconds`. A control node that restarts has _RECONNECT_SECONDS to come back, one at the other
+    end of a line that may be cut (its pods have leases) _LINE_SECONDS.
     """
     both = min(idle, lonely)
-    if all_acknowledged and both >= keep_seconds and lonely >= min(_RECONNECT_SECONDS, orphan_seconds):
+    patience = _RECONNECT_SECONDS if lease_seconds is None else min(_LINE_SECONDS, lease_seconds)
+    if all_acknowledged and both >= keep_seconds and lonely >= min(patience, orphan_seconds):
         return True
     return both >= orphan_seconds
 
@@ -463,6 +471,7 @@ class Agent:
             keep_seconds=self._order.keep_seconds,
             orphan_seconds=self._order.orphan_seconds,
             all_acknowledged=self._journal.acknowledged == self._journal.last,
+            lease_seconds=self._order.lease_seconds,
         ):
             self._end("nobody has used it for a while")
 

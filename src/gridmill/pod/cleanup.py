@@ -100,8 +100,27 @@ def main(path: Path) -> int:
         return 1
     if not sweep(PodFolder(path=path, home=Path(order.home))):
         return 1
-    mark_ended(path)
+    mark_ended(path, _why_it_died(path))
     return 0
+
+
+def _why_it_died(path: Path) -> str:
+    """In words that follow `it`."""
+    try:
+        if (path / "pid").stat().st_mtime < _boot_time():
+            return "ended because its machine was switched off or restarted"
+    except OSError:
+        pass
+    return "was killed, or its machine ran out of memory"
+
+
+def _boot_time() -> float:
+    """When this machine was started (Unix time); 0 where it cannot be told."""
+    try:
+        lines = (processes.PROC / "stat").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), 0.0)
 
 
 class CleanupProcess:

@@ -196,6 +196,6 @@ def has_ended(path: Path) -> bool:
     return (path / "ended").exists()
 
 
-def mark_ended(path: Path) -> None:
-    """Write `ended`: nothing of the pod is left, and it never comes back."""
-    (path / "ended").touch()
+def mark_ended(path: Path, why: str = "") -> None:
+    """Write `ended`: nothing of the pod is left, and it never comes back. `why`: it did not end by itself."""
+    (path / "ended").write_text(why)

@@ -63,6 +63,7 @@ _DISK = frozenset({"GRIDMILL_DISK_RESERVE", "GRIDMILL_JOB_DISK", "GRIDMILL_JOB_F
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
+_NOTED = 200
 
 
 class Confiner(Protocol):
@@ -226,7 +227,7 @@ class ProcessSite:
     def _look(self, pod_id: str) -> PodReport:
         folder = self._folder(pod_id)
         if _has_ended(folder):
-            return PodReport(status=PodStatus.GONE, message="it has ended")
+            return PodReport(status=PodStatus.GONE, message=_why_ended(folder))
         if not folder.is_dir():
             return PodReport(status=PodStatus.GONE, message="it was never started")
         if _is_locked(folder):
@@ -234,7 +235,7 @@ class ProcessSite:
         if not _was_started(folder):
             return PodReport(status=PodStatus.GONE, message="it was never started")
         if _has_ended(folder):  # between the two looks
-            return PodReport(status=PodStatus.GONE, message="it has ended")
+            return PodReport(status=PodStatus.GONE, message=_why_ended(folder))
         return PodReport(status=PodStatus.UNKNOWN, message="it died, and something of it is still there")
 
     def _reap(self) -> None:
@@ -364,13 +365,25 @@ def _died(folder: Path) -> bool:
     return _was_started(folder) and not _has_ended(folder) and not _is_locked(folder)
 
 
+def _why_ended(folder: Path) -> str:
+    """What was noted for a pod that did not end by itself."""
+    return f"it {_noted(folder / 'ended') or 'has ended'}"
+
+
 def _pid(folder: Path) -> int | None:
-    """Never waits: a farm's jobs may put a FIFO there."""
     try:
-        with open(os.open(folder / "pid", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
-            return int(file.read(100).split()[0])
-    except (OSError, ValueError, IndexError):
+        return int(_noted(folder / "pid").split()[0])
+    except (ValueError, IndexError):
         return None
+
+
+def _noted(file: Path) -> str:
+    """Its first characters. Never waits: a farm's jobs may put a FIFO there."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), errors="replace") as opened:
+            return opened.read(_NOTED).strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _send(pid: int, number: signal.Signals) -> None:

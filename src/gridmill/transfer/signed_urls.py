@@ -277,24 +277,38 @@ def _connection(
     made = kind(host, **more)
 
     def dial(address: tuple[str, int], *rest: Any) -> socket.socket:  # noqa: ANN401
-        dialled = socket.create_connection(address, *rest)
+        host, port = address
+        resolved = host if host in allowed else _far_address(host, port)
+        dialled = socket.create_connection((resolved, port), *rest)
         little_unsent(dialled)
-        if address[0] not in allowed:
-            _check_far(dialled)
         return dialled
 
     made._create_connection = dial  # type: ignore[attr-defined]  # the only place before its TLS
     return made
 
 
-def _check_far(dialled: socket.socket) -> None:
-    remote_address, local_address = dialled.getpeername()[0], dialled.getsockname()[0]
-    if remote_address == local_address or is_refused(remote_address):
-        dialled.close()
-        raise InputError(
-            f"{remote_address} is no bucket's address",
-            hint="Where a bucket is on the farm's own machine, GRIDMILL_BUCKET_HOSTS there names its host.",
-        )
+def _far_address(host: str, port: int) -> str:
+    """The address that is dialled. It is looked up once, and checked before anything is sent there: a name
+    that leads to another address the next time opens nothing. Raises InputError, OSError."""
+    addresses = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    for address in addresses:
+        if is_refused(address) or _is_own(address):
+            raise InputError(
+                f"{address} is no bucket's address",
+                hint="If a bucket is on the farm's own machine, GRIDMILL_BUCKET_HOSTS there names its host.",
+            )
+    return addresses[0]
+
+
+def _is_own(address: str) -> bool:
+    """Whether it is one of this machine's: only at those can a socket be."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as tried:
+        try:
+            tried.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def is_refused(address: str) -> bool:

@@ -1,5 +1,6 @@
 """`add cluster`: a join line holds once, so what can be known to be wrong is told before it is used."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def test_a_cluster_without_its_controller_and_a_site_with_one_are_refused(cli: C
     assert cli("add", "site", "far", "--kind", "ray", "--controller", "gpu1") == 2
     assert "only a cluster" in cli.err
     assert cli("show", "site", "far") == 4
+
+
+def test_an_empty_standard_input_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert cli("add", "cluster", "far", "--controller", "gpu1:8700", "--join", "-") == 2
+    assert "standard input is empty" in cli.err
+    assert "no farm was joined" not in cli.err
 
 
 def test_a_site_is_shown_with_its_address_and_settings(cli: Cli) -> None:

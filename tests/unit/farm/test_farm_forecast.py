@@ -8,6 +8,7 @@ from tests.unit.farm.test_farm_rules import NODES, lodging, order
 from gridmill.domain.farm_protocol import FutureCapacity
 from gridmill.farm.admission import QueueForecast, admit, forecast
 from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState
+from gridmill.farm.state import KeptForecast
 
 NOW = 1000.0
 ONE_NODE = NODES[:1]
@@ -77,6 +78,24 @@ def test_openings_count_as_resources_do(shares: int) -> None:
     assert forecast(PAST, (node,), NOW, shares).openings == (FutureCapacity(seconds=0.0, gpus=len(numbers)),)
 
 
-def test_behind_very_many_nothing_is_told() -> None:
+def test_behind_very_many_others_follow_at_the_same_pace() -> None:
     line = [holding(10, 2, NOW), *(waiting(100 + number, 1) for number in range(300))]
-    assert forecast([*PAST, *line], ONE_NODE, NOW).starts == {}
+    told = forecast([*PAST, *line], ONE_NODE, NOW)
+    assert told.starts.keys() == {one.number for one in line[1:]}
+    seconds = [told.starts[one.number] for one in line[1:]]
+    assert seconds == sorted(seconds)
+    assert seconds[299] == pytest.approx(seconds[199] * 1.5)
+    assert told.openings == ()
+
+
+def test_a_forecast_is_kept_for_a_moment() -> None:
+    kept, made = KeptForecast(), []
+
+    def make(now: float) -> QueueForecast:
+        made.append(now)
+        return QueueForecast(starts={}, openings=())
+
+    line, other = (waiting(1, 1),), (waiting(2, 1),)
+    for now, everybody in ((0.0, line), (0.9, other), (1.5, other), (6.0, other), (7.0, other), (5.0, other)):
+        kept.read(everybody, ONE_NODE, now, make)
+    assert made == [0.0, 1.5, 7.0, 5.0]

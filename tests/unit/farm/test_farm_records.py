@@ -33,3 +33,26 @@ def test_two_processes_may_open_new_records(tmp_path: Path) -> None:
     assert [one.hash for one in second.all(Invitation)] == ["a"]
     first.close()
     second.close()
+
+
+def fail_after_removing(records: RecordStore, invitation: Invitation) -> None:
+    with records.change():
+        records.remove(invitation)
+        assert invitation not in records.all(Invitation)
+        raise ZeroDivisionError
+
+
+def test_what_another_process_writes_is_read(tmp_path: Path) -> None:
+    mine, other = RecordStore(tmp_path / "records.db"), RecordStore(tmp_path / "records.db")
+    one, two = (Invitation(hash=name, expires=1.0) for name in ("a", "b"))
+    mine.put(one)
+    assert mine.all(Invitation) is mine.all(Invitation)  # nothing is decoded again
+    other.put(two)
+    assert mine.all(Invitation) == (one, two)
+    with pytest.raises(ZeroDivisionError):
+        fail_after_removing(mine, one)
+    assert mine.all(Invitation) == (one, two)
+    other.remove(one)
+    assert mine.all(Invitation) == (two,)
+    mine.close()
+    other.close()

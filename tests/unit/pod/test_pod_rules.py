@@ -14,17 +14,24 @@ from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.states import Cause
 from gridmill.errors import DataError, InputError, StorageError
 from gridmill.jobs.main import failed_outcome
-from gridmill.pod import processes, zygote
+from gridmill.pod import cleanup, processes, zygote
 from gridmill.pod.agent import is_given_up, should_end
+from gridmill.pod.folders import mark_ended
 from gridmill.pod.launch import thread_environment
 from gridmill.pod.limits import PodLimits
 from gridmill.pod.memory_use import MemoryUse
 from gridmill.pod.program import command_environment
+from gridmill.sites.processes import _why_ended
 
 
-def ends(idle, lonely, keep=300.0, taken=True):
+def ends(idle, lonely, keep=300.0, taken=True, lease=None):
     return should_end(
-        idle=idle, lonely=lonely, keep_seconds=keep, orphan_seconds=3600.0, all_acknowledged=taken
+        idle=idle,
+        lonely=lonely,
+        keep_seconds=keep,
+        orphan_seconds=3600.0,
+        all_acknowledged=taken,
+        lease_seconds=lease,
     )
 
 
@@ -37,6 +44,12 @@ def test_a_pod_ends_when_unused_and_alone_for_its_keep():
 def test_a_control_node_has_a_moment_to_come_back():
     assert not ends(idle=100, lonely=5, keep=0)
     assert ends(idle=100, lonely=10, keep=0)
+
+
+def test_a_line_that_is_cut_for_a_minute_costs_no_pod():
+    assert not ends(idle=1000, lonely=65, keep=0, lease=900.0)
+    assert ends(idle=1000, lonely=120, keep=0, lease=900.0)
+    assert ends(idle=1000, lonely=30, keep=0, lease=30.0)
 
 
 def test_results_that_nobody_took_are_kept_as_long_as_an_orphan_may_live():
@@ -185,3 +198,17 @@ def test_a_package_that_cannot_be_imported_is_left_to_the_job(tmp_path, monkeypa
     zygote.bring(["built_for_another", "sound"])
     assert "sound" in sys.modules
     assert "built_for_another" not in sys.modules
+
+
+def test_a_pod_that_was_cut_short_says_why(tmp_path):
+    (tmp_path / "pid").write_text("1 1")
+    assert cleanup._why_it_died(tmp_path) == "was killed, or its machine ran out of memory"
+    os.utime(tmp_path / "pid", (1.0, 1.0))
+    assert "switched off or restarted" in cleanup._why_it_died(tmp_path)
+    mark_ended(tmp_path, cleanup._why_it_died(tmp_path))
+    assert _why_ended(tmp_path) == "it ended because its machine was switched off or restarted"
+    mark_ended(tmp_path)
+    assert _why_ended(tmp_path) == "it has ended"
+    (tmp_path / "ended").unlink()
+    os.mkfifo(tmp_path / "ended")  # a farm's job may put one there
+    assert _why_ended(tmp_path) == "it has ended"

@@ -1,5 +1,7 @@
 """By a bucket to a farm and back: objects that are used once, opened by signed URLs."""
 
+import http.client
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from gridmill.transfer.engine import MeteredEndpoint, TransferLimits, pull, push
 from gridmill.transfer.errors import TransferRefusedError
 from gridmill.transfer.paths import chunk_sizes
 from gridmill.transfer.progress import TransferProgress
-from gridmill.transfer.signed_urls import check_bucket, is_refused, read, sliced, write
+from gridmill.transfer.signed_urls import _connection, check_bucket, is_refused, read, sliced, write
 from gridmill.transfer.stream import Chunk, hash_of
 from gridmill.transfer.tree_writer import TreeCheckout
 
@@ -265,3 +267,18 @@ def test_what_goes_by_a_bucket_is_counted_once(
     size_bytes = sum(chunk_sizes(manifest).values())
     assert {to.look().transferred_bytes, back.look().transferred_bytes} == {size_bytes}
     assert {to.look().left_bytes, back.look().left_bytes} == {0}
+
+
+def test_nothing_is_dialled_at_an_address_of_the_machine_itself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        connection = _connection(http.client.HTTPConnection, (), "localhost", port=port, timeout=5.0)
+        with pytest.raises(InputError, match="is no bucket's address"):
+            connection.connect()
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        allowed = _connection(http.client.HTTPConnection, ("127.0.0.1",), "127.0.0.1", port=port, timeout=5.0)
+        allowed.connect()
+        listener.accept()[0].close()
+        allowed.close()
