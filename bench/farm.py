@@ -20,7 +20,6 @@ from gridmill.domain.amounts import MIB
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import EventType
 from gridmill.domain.resource import Resource
 from gridmill.domain.states import FINISHED_RUNS, RunState
 from gridmill.ports.grid import Grid
@@ -153,17 +152,15 @@ def events(grid: Grid, run_id: str) -> Iterator[tuple[float, str]]:
     """The run's lines, with the time at which each was seen, until it has succeeded."""
     after, deadline = "", time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:
-        for event in grid.events(run_id, after=after, wait_seconds=2):
-            after = event.id
-            if event.type == EventType.LOG:
-                now = time.time()
-                yield from ((now, line) for line in event.body["text"].splitlines())
-            elif event.type == "state" and event.body["id"] == run_id:
-                state = str(event.body["state"])
-                if state in FINISHED_RUNS and state != RunState.SUCCEEDED:
-                    raise RuntimeError(f"{run_id} {state}: {grid.run(run_id)}")
-                if state == RunState.SUCCEEDED:
-                    return
+        state = grid.run(run_id).run.state
+        over = state in FINISHED_RUNS
+        for entry in grid.logs(run_id, after=after, wait_seconds=0 if over else 0.5):
+            after, now = entry.id, time.time()
+            yield from ((now, line) for line in entry.text.splitlines())
+        if over and state != RunState.SUCCEEDED:
+            raise RuntimeError(f"{run_id} {state}: {grid.run(run_id)}")
+        if over:
+            return
     raise TimeoutError(f"{run_id} does not end")
 
 

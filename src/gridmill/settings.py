@@ -7,8 +7,9 @@ from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote
 
-from gridmill.domain.amounts import parse_bytes, parse_number, parse_seconds
+from gridmill.domain.amounts import KIB, parse_bytes, parse_number, parse_seconds
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import HOME_LOG_BYTES, JOB_LOG_BYTES
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.usage import HISTORY_DAYS
 from gridmill.errors import InputError
@@ -57,6 +58,12 @@ class Settings:
     job_files: int = 0
     """GRIDMILL_JOB_FILES: how many files and folders one attempt may make (0: no limit). A job's own
     `disk_files` can only be smaller."""
+    log_job_bytes: int = JOB_LOG_BYTES
+    """GRIDMILL_LOG_JOB: how much text of a job's log is kept in a run, the first half and the last. Default:
+    256MiB."""
+    log_home_bytes: int = HOME_LOG_BYTES
+    """GRIDMILL_LOG_HOME: how large all logs of a home may be on the disk; those of the runs that wrote the
+    longest time ago are dropped first. Default: 8GiB."""
     token: str = field(default="", repr=False)
     """GRIDMILL_TOKEN: the token of the grid that `gridmill join` makes this machine a node of."""
     fault: str = ""
@@ -86,6 +93,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         disk_reserve_bytes=_reserve(env.get("GRIDMILL_DISK_RESERVE", "")),
         job_disk_bytes=_reserve(env.get("GRIDMILL_JOB_DISK", "")) or 0,
         job_files=_files(env.get("GRIDMILL_JOB_FILES", "0")),
+        log_job_bytes=_log_bytes("GRIDMILL_LOG_JOB", env, JOB_LOG_BYTES),
+        log_home_bytes=_log_bytes("GRIDMILL_LOG_HOME", env, HOME_LOG_BYTES),
         token=env.get("GRIDMILL_TOKEN", ""),
         fault=env.get("GRIDMILL_FAULT", ""),
     )
@@ -113,6 +122,8 @@ def as_variables(settings: Settings) -> dict[str, str]:
         "GRIDMILL_HISTORY": _plain(settings.history_seconds),
         "GRIDMILL_JOB_DISK": str(settings.job_disk_bytes or ""),
         "GRIDMILL_JOB_FILES": str(settings.job_files),
+        "GRIDMILL_LOG_JOB": str(settings.log_job_bytes),
+        "GRIDMILL_LOG_HOME": str(settings.log_home_bytes),
         "GRIDMILL_DISK_RESERVE": ""
         if settings.disk_reserve_bytes is None
         else str(settings.disk_reserve_bytes),
@@ -169,6 +180,16 @@ def _history(written: str) -> float:
     if seconds <= 0:
         raise InputError("history is kept for more than no time", place="GRIDMILL_HISTORY", hint="Write 90d.")
     return seconds
+
+
+_LEAST_LOG_BYTES = 64 * KIB
+
+
+def _log_bytes(name: str, env: Mapping[str, str], default: int) -> int:
+    size = parse_bytes(env[name]) if env.get(name) else default
+    if size < _LEAST_LOG_BYTES:
+        raise InputError(f"{env[name]} is less than 64KiB", place=name, hint="Write 256MiB.")
+    return size
 
 
 _VARIABLE = re.compile(r"\$\{env:([^}]+)\}")

@@ -10,6 +10,8 @@ import pytest
 
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import AttemptState, JobState, RunState
+from gridmill.ports.logs import LogQuery
+from gridmill.storage.logs import LogFiles
 from gridmill.stores.sql import make
 from tests.e2e.conftest import eventually
 from tests.kit.driver import control_node
@@ -97,8 +99,8 @@ def check_everything(home: Path, address: str) -> None:
         assert [a.state for a in attempts] == [AttemptState.SUCCEEDED] * 2, "each job ran exactly once"
         for name in ("first", "second"):
             assert (home / "marks" / name).read_text() == "begin\nend\n"
-            events = store.events(run_id=run.id, job=name, limit=10_000)
-            text = "".join(e.body["text"] for e in events if e.type == "log" and e.body["stream"] == "out")
+            entries = LogFiles(home / "home" / "logs").read(LogQuery(run_id=run.id, job=name))
+            text = "".join(entry.text for entry in entries if entry.stream == "out")
             assert text == "".join(f"line {n}\n" for n in range(1, LINES + 1))
     finally:
         store.close()

@@ -75,15 +75,15 @@ def pages() -> dict[str, str]:
     data = a_job("features", artifacts=(a_dataset("features", columns=80),))
     events = curve("model_0", train_loss=[1 / n for n in range(1, 50)], own_f1=[0.1, 0.2])
     hostile = a_job(HOSTILE, artifacts=(a_dataset(long),))
-    large, large_events = large_run(500)
+    large, large_events, large_ends = large_run(500)
     return {
         "failed": render(
-            a_run(failed, after, state=RunState.FAILED), logs("clean", f"{long} {long}", "x" * 900)
+            a_run(failed, after, state=RunState.FAILED), (), logs=logs("clean", f"{long} {long}", "x" * 900)
         ),
         "models": render(a_run(data, *trained), events, (), a_run(*trained[:3], number=1)),
         "hostile": render(a_run(hostile, a_job(long), parameters={HOSTILE: long}), ()),
         "empty": render(a_run(), ()),
-        "large": render(large, large_events),
+        "large": render(large, large_events, logs=large_ends),
     }
 
 

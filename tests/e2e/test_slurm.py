@@ -90,8 +90,7 @@ class Lab:
         return self.node.grid.run(run_id).jobs[0].attempts
 
     def says(self, run_id: str, name: str = "j") -> str:
-        events = self.node.grid.events(run_id, job=name, limit=1000)
-        return "".join(event.body["text"] for event in events if event.type == "log")
+        return "".join(entry.text for entry in self.node.grid.logs(run_id, job=name))
 
     def where(self) -> str:
         """The node of its only batch job."""

@@ -7,6 +7,7 @@ from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Column, Output
 from gridmill.domain.graph import critical_path
 from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.job_log import LogLine
 from gridmill.domain.pod_protocol import Event, EventType
 from gridmill.domain.resource import MeasuredUse, Sizing
 from gridmill.domain.run import Attempt, JobRun, Run
@@ -91,19 +92,9 @@ def a_run(*jobs: JobView, state: RunState = RunState.SUCCEEDED, number: int = 2,
     return RunView(run=made, jobs=jobs, critical=critical_path([job.job for job in jobs], BEGAN))
 
 
-def logs(job: str, *lines: str) -> list[Event]:
-    """The log of the attempt of a job, an event per line."""
-    return [
-        Event(
-            time=BEGAN,
-            type=EventType.LOG,
-            run_id="p-2",
-            job=job,
-            attempt_id=f"p-2.{job}.1",
-            body={"stream": "out", "text": f"{line}\n"},
-        )
-        for number, line in enumerate(lines)
-    ]
+def logs(job: str, *lines: str) -> dict[str, list[LogLine]]:
+    """The log of the attempt of a job."""
+    return {f"p-2.{job}.1": [LogLine(job=job, text=line, stream="out") for line in lines]}
 
 
 def curve(job: str, **series: list[float]) -> list[Event]:
@@ -180,17 +171,18 @@ def a_training(name: str, model: Artifact, **fields: object) -> JobView:
     return a_job(name, training=spec, artifacts=(model,), **fields)  # type: ignore[arg-type]
 
 
-def large_run(count: int = 500) -> tuple[RunView, list[Event]]:
+def large_run(count: int = 500) -> tuple[RunView, list[Event], dict[str, list[LogLine]]]:
     """Hundreds of jobs of which every 50th failed, with long logs, and models and datasets with many
     columns."""
     jobs = [a_job("start")]
     events: list[Event] = []
+    ends: dict[str, list[LogLine]] = {}
     for number in range(count - 41):
         name, failed = f"work-{number}", number % 50 == 49
         state = JobState.FAILED if failed else JobState.SUCCEEDED
         message = "x" * 5000 if failed else ""
         jobs.append(a_job(name, needs=("start",), state=state, begins=1.0 + number, message=message))
-        events += logs(name, *(f"{HOSTILE} {'y' * 3000} {line}" for line in range(50))) if failed else []
+        ends |= logs(name, *(f"{HOSTILE} {'y' * 3000} {line}" for line in range(50))) if failed else {}
     for number in range(20):
         name = f"learn-{number}"
         jobs.append(
@@ -199,4 +191,4 @@ def large_run(count: int = 500) -> tuple[RunView, list[Event]]:
         events += curve(name, train_loss=[1.0 / (n + 1) for n in range(2000)])
         table = a_dataset(f"table-{number}", columns=3000)
         jobs.append(a_job(f"data-{number}", needs=("start",), artifacts=(table,)))
-    return a_run(*jobs, state=RunState.FAILED), events
+    return a_run(*jobs, state=RunState.FAILED), events, ends

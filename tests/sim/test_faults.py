@@ -262,8 +262,7 @@ def no_log_gap(simulation: Simulation, attempts: list[Attempt]) -> None:
     behaviours = {e.order.attempt_id: e.behaviour for e in simulation.world.executions}
     for attempt in attempts:
         if attempt.state == AttemptState.SUCCEEDED:
-            events = simulation.store.events(run_id=attempt.run_id, limit=100_000)
-            lines = [e.body["text"] for e in events if e.attempt_id == attempt.id and e.type == "log"]
+            lines = [e.text for e in simulation.logs.records if e.attempt_id == attempt.id]
             assert lines == [f"line {n}\n" for n in range(behaviours[attempt.id].lines)]
 
 

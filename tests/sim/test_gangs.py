@@ -201,7 +201,7 @@ def test_a_gang_of_one_is_a_gang():
 def test_the_log_says_which_rank_spoke():
     grid = started(lambda order: Behaviour(seconds=1.0, lines=2))
     finish(grid)
-    texts = [e.body["text"] for e in grid.store.events(run_id="p-1", job="train") if e.type == "log"]
+    texts = [f"{e.mark}{e.text}" for e in grid.logs.records if e.job == "train"]
     assert sorted("".join(texts).splitlines()) == [f"[{r}] line {n}" for r in range(3) for n in range(2)]
 
 

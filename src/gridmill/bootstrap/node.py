@@ -31,10 +31,11 @@ from gridmill.control.state import (
     Timeline,
 )
 from gridmill.control.steps.damage import summarize
-from gridmill.control.usecases.service import Identity, Render, Service
+from gridmill.control.usecases.service import Identity, LogEnds, Render, Service
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GPU_SHARES
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import LogLimits
 from gridmill.domain.pod_protocol import Event, ToPod
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.site import Site, SiteKind
@@ -48,6 +49,7 @@ from gridmill.settings import Settings
 from gridmill.storage.disk_usage import LocalHomeFolders
 from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.home import make_home
+from gridmill.storage.logs import LogFiles
 from gridmill.storage.root import StorageRoot
 from gridmill.transport.listeners import HomeListeners
 from gridmill.transport.server import PodLinkServer
@@ -151,7 +153,9 @@ def _control(
     secret: bytes,
     owner: str = "",
 ) -> Control:
-    ledger, timeline = Ledger(store, owner), Timeline(clock=SystemClock())
+    limits = LogLimits(job_bytes=settings.log_job_bytes, home_bytes=settings.log_home_bytes)
+    logs = LogFiles(settings.home / "logs", limits)
+    ledger, timeline = Ledger(store, logs, owner), Timeline(clock=SystemClock())
     storage = StorageRoot(settings.root, bundles=settings.home / "bundles")
     return Control(
         ledger=ledger,
@@ -259,6 +263,7 @@ def _wire(
             links.close()
             for site in control.sites.values():
                 site.close()
+            control.ledger.logs.close()
             store.close()
             (settings.home / "control.json").unlink(missing_ok=True)
             lock.close()
@@ -344,7 +349,12 @@ def read(settings: Settings) -> EmbeddedNode:
     node = ControlNode(control)
     identity = _identity(settings, "none is up", True)
     service = Service(node, identity, render=_render, end=lambda: None)
-    return EmbeddedNode(grid=service, node=node, finish=lambda tear_down: store.close())
+
+    def finish(tear_down: bool) -> None:
+        control.ledger.logs.close()
+        store.close()
+
+    return EmbeddedNode(grid=service, node=node, finish=finish)
 
 
 def _refuse_others_pods(control: Control, here: Site) -> None:
@@ -384,8 +394,12 @@ def _declare_site(control: Control, site: Site) -> None:
 
 
 def _render(
-    view: RunView, events: tuple[Event, ...], advice: tuple[Advice, ...], before: RunView | None
+    view: RunView,
+    events: tuple[Event, ...],
+    advice: tuple[Advice, ...],
+    before: RunView | None,
+    logs: LogEnds,
 ) -> str:
     """The report, by name: templates load only when one is asked for."""
     render: Render = find("reports", "html")
-    return render(view, events, advice, before)
+    return render(view, events, advice, before, logs)

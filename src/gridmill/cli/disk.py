@@ -66,7 +66,7 @@ def clean(
     """Take away versions beyond what their jobs retain, leftovers, and history older than --days.
 
     Leftovers are files of removed versions and failed attempts, and folders of pods that ended. History is
-    events (logs), reports, code bundles, environments, and records of runs that no version tells of. What a
+    events, logs, reports, code bundles, environments, and records of runs that no version tells of. What a
     run may be using stays.
     """
     kept = settings_of(context).history_seconds / DAY_SECONDS if days is None else days

@@ -1,10 +1,12 @@
 """Formats records as cells and lines of text: pure functions of a record and the time."""
 
+import re
 import time
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import floor
+from typing import TextIO
 
 from gridmill.domain.amounts import Amounts, show_bytes, show_count, show_number, show_seconds
 from gridmill.domain.environment_build import is_building, state_of
@@ -248,3 +250,21 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _width(text: str) -> int:
     """Columns of a screen; a wide character (Chinese, say) takes two."""
     return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys instead of showing them: C0 and C1 controls but for tab and newline, and
+those that change the direction of text."""
+
+
+def visible(text: str, form: str = "\\x{:02x}") -> str:
+    """The text with control characters as escapes: what a job wrote cannot change a terminal. A carriage
+    return at the end of a line is left out."""
+    if text.isprintable():
+        return text
+    return _OBEYED.sub(lambda found: form.format(ord(found[0])), text.replace("\r\n", "\n"))
+
+
+def for_terminal(text: str, stream: TextIO) -> str:
+    """The text as it may be written to that stream: `visible` on a terminal, elsewhere as it is."""
+    return visible(text) if stream.isatty() else text

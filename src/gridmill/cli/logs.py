@@ -9,9 +9,9 @@ from typing import Annotated, TypeVar
 import typer
 
 from gridmill.cli.completion import complete_run_jobs, complete_runs
-from gridmill.cli.format import newest
+from gridmill.cli.format import for_terminal, newest
 from gridmill.cli.session import Json, emit, print_error, session
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.job_log import LogEntry, LogLine, lines_of
 from gridmill.domain.run_failures import reason
 from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView
@@ -32,45 +32,56 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="The last lines only.")] = None,
+    search: Annotated[str, typer.Option(metavar="TEXT", help="Only lines that contain this text.")] = "",
     after: Annotated[
-        str, typer.Option(metavar="ID", help="Only what follows the event of this id, which --json shows.")
+        str,
+        typer.Option(
+            "--since-offset",
+            "--after",
+            metavar="OFFSET",
+            help="Only what follows this offset in the log of the run, in bytes: the `id` in --json.",
+        ),
     ] = "",
+    until: Annotated[
+        int | None,
+        typer.Option("--until-offset", metavar="OFFSET", min=0, help="Only what comes before this offset."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print what the jobs of a run, or one of them, wrote. Of an unchanged job, print what the run wrote that
-    made its version. With --json one event a line."""
+    made its version. With --json one entry a line. On a terminal control characters are shown, not obeyed."""
     if job is None and "/" in run:
         run, _, job = run.partition("/")
     with session(context, reading=not follow) as client:
-        own = client.events(run, job, follow=follow, after=after)
-        earlier = () if after else _earlier(client, run, job)
-        events = (one for one in chain(own, earlier) if one.type == EventType.LOG)
+        own = client.log_entries(run, job, follow=follow, after=after, until=until, tail=tail, search=search)
+        earlier = () if after or until is not None else _earlier(client, run, job, tail, search)
+        entries = chain(own, earlier)
         if json:
-            for event in _last(events, None if follow else tail):
-                emit(event)
+            for entry in _last(_with_lines(entries), None if follow else tail):
+                emit(entry)
             return
-        for line in _last(_lines(events, prefixed=job is None), None if follow else tail):
-            sys.stdout.write(line)
-            sys.stdout.flush()
+        for line in _last(lines_of(entries), None if follow else tail):
+            _print(line, prefixed=job is None)
         _print_failures(client, run, job)
 
 
-def _earlier(client: Client, run: str, job: str | None) -> Iterator[Event]:
-    """Events of the runs that made the versions of unchanged jobs, each after a line that names the run."""
+def _earlier(client: Client, run: str, job: str | None, tail: int | None, search: str) -> Iterator[LogEntry]:
+    """Entries of the runs that made the versions of unchanged jobs, after a line that names the run."""
     for view in _jobs(client, run, job, JobState.UNCHANGED):
         name = view.job.job.name
         if view.artifacts:
             maker = view.artifacts[-1].run_id
             try:
-                logs = [one for one in client.events(maker, name) if one.type == EventType.LOG]
+                entries = client.log_entries(maker, name, tail=tail, search=search)
+                first = next(entries, None)
             except NotFoundError:
                 print_error(
                     f"{name} is unchanged; run {maker}, which made its version, is not recorded any more"
                 )
                 continue
-            written = "this is its log" if logs else "it wrote nothing, or its log was deleted"
+            written = "this is its log" if first else "it wrote nothing, or its log was deleted"
             print_error(f"{name} is unchanged; run {maker} made its version: {written}")
-            yield from logs
+            yield from () if first is None else chain((first,), entries)
 
 
 def _print_failures(client: Client, run: str, job: str | None) -> None:
@@ -89,11 +100,19 @@ def _jobs(client: Client, run: str, job: str | None, state: JobState) -> Iterato
         yield view
 
 
-def _lines(events: Iterable[Event], *, prefixed: bool) -> Iterator[str]:
-    for event in events:
-        prefix = f"{event.job} | " if prefixed else ""
-        for line in str(event.body.get("text", "")).splitlines():
-            yield f"{prefix}{line}\n"
+def _print(line: LogLine, *, prefixed: bool) -> None:
+    """A line of a job on standard output; what Gridmill says of the log on standard error."""
+    if line.note:
+        print_error(line.text)
+        return
+    prefix = f"{line.job} | " if prefixed else ""
+    sys.stdout.write(for_terminal(f"{prefix}{line.mark}{line.text}\n", sys.stdout))
+    sys.stdout.flush()
+
+
+def _with_lines(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
+    """Without entries that only say how far a search looked."""
+    return (entry for entry in entries if entry.text or entry.dropped_bytes)
 
 
 def _last(items: Iterable[T], count: int | None) -> Iterable[T]:

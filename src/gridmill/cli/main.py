@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gridmill.cli.app import app
+from gridmill.cli.format import for_terminal
 from gridmill.cli.invocation import Invocation
 from gridmill.errors import TABLE, GridmillError, InternalError, to_body
 
@@ -38,9 +39,9 @@ def _explain(error: GridmillError, *, as_json: bool) -> int:
         import json
 
         print(json.dumps(to_body(error)))
-    print(f"error: {error}", file=sys.stderr)
+    print(for_terminal(f"error: {error}", sys.stderr), file=sys.stderr)
     if error.hint:
-        print(f"  {error.hint}", file=sys.stderr)
+        print(for_terminal(f"  {error.hint}", sys.stderr), file=sys.stderr)
     return TABLE[error.code].exit_code
 
 

@@ -20,6 +20,7 @@ from gridmill.cli.format import (
     left_out_line,
     moment,
     node_rows,
+    visible,
     whose,
 )
 from gridmill.cli.tables import COLOURS, FittedTable, table
@@ -47,7 +48,7 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
     if whose(view.run):
         title.append(f"  {whose(view.run)}")
     if view.run.message and view.run.state not in (view.run.message, RunState.SUCCEEDED):
-        title.append(f"  {view.run.message}")
+        title.append(f"  {visible(view.run.message)}")
     rows = [job_row(job, now) for job in shown]
     jobs = FittedTable(JOBS, rows, folded=JOBS[-1:], left_out=_LEFT_OUT, one_line=most is not None)
     left_out = left_out_line(view, len(shown))
@@ -76,7 +77,7 @@ def details(noun: object) -> Table:
     made.add_column(style="bold")
     made.add_column(overflow="fold")
     for name, value in _lines(noun, ""):
-        made.add_row(escape(name), escape(value))
+        made.add_row(escape(visible(name)), escape(visible(value)))
     return made
 
 

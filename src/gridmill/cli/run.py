@@ -5,7 +5,6 @@ A finished run is summarised: table, best model and report, or the jobs that fai
 
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
@@ -18,7 +17,16 @@ import typer
 from gridmill.cli.backfill import stop_backfill
 from gridmill.cli.completion import complete_jobs, complete_runs
 from gridmill.cli.follow import follow
-from gridmill.cli.format import NODES, counts, elapsed, left_out_line, newest, node_rows, reason_lines
+from gridmill.cli.format import (
+    NODES,
+    counts,
+    elapsed,
+    for_terminal,
+    left_out_line,
+    newest,
+    node_rows,
+    reason_lines,
+)
 from gridmill.cli.parameters import Adopt, File, Force, Set, read_set
 from gridmill.cli.session import (
     InterruptHandler,
@@ -35,7 +43,7 @@ from gridmill.domain.amounts import show_bytes, show_number, show_seconds
 from gridmill.domain.comparison import best_models
 from gridmill.domain.metrics import headline
 from gridmill.domain.remarks import remarks_of
-from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason, telling
+from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason
 from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import TABLE, GridmillError, InputError, InterruptedRunError, JobError
@@ -105,8 +113,8 @@ def explain(client: Client, view: RunView, failed: JobView) -> None:
     name, attempt = failed.job.job.name, at_fault(failed)
     typer.secho(f"\n{name} failed", bold=True, fg=typer.colors.RED, nl=False)
     print_sentence(f": {reason(failed, attempt)}")
-    for line in deque(telling(failed, client.logs(view.run.id, name)), maxlen=_TAIL):
-        print(f"  | {line}")
+    for line in client.last_lines(view, failed, _TAIL):
+        print(for_terminal(f"  | {line}", sys.stdout))
     if attempt is not None and attempt.hint:
         print_sentence(attempt.hint, "  ")
     print(f"  more: gridmill logs {view.run.id} {name}")

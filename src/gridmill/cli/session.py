@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from gridmill.cli.format import columns
+from gridmill.cli.format import columns, for_terminal, visible
 from gridmill.cli.invocation import invocation
 from gridmill.codec import encode
 from gridmill.errors import UnavailableError
@@ -161,13 +161,16 @@ def host_of(context: typer.Context) -> "Host":
 
 def emit(noun: object) -> None:
     """One JSON document (a line) on standard output; its times are ISO 8601."""
-    sys.stdout.write(encode(with_times(noun)).decode() + "\n")
+    text = encode(with_times(noun)).decode()
+    if sys.stdout.isatty():
+        text = visible(text, "\\u{:04x}")  # JSON's form
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def print_error(text: str) -> None:
     """A message on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(for_terminal(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def console(*, error: bool = False) -> "Console":
@@ -198,7 +201,7 @@ def print_sentence(text: str, indent: str = "") -> None:
     """Print a sentence to standard output; on a screen it is folded between words, never within a path."""
     if sys.stdout.isatty():
         width = max(20, get_terminal_size().columns)
-        for line in text.splitlines() or [""]:
+        for line in visible(text).split("\n"):
             print(_folded(line, width, indent))
     else:
         print(f"{indent}{text}")

@@ -7,6 +7,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from gridmill.cli.format import visible
+
 _NEVER_FOLDED = ("job", "node", "state")
 """Columns that are never wrapped if there is room for them, like the first one of each table."""
 _GAP = 2
@@ -38,7 +40,7 @@ def table(*columns: str, rows: Iterable[Sequence[object]] = (), title: str | Non
 
 
 def _cell(value: object, *, one_line: bool = False) -> Text:
-    text = "" if value is None else str(value)
+    text = "" if value is None else visible(str(value))
     cell = Text(text, style=COLOURS.get(text, ""))
     if one_line:
         cell.no_wrap, cell.overflow = True, "ellipsis"
@@ -64,7 +66,7 @@ class FittedTable:
         one_line: bool = False,
     ) -> None:
         self._head, self._folded, self._left_out = head, folded, left_out
-        self._rows = [["" if value is None else str(value) for value in row] for row in rows]
+        self._rows = [["" if value is None else visible(str(value)) for value in row] for row in rows]
         self._comfort, self._one_line = comfort, one_line
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

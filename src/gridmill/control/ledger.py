@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.backfill import Chunk
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.job_log import LogRecord
 from gridmill.domain.pipeline import Origin
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.provenance import CodeList, Provenance
@@ -16,6 +17,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.sink_overrides import Alterations
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
 from gridmill.errors import NotFoundError
+from gridmill.ports.logs import LogStore
 from gridmill.ports.store import Delete, Noun, Put, Store, key_of, parent_of
 from gridmill.scheduler.snapshot import Snapshot
 
@@ -38,6 +40,7 @@ class Transaction:
         self.nouns: dict[Key, Noun] = {}
         self.deletes: dict[Key, Delete] = {}
         self.events: list[Event] = []
+        self.logs: list[LogRecord] = []
         self.before: dict[Callable[[], None], None] = {}
         self.after: list[Callable[[], None]] = []
 
@@ -74,6 +77,7 @@ class Transaction:
         self.nouns.update(inner.nouns)
         self.deletes.update(inner.deletes)
         self.events.extend(inner.events)
+        self.logs.extend(inner.logs)
         self.before.update(inner.before)
         self.after.extend(inner.after)
 
@@ -106,9 +110,10 @@ class Ledger:
     that commit fails, the memory is as it was before. Who stages holds the node's lock until it has flushed.
     """
 
-    def __init__(self, store: Store, owner: str = "") -> None:
+    def __init__(self, store: Store, logs: LogStore, owner: str = "") -> None:
         """`owner` names the control node that will write; without one the store is only read."""
         self.store = store
+        self.logs = logs
         self.owner = owner
         self.snapshot = Snapshot()
         self.doubtful = True
@@ -240,7 +245,7 @@ class Ledger:
         and the memory is as it was."""
         while self._staged is not None:
             staged, self._staged = self._staged, None
-            if staged.nouns or staged.events or staged.deletes:
+            if staged.nouns or staged.events or staged.deletes or staged.logs:
                 self._write(staged)
             for act in staged.after:
                 act()
@@ -260,15 +265,19 @@ class Ledger:
         try:
             for act in staged.before:
                 act()
+            if staged.logs:  # what is committed is acknowledged; a text that comes again is kept once
+                self.logs.append(staged.logs)
             self.store.commit([*puts, *staged.deletes.values()], staged.events)
         except BaseException:
             self.doubtful = True
             self._take_back()
             raise
         self._before = {}
-        for (kind, _), noun in staged.nouns.items():
+        for (kind, key), noun in staged.nouns.items():
             if kind is Measurement:
                 self.snapshot.put(noun)
+            elif kind is Run and _is_over(noun):
+                self.logs.finish(key)
         for listener in self.listeners:
             listener()
 

@@ -188,6 +188,16 @@ def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterato
             yield run.id
 
 
+def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[tuple[str, int]]:
+    """Runs whose logs are not kept any more, and the sizes of these: the run ended before that time, or has
+    no record."""
+    runs = {run.id: run for run in records.runs}
+    for run_id, size in ledger.logs.sizes().items():
+        run = runs.get(run_id)
+        if run is None or (run.state in FINISHED_RUNS and run.ended is not None and run.ended < before):
+            yield run_id, size
+
+
 def unused_files(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float, before: float
 ) -> Iterator[Rubbish]:

@@ -5,12 +5,13 @@ The environment is built before the job's code runs.
 
 from collections.abc import Iterable, Mapping
 
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.pod_protocol import Event
 from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView
 
 ENVIRONMENT = "environment"
-"""The `phase` in the body of a progress event while the environment is built."""
+"""The `phase` in the body of a progress event while the environment is built, and the type of the events that
+are kept of its beginning and its end."""
 BUILDING = "building"
 """The state that is shown instead of `running` during the build."""
 BEGUN, ENDED = "building the environment", "the environment is ready:"
@@ -27,14 +28,19 @@ def state_of(view: JobView) -> str:
     return BUILDING if is_building(view) else view.job.state.value
 
 
+def is_about_building(log: Mapping[str, object]) -> bool:
+    """Whether the body of a LOG event says that the building begins, or has ended."""
+    return log.get("stream") == "pod" and str(log.get("text", "")).startswith((BEGUN, ENDED))
+
+
 def build_seconds(events: Iterable[Event]) -> Mapping[str, float]:
     """How long each job's environments were built, by the job's name."""
     begun: dict[str, float] = {}
     result: dict[str, float] = {}
     for event in events:
-        if event.type != EventType.LOG or event.body.get("stream") != "pod":
+        if event.type != ENVIRONMENT:
             continue
-        for line in str(event.body.get("text", "")).splitlines():
+        for line in str(event.body.get("text", "")).split("\n"):
             if line.startswith(BEGUN):
                 begun[event.attempt_id] = event.time
             elif line.startswith(ENDED) and event.attempt_id in begun:

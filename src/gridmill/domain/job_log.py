@@ -96,7 +96,9 @@ def dropped_note(entry: LogEntry) -> str:
 class LineAssembly:
     """Puts texts together to lines. Lines that are not complete yet are kept until they are."""
 
-    partial: dict[tuple[str, str], list[LogEntry]] = field(default_factory=dict)
+    longest: int | None = None
+    """Characters of a line that are kept at most; None: all. How many are left out is said."""
+    partial: dict[tuple[str, str], "_Partial"] = field(default_factory=dict)
 
     def take(self, entry: LogEntry) -> Iterator[LogLine]:
         """The lines that end with this entry. Only a newline ends a line."""
@@ -106,44 +108,60 @@ class LineAssembly:
         key = (entry.attempt_id, entry.stream)
         head, newline, rest = entry.text.partition("\n")
         if not newline:
-            if entry.text:
-                self.partial.setdefault(key, []).append(entry)
+            if head:
+                self.partial.setdefault(key, _Partial(entry)).add(head, self.longest)
             return
-        begun = self.partial.pop(key, [])
-        yield _line(entry, "".join(one.text for one in begun) + head)
+        begun = self.partial.pop(key, None) or _Partial(entry)
+        begun.add(head, self.longest)
+        yield begun.line()
         *whole, last = rest.split("\n")
-        yield from (_line(entry, text) for text in whole)
+        yield from (_whole(entry, text, self.longest) for text in whole)
         if last:
-            self.partial[key] = [replace_text(entry, last)]
+            self.partial[key] = _Partial(entry)
+            self.partial[key].add(last, self.longest)
 
     def end(self) -> Iterator[LogLine]:
         """Lines that no newline ended."""
-        for begun in self.partial.values():
-            yield _line(begun[-1], "".join(one.text for one in begun))
+        yield from [begun.line() for begun in self.partial.values()]
         self.partial.clear()
 
 
-def replace_text(entry: LogEntry, text: str) -> LogEntry:
-    """The entry with only the end of its text."""
-    return LogEntry(
-        id=entry.id,
-        offset=entry.offset,
-        time=entry.time,
-        job=entry.job,
-        attempt_id=entry.attempt_id,
-        stream=entry.stream,
-        text=text,
-        mark=entry.mark,
-    )
+@dataclass(slots=True)
+class _Partial:
+    """A line as far as it has come."""
+
+    entry: LogEntry
+    texts: list[str] = field(default_factory=list)
+    size: int = 0
+    left_out: int = 0
+
+    def add(self, text: str, longest: int | None) -> None:
+        """Add what comes next."""
+        room = len(text) if longest is None else max(0, longest - self.size)
+        self.texts.append(text[:room])
+        self.size += len(text[:room])
+        self.left_out += len(text[room:])
+
+    def line(self) -> LogLine:
+        """The line."""
+        more = f" … ({self.left_out:,} more characters)" if self.left_out else ""
+        text = "".join(self.texts) + more
+        entry = self.entry
+        return LogLine(job=entry.job, text=text, mark=entry.mark, stream=entry.stream)
 
 
-def _line(entry: LogEntry, text: str) -> LogLine:
+def _whole(entry: LogEntry, text: str, longest: int | None) -> LogLine:
+    if longest is not None and len(text) > longest:
+        partial = _Partial(entry)
+        partial.add(text, longest)
+        return partial.line()
     return LogLine(job=entry.job, text=text, mark=entry.mark, stream=entry.stream)
 
 
-def lines_of(entries: Iterable[LogEntry]) -> Iterator[LogLine]:
-    """The lines of a log, each when it is complete; at the end those that are not."""
-    lines = LineAssembly()
+def lines_of(entries: Iterable[LogEntry], *, longest: int | None = None) -> Iterator[LogLine]:
+    """The lines of a log, each when it is complete; at the end those that are not. Of a line with more than
+    `longest` characters the first ones."""
+    lines = LineAssembly(longest=longest)
     for entry in entries:
         yield from lines.take(entry)
     yield from lines.end()

@@ -1,7 +1,5 @@
 """Why jobs of a run failed and what to do next: pure functions of a view, for the terminal and the report."""
 
-from collections.abc import Iterable, Iterator
-
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import Cause, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
@@ -54,12 +52,3 @@ def next_step(view: RunView) -> str:
             f"Without one: gridmill resume {view.run.id}"
         )
     return f"Continue with: gridmill resume {view.run.id}"
-
-
-def telling(failed: JobView, lines: Iterable[str]) -> Iterator[str]:
-    """Of a command on each node the lines of the nodes where it failed, else all."""
-    if failed.job.job.each is None:
-        yield from lines
-        return
-    marks = tuple(f"[{part.node}] " for part in failed_parts(failed))
-    yield from (line for line in lines if line.startswith(marks))

@@ -70,40 +70,52 @@ def _boundary(line: bytes, cut: int) -> int:
 
 
 class LogStream:
-    """Gathers lines into texts: a text is due FLUSH_SECONDS after its first line, or when it is large."""
+    """Gathers lines into texts: a text is due FLUSH_SECONDS after its first line, or when it is large.
+
+    Lines are not looked at one by one: jobs may write millions in a second. Of a line longer than FLUSH_BYTES
+    a text is a part. Bytes that are no UTF-8 are replaced, each sequence by U+FFFD.
+    """
 
     def __init__(self) -> None:
         self.due: float | None = None
-        self._lines = LineBuffer()
-        self._texts: list[str] = []
-        self._size = 0
+        self._data = bytearray()
+        self._whole = 0  # so many bytes are whole lines
 
     def feed(self, data: bytes, now: float) -> None:
         """Take bytes; `due` says when a text is to be taken."""
-        self._add(self._lines.feed(data), now)
+        newline = data.rfind(b"\n")
+        if newline >= 0:
+            self._whole = len(self._data) + newline + 1
+        self._data += data
+        if self._whole and self.due is None:
+            self.due = now + FLUSH_SECONDS
+        if len(self._data) >= FLUSH_BYTES:
+            self.due = now
 
     def end(self, now: float) -> None:
         """The stream has ended: its last, unfinished line is a line."""
-        self._add(self._lines.end(), now)
-
-    def _add(self, lines: list[str], now: float) -> None:
-        self._texts += lines
-        self._size += sum(map(len, lines))
-        if lines and self.due is None:
-            self.due = now + FLUSH_SECONDS
-        if self._size >= FLUSH_BYTES:
+        self._whole = len(self._data)
+        if self._data:
             self.due = now
 
     def take(self) -> list[str]:
-        """The gathered texts, each at most about FLUSH_BYTES."""
+        """The gathered texts, each of at most FLUSH_BYTES: whole lines, or a part of a longer one."""
         texts: list[str] = []
-        for line in self._texts:
-            if texts and len(texts[-1]) + len(line) <= FLUSH_BYTES and texts[-1].endswith("\n"):
-                texts[-1] += line
-            else:
-                texts.append(line)
-        self._texts, self._size, self.due = [], 0, None
+        data, begin = bytes(self._data), 0
+        while begin < self._whole or len(data) - begin > FLUSH_BYTES:
+            end = self._cut(data, begin)
+            texts.append(data[begin:end].decode("utf-8", "replace"))
+            begin = end
+        del self._data[:begin]
+        self._whole, self.due = 0, None
         return texts
+
+    def _cut(self, data: bytes, begin: int) -> int:
+        """Where the text that begins there ends."""
+        if begin < self._whole <= begin + FLUSH_BYTES:
+            return self._whole
+        newline = data.rfind(b"\n", begin, begin + FLUSH_BYTES)
+        return newline + 1 if newline >= 0 else _boundary(data, begin + FLUSH_BYTES)
 
 
 def parse_event(line: str) -> tuple[EventType, dict[str, Any]] | None:

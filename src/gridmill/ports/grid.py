@@ -15,6 +15,7 @@ from gridmill.domain.artifact import Alias, Artifact, ArtifactKind
 from gridmill.domain.backfill import Backfill, BackfillView, Chunk
 from gridmill.domain.comparison import ModelComparison, Preview, VersionDiff
 from gridmill.domain.deployment import Deployment
+from gridmill.domain.job_log import LogEntry
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import Project, ProjectView
@@ -409,6 +410,28 @@ class Grid(
         In order, at most `limit`, and at most 1 MiB (one event may be larger). Without `after` from the first
         event. Returns as soon as there is any, or () at the end of `wait_seconds`. Raises InputError for an
         id that is none, NotFoundError for a run or a job that does not exist.
+        """
+
+    def logs(
+        self,
+        run_id: str,
+        *,
+        job: str | None = None,
+        attempt: str | None = None,
+        after: str = "",
+        until: int | None = None,
+        tail: int | None = None,
+        search: str = "",
+        limit: int = 1000,
+        wait_seconds: float = 0,
+    ) -> tuple[LogEntry, ...]:
+        """List texts that the jobs of a run wrote after `after`; waits for one up to `wait_seconds`.
+
+        The id is an offset in the log of the run, in bytes: any number may be given, and `until` is another
+        one. `attempt`: only of that attempt, with the other ranks of its gang. `tail`: from a place behind
+        which at least that many lines follow. `search`: only lines that contain this text; an answer with an
+        empty text says how far it looked. At most `limit`, and at most about 1 MiB. Raises InputError,
+        NotFoundError.
         """
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:

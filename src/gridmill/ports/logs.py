@@ -34,9 +34,10 @@ class LogStore(Protocol):
         """The next entries: none at the end, else at least one, and about 1 MiB of text at most. A search
         reads about 64 MiB at a time, and answers with an empty entry where it found nothing in them."""
 
-    def tail(self, query: LogQuery, lines: int) -> Sequence[LogEntry]:
-        """The next entries from a place behind which at least that many lines follow, if there are so many;
-        before them, if text before that place was dropped, an entry that says how much."""
+    def tail(self, query: LogQuery, lines: int, *, most_bytes: int | None = None) -> Sequence[LogEntry]:
+        """The next entries from a place behind which at least that many lines follow, if there are so many
+        (and if they have at most about `most_bytes`); before them, if text before that place was dropped, an
+        entry that says how much."""
 
     def finish(self, run_id: str) -> None:
         """Nothing more is expected for the run: its files are closed, and compressed."""

@@ -6,7 +6,6 @@ terminal prints it.
 """
 
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -18,8 +17,9 @@ from gridmill.domain.environment_build import build_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import REMARKS as WHEN
 from gridmill.domain.job import Job
+from gridmill.domain.job_log import LogLine
 from gridmill.domain.metrics import headline
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.pod_protocol import Event
 from gridmill.domain.remarks import RowFlow, row_flow
 from gridmill.domain.run import Attempt
 from gridmill.domain.run_failures import at_fault, reason
@@ -228,18 +228,9 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:half]} … ({len(text) - 2 * half:,} more characters) … {text[-half:]}"
 
 
-def log_end(events: Iterable[Event], attempt: Attempt) -> str:
-    """The last lines of an attempt's log, of all ranks of a gang."""
-    mine = (e for e in events if e.type == EventType.LOG and _is_of(e.attempt_id, attempt))
-    last: deque[str] = deque(maxlen=LOG_LINES)
-    for event in mine:
-        last.extend(str(event.body.get("text", "")).splitlines())
-    return "\n".join(shortened(line, LONGEST_LINE) for line in last)
-
-
-def _is_of(attempt_id: str, attempt: Attempt) -> bool:
-    """Whether it is the attempt's id, or that of another rank of its gang."""
-    return attempt_id == attempt.id or (attempt.ranks > 1 and attempt_id.startswith(f"{attempt.id}."))
+def log_end(lines: Sequence[LogLine]) -> str:
+    """The last lines of a log, as text."""
+    return "\n".join(shortened(line.mark + line.text, LONGEST_LINE) for line in lines[-LOG_LINES:])
 
 
 def graph_of(view: RunView) -> str:

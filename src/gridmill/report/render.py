@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import (
     BytecodeCache,
@@ -34,6 +34,7 @@ from gridmill.domain.column_statistics import column_lines, columns_left_out
 from gridmill.domain.comparison import best_models
 from gridmill.domain.environment_build import is_building
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import LogLine
 from gridmill.domain.metric_tables import breakdown_of
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.project import DEFAULT
@@ -61,6 +62,8 @@ from gridmill.report.transfers import transfer_lines
 from gridmill.version import __version__
 
 SHOWN_FAILURES, NAMED_JOBS = 5, 20
+LogEnds: TypeAlias = Mapping[str, Sequence[LogLine]]
+_NO_LOGS: LogEnds = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +81,15 @@ class FailedJob:
     more: str
 
 
-def failures(view: RunView, events: Sequence[Event]) -> list[FailedJob]:
+def failures(view: RunView, logs: LogEnds) -> list[FailedJob]:
     """The first failed jobs of a run."""
-    return [_failure(view, job, events) for job in failed_jobs(view)[:SHOWN_FAILURES]]
+    return [_failure(view, job, logs) for job in failed_jobs(view)[:SHOWN_FAILURES]]
 
 
-def _failure(view: RunView, job: JobView, events: Sequence[Event]) -> FailedJob:
+def _failure(view: RunView, job: JobView, logs: LogEnds) -> FailedJob:
     attempt, name = at_fault(job), job.job.job.name
-    why, log = reason(job, attempt), log_end(events, attempt) if attempt else ""
-    lines = [line for line in log.splitlines() if line.strip()]
+    why, log = reason(job, attempt), log_end(logs.get(attempt.id, ())) if attempt else ""
+    lines = [line for line in log.split("\n") if line.strip()]
     return FailedJob(
         name=name,
         anchor=anchor(name),
@@ -310,15 +313,17 @@ def render(
     events: Sequence[Event],
     advice: Sequence[Advice] = (),
     before: RunView | None = None,
+    logs: LogEnds = _NO_LOGS,
 ) -> str:
-    """The page. `events` are the run's kept events, for curves and the logs of failed jobs; `advice` is on
-    those of its jobs that have workers; `before` is the run whose metrics are compared."""
+    """The page. `events` are the run's kept events, for curves; `advice` is on those of its jobs that have
+    workers; `before` is the run whose metrics are compared; `logs` are the ends of the logs of failed
+    attempts, by their ids."""
     models = versions_of(view, ArtifactKind.MODEL)
     predictions = versions_of(view, ArtifactKind.PREDICTION)
     tables = [one for one in _artifacts(view) if one.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)]
     remarks = _remarks(view)
     line, left_out = timeline_of(view)
-    failed = failures(view, events)
+    failed = failures(view, logs)
     return compile_template().render(
         run=view.run,
         version=__version__,

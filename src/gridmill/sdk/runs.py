@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import LogEntry, lines_of
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.pod_protocol import Event
 from gridmill.domain.resource import Resource
 from gridmill.domain.run import Run
-from gridmill.domain.run_failures import at_fault, failed_jobs, next_step, reason, telling
+from gridmill.domain.run_failures import at_fault, failed_jobs, failed_parts, next_step, reason
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_RUNS, Cause, JobState, RunState
 from gridmill.domain.views import DryRun, JobView, RunRemovalPreview, RunView
@@ -41,14 +42,14 @@ LINES = 15
 _ERRORS: Mapping[Cause, type[JobError]] = {Cause.MEMORY: MemoryExceededError, Cause.TIMEOUT: TimeLimitError}
 
 
-def run_error(view: RunView, logs: Callable[[str], Iterable[str]]) -> JobError:
-    """The error of a run that ended without success; `logs` gives the lines of a job."""
+def run_error(view: RunView, logs: Callable[[JobView], Iterable[str]]) -> JobError:
+    """The error of a run that ended without success; `logs` gives the last lines of a job."""
     failed = failed_jobs(view)
     if not failed:
         return _of_run(view)
     job, others = failed[0], [one.job.job.name for one in failed[1:]]
     name, attempt = job.job.job.name, at_fault(job)
-    lines = tuple(deque(telling(job, logs(name)), maxlen=LINES))
+    lines = tuple(deque(logs(job), maxlen=LINES))
     also = f" (and {', '.join(others)})" if others else ""
     kind = _ERRORS.get(attempt.cause, JobError) if attempt is not None and attempt.cause else JobError
     code = attempt.exit_code if attempt is not None else None
@@ -90,6 +91,9 @@ def _of_run(view: RunView) -> JobError:
 S = TypeVar("S", RunState, JobState)
 Kept: TypeAlias = Pipeline | Resource | Site
 
+_LONGEST_LINE = 10_000
+"""Characters of a line of the log in an error."""
+_LOG_WAIT_SECONDS = 5.0
 _PAGE = 1000
 _HELD = 10 * _PAGE
 _VIEW_SECONDS = 0.1
@@ -223,7 +227,7 @@ class RunVerbs(Connected):
         assert tick is not None  # watch yields at least once
         if check and tick.view.run.state != RunState.SUCCEEDED:
             view = tick.view
-            raise run_error(view, lambda job: self.logs(view.run.id, job))
+            raise run_error(view, lambda job: self.last_lines(view, job, LINES))
         return tick.view
 
     def watch(self, run: str, *, after: str = "", every_seconds: float = 0.5) -> Iterator[Tick]:
@@ -283,12 +287,77 @@ class RunVerbs(Connected):
             if over and not page:
                 return
 
-    def logs(self, run: str, job: str | None = None, *, follow: bool = False) -> Iterator[str]:
-        """Log lines without newlines; those of several jobs as `JOB | line`."""
-        for event in self.events(run, job, follow=follow):
-            if event.type == EventType.LOG:
-                prefix = "" if job else f"{event.job} | "
-                yield from (prefix + line for line in str(event.body.get("text", "")).splitlines())
+    def logs(
+        self,
+        run: str,
+        job: str | None = None,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        after: str = "",
+        until: int | None = None,
+        search: str = "",
+    ) -> Iterator[str]:
+        """Log lines without newlines; those of several jobs as `JOB | line`. Only a newline ends a line.
+
+        `tail`: the last lines only. `search`: only lines that contain this text. `after`, `until`: from one
+        offset in the log to another. Where text was dropped, a line in brackets says how much.
+        """
+        entries = self.log_entries(
+            run, job, follow=follow, tail=tail, after=after, until=until, search=search
+        )
+        lines = (f"{'' if job else f'{line.job} | '}{line.mark}{line.text}" for line in lines_of(entries))
+        yield from lines if tail is None or follow else deque(lines, maxlen=tail)
+
+    def log_entries(
+        self,
+        run: str,
+        job: str | None = None,
+        *,
+        attempt: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        after: str = "",
+        until: int | None = None,
+        search: str = "",
+    ) -> Iterator[LogEntry]:
+        """Texts that jobs wrote, in order; with `follow` until the run ends.
+
+        `tail`: from a place behind which at least that many lines follow. `after` is the id of an entry, or
+        any offset in bytes; `until` is an offset. `search`: only lines with this text. Raises InputError.
+        """
+        view = self.status(run)
+        if job is not None:
+            self.grid.job(view.run.id, job)
+        while True:
+            view = self._looked_again(view) if follow else view
+            over = not follow or view.run.state in FINISHED_RUNS
+            look = partial(
+                _logs_of,
+                run_id=view.run.id,
+                job=job,
+                attempt=attempt,
+                after=after,
+                until=until,
+                tail=tail,
+                search=search,
+                wait_seconds=0.0 if over else _LOG_WAIT_SECONDS,
+            )
+            page = self._ask(look)
+            yield from page
+            after, tail = (page[-1].id, None) if page else (after, tail)
+            if over and not page:
+                return
+
+    def last_lines(self, view: RunView, failed: JobView, count: int) -> tuple[str, ...]:
+        """The last lines of the log of a job; of a command on each node those of nodes where it failed."""
+        last = deque[str](maxlen=count)
+        parts = [part.attempts[-1].id for part in failed_parts(failed) if part.attempts]
+        for attempt in parts[:count] if failed.job.job.each is not None else (None,):
+            entries = self.log_entries(view.run.id, failed.job.job.name, attempt=attempt, tail=count)
+            lines = deque(lines_of(entries, longest=_LONGEST_LINE), maxlen=count)
+            last.extend(line.mark + line.text for line in lines)
+        return tuple(last)
 
     def report(self, run: str, path: str | Path | None = None) -> Path:
         """Write the run's report (one HTML file; default: HOME/reports/RUN.html); its path."""
@@ -343,6 +412,10 @@ def _page(
     run_id: str, after: str, wait: float, job: str | None = None
 ) -> Callable[[Grid], tuple[Event, ...]]:
     return lambda grid: grid.events(run_id, job=job, after=after, limit=_PAGE, wait_seconds=wait)
+
+
+def _logs_of(grid: Grid, **asked: Any) -> tuple[LogEntry, ...]:  # noqa: ANN401  as the use case has them
+    return grid.logs(**asked)
 
 
 def _says_end(events: tuple[Event, ...]) -> bool:

@@ -234,6 +234,8 @@ class _TailSearch:
 
     wanted: int
     start: int = 0
+    most_bytes: int | None = None
+    newest: int = -1
     found: int = 0
     _open: set[tuple[str, str]] = field(default_factory=set)
     _seen: set[tuple[str, str]] = field(default_factory=set)
@@ -242,6 +244,11 @@ class _TailSearch:
         """Take the text before those taken so far; False when all beginnings are known."""
         key = (frame.attempt, frame.stream)
         end = len(text)
+        if self.newest < 0:
+            self.newest = frame.end
+        if self.most_bytes is not None and frame.end < self.newest - self.most_bytes:
+            self.start = max(self.start, self.newest - self.most_bytes)
+            return False
         if key not in self._seen:
             self._seen.add(key)
             if not text.endswith(b"\n") and self.found < self.wanted:  # a line that goes on, or never ended
@@ -268,12 +275,14 @@ class _TailSearch:
         self.start = frame.offset + end
 
 
-def tail_offset(index: RunIndex, query: LogQuery, lines: int) -> tuple[int, dict[str, int]]:
+def tail_offset(
+    index: RunIndex, query: LogQuery, lines: int, most_bytes: int | None
+) -> tuple[int, dict[str, int]]:
     """The offset behind which at least the last `lines` lines follow, and what was dropped of each job
     before it."""
     while True:
         parts = index.parts()
-        search = _TailSearch(wanted=lines, start=parts[-1].end if parts else 0)
+        search = _TailSearch(wanted=lines, start=parts[-1].end if parts else 0, most_bytes=most_bytes)
         if lines == 0 or _go_back(index, parts, query, search):
             break
     dropped: dict[str, int] = {}
@@ -300,9 +309,9 @@ def _go_back(index: RunIndex, parts: Sequence[LogPart], query: LogQuery, search:
     return True
 
 
-def tail_page(index: RunIndex, query: LogQuery, lines: int) -> list[LogEntry]:
+def tail_page(index: RunIndex, query: LogQuery, lines: int, most_bytes: int | None) -> list[LogEntry]:
     """See LogStore.tail."""
-    start, dropped = tail_offset(index, query, lines)
+    start, dropped = tail_offset(index, query, lines, most_bytes)
     gaps = [
         LogEntry(id=str(start), offset=0, job=job, dropped_bytes=size, dropped="limit")
         for job, size in dropped.items()

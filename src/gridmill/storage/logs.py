@@ -220,9 +220,9 @@ class LogFiles:
         index = self._index(query.run_id)
         return search_page(index, query) if query.search else read_page(index, query)
 
-    def tail(self, query: LogQuery, lines: int) -> Sequence[LogEntry]:
+    def tail(self, query: LogQuery, lines: int, *, most_bytes: int | None = None) -> Sequence[LogEntry]:
         """See LogStore."""
-        return tail_page(self._index(query.run_id), query, lines)
+        return tail_page(self._index(query.run_id), query, lines, most_bytes)
 
     def finish(self, run_id: str) -> None:
         """See LogStore."""

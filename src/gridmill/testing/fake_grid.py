@@ -16,6 +16,7 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
+from gridmill.domain.job_log import LogEntry, LogRecord, offset_of
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event, EventType, event_id, sequence_of
 from gridmill.domain.project import ProjectView
@@ -33,6 +34,7 @@ from gridmill.domain.states import (
 )
 from gridmill.domain.views import ControlView, DryRun, JobView, PlannedJob, RunRemovalPreview, RunView
 from gridmill.errors import ConflictError, InputError, NotFoundError
+from gridmill.ports.logs import LogQuery
 from gridmill.ports.pages import PAGE_ITEMS, Page, cut_page, page_by_names, page_request
 from gridmill.ports.usecase import ResponseForm, Role, UseCase
 from gridmill.ports.usecases import USE_CASES
@@ -44,6 +46,7 @@ from gridmill.testing.fake_use_cases import (
     found,
     page_of_newest,
 )
+from gridmill.testing.memory_logs import MemoryLogs
 
 C = TypeVar("C", bound=type)
 
@@ -159,6 +162,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     root: str = "/fake/storage"
     _views: dict[str, RunView] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
+    _logs: MemoryLogs = field(default_factory=MemoryLogs)
     _resources: dict[str, Resource] = field(default_factory=dict)
     _projects: dict[str, ProjectView] = field(default_factory=dict)
     _sites: dict[str, Site] = field(default_factory=dict)
@@ -342,6 +346,32 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
             self._changed.wait_for(there, timeout=wait_seconds)
             return there()
 
+    def logs(
+        self,
+        run_id: str,
+        *,
+        job: str | None = None,
+        attempt: str | None = None,
+        after: str = "",
+        until: int | None = None,
+        tail: int | None = None,
+        search: str = "",
+        limit: int = 1000,
+        wait_seconds: float = 0,
+    ) -> tuple[LogEntry, ...]:
+        """See Grid."""
+        self.run(run_id)
+        query = LogQuery(
+            run_id=run_id, job=job, attempt=attempt, after=offset_of(after), until=until, search=search
+        )
+
+        def there() -> tuple[LogEntry, ...]:
+            return tuple(self._logs.read(query) if tail is None else self._logs.tail(query, tail))[:limit]
+
+        with self._changed:
+            self._changed.wait_for(there, timeout=wait_seconds)
+            return there()
+
     def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
         """See Grid."""
         return page_by_names(
@@ -376,6 +406,9 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
 
     def emit(self, run_id: str, job: str, type: str, body: Mapping[str, Any], attempt_id: str = "") -> None:
         """Keep an event, as if a pod had sent it."""
+        if type == EventType.LOG:
+            self._log(run_id, job, body, attempt_id)
+            return
         with self._changed:
             self.now += 1
             self._events.append(
@@ -389,6 +422,21 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
                     body=body,
                 )
             )
+            self._changed.notify_all()
+
+    def _log(self, run_id: str, job: str, body: Mapping[str, Any], attempt_id: str) -> None:
+        with self._changed:
+            self.now += 1
+            record = LogRecord(
+                run_id=run_id,
+                job=job,
+                attempt_id=attempt_id or f"{run_id}.{job}.1",
+                number=0,
+                time=self.now,
+                stream=str(body["stream"]),
+                text=str(body["text"]),
+            )
+            self._logs.append([record])
             self._changed.notify_all()
 
     def _play(self, run_id: str) -> None:

@@ -11,13 +11,14 @@ class MemoryLogs:
 
     def __init__(self) -> None:
         self.records: list[LogRecord] = []
+        self._last: dict[str, int] = {}
 
     def append(self, records: Sequence[LogRecord]) -> None:
         """See LogStore."""
         for record in records:
-            known = (one.number for one in self.records if one.attempt_id == record.attempt_id)
-            if not record.number or record.number > max(known, default=0):
+            if not record.number or record.number > self._last.get(record.attempt_id, 0):
                 self.records.append(record)
+                self._last[record.attempt_id] = record.number
 
     def _entries(self, query: LogQuery) -> Iterator[LogEntry]:
         offset = 0
@@ -45,7 +46,7 @@ class MemoryLogs:
         """See LogStore."""
         return [one for one in self._entries(query) if query.search in one.text]
 
-    def tail(self, query: LogQuery, lines: int) -> Sequence[LogEntry]:
+    def tail(self, query: LogQuery, lines: int, *, most_bytes: int | None = None) -> Sequence[LogEntry]:
         """See LogStore."""
         entries = [*self._entries(query)]
         for first in range(len(entries), -1, -1):

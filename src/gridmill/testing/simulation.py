@@ -34,6 +34,7 @@ from gridmill.errors import StorageError
 from gridmill.ports.storage import FileStat
 from gridmill.ports.store import Store
 from gridmill.testing.clock import FakeClock
+from gridmill.testing.memory_logs import MemoryLogs
 from gridmill.testing.simulated_site import Behaviour, SimulatedWorld
 
 
@@ -168,6 +169,7 @@ class Simulation:
     strict: bool = True
     limits: ControlTimeouts = field(default_factory=ControlTimeouts)
     storage: NoStorage = field(default_factory=NoStorage)
+    logs: MemoryLogs = field(default_factory=MemoryLogs)
 
     def __post_init__(self) -> None:
         self.world = SimulatedWorld(self.clock, self.behave, nodes=self.nodes)
@@ -178,7 +180,7 @@ class Simulation:
         return f"token-{self.tokens}"
 
     def _control(self) -> ControlNode:
-        ledger, timeline = Ledger(self.store), Timeline(clock=self.clock)
+        ledger, timeline = Ledger(self.store, self.logs), Timeline(clock=self.clock)
         control = Control(
             ledger=ledger,
             clock=self.clock,

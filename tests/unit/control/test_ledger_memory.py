@@ -17,6 +17,7 @@ from gridmill.errors import StaleVersionError, StorageError
 from gridmill.ports.store import Delete, Noun, Put
 from gridmill.stores.memory import make
 from gridmill.testing.faults import Fault, FaultScript, FaultyStore
+from gridmill.testing.memory_logs import MemoryLogs
 
 
 def latest(run: str, name: str = "p/j") -> Latest:
@@ -34,7 +35,7 @@ def commit(ledger: Ledger, *nouns: Noun) -> None:
 
 
 def ledger_of() -> Ledger:
-    ledger = Ledger(make())
+    ledger = Ledger(make(), MemoryLogs())
     ledger.load()
     return ledger
 
@@ -124,7 +125,7 @@ def test_what_steps_stage_is_decided_on_at_once_and_written_together():
 
 def test_what_cannot_be_written_is_taken_back_and_nothing_is_done():
     script = FaultScript(Fault.NONE, Fault.FAIL_BEFORE)
-    ledger, done = Ledger(FaultyStore(make(), script)), list[str]()
+    ledger, done = Ledger(FaultyStore(make(), script), MemoryLogs()), list[str]()
     ledger.load()
     commit(ledger, run_of(), job_of(JobState.RUNNING))
     stage(ledger, job_of(JobState.SUCCEEDED), latest("p-1"), then=lambda: done.append("told"))

@@ -1,3 +1,5 @@
+from itertools import zip_longest
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +35,30 @@ def test_however_it_arrives_it_is_the_same_text(text, cuts):
         found += lines.feed(data[:cut])
         data = data[cut:]
     assert "".join(found + lines.feed(data) + lines.end()) == text
+
+
+@given(text=st.text(), cuts=st.lists(st.integers(0, 50)), taken=st.lists(st.booleans()))
+def test_however_a_log_arrives_and_is_taken_it_is_the_same_text(text, cuts, taken):
+    data, log, found = text.encode(), LogStream(), []
+    for cut, take in zip_longest(cuts, taken, fillvalue=0):
+        log.feed(data[:cut], now=1.0)
+        data = data[cut:]
+        found += log.take() if take else []
+    assert all(part.endswith("\n") for part in found)
+    log.feed(data, now=1.0)
+    log.end(now=1.0)
+    assert "".join(found + log.take()) == text
+
+
+def test_a_line_longer_than_a_text_comes_in_parts_that_are_cut_between_characters():
+    log, line = LogStream(), "x" + "é" * FLUSH_BYTES
+    log.feed(b"before\n" + line.encode(), now=1.0)
+    first = log.take()
+    log.feed(b"\nafter\n", now=1.0)
+    texts = [*first, *log.take()]
+    assert "".join(texts) == f"before\n{line}\nafter\n"
+    assert texts[0] == "before\n"
+    assert max(len(text.encode()) for text in texts) <= FLUSH_BYTES
 
 
 def test_a_text_is_due_soon_after_its_first_line():

@@ -94,7 +94,7 @@ def test_no_two_rows_have_one_request_or_one_operation() -> None:
 
 def test_lists_and_streams_have_one_form_each() -> None:
     streams = [row for row in USE_CASES.values() if row.form is ResponseForm.STREAM]
-    assert [row.name for row in streams] == ["events"]
+    assert [row.name for row in streams] == ["events", "logs"]
     assert all({"after", "limit", "wait_seconds"} <= set(row.queries) for row in streams)
     lists = [row for row in USE_CASES.values() if row.form is ResponseForm.LIST]
     assert {"runs", "jobs", "artifacts", "pipelines", "load_tasks"} <= {row.name for row in lists}

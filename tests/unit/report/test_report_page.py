@@ -18,8 +18,8 @@ from tests.kit.report_views import (
     logs,
 )
 
-from gridmill.domain.environment_build import BEGUN, ENDED
-from gridmill.domain.pod_protocol import Event, EventType
+from gridmill.domain.environment_build import BEGUN, ENDED, ENVIRONMENT
+from gridmill.domain.pod_protocol import Event
 from gridmill.domain.states import JobState, RunState
 from gridmill.report.jobs import declared
 from gridmill.report.render import render
@@ -84,7 +84,8 @@ def failing() -> str:
     )
     after = a_job("mail", needs=("clean",), state=JobState.SKIPPED, message="needs `clean` failed")
     view = a_run(a_job("fetch"), broken, after, state=RunState.FAILED)
-    return render(view, logs("clean", *(f"line {n}" for n in range(60)), "ValueError: no number: 'n/a'"))
+    lines = logs("clean", *(f"line {n}" for n in range(60)), "ValueError: no number: 'n/a'")
+    return render(view, (), logs=lines)
 
 
 def test_a_failed_run_leads_with_the_error_the_end_of_its_log_and_the_hint():
@@ -228,8 +229,8 @@ def test_every_text_of_a_user_is_escaped_and_the_page_is_well_formed():
         parameters={HOSTILE: HOSTILE},
         message=HOSTILE,
     )
-    events = [*logs(HOSTILE, HOSTILE), *curve(f"{HOSTILE}2", **{HOSTILE: [1.0, 2.0]})]
-    page = Page(render(view, events))
+    events = curve(f"{HOSTILE}2", **{HOSTILE: [1.0, 2.0]})
+    page = Page(render(view, events, logs=logs(HOSTILE, HOSTILE)))
     assert HOSTILE in page.text
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+", one) for one in page.ids)
     assert not {"script", "img", "iframe", "object", "link"} & set(page.tags)
@@ -240,8 +241,8 @@ TRIAL = {"number": 0, "value": 1.0, "parameters": {HOSTILE: HOSTILE}, "seconds":
 
 
 def test_links_lead_somewhere_and_ids_are_unique():
-    for view, events in (large_run(80), (a_run(a_training("m", a_model("m"))), [])):
-        page = Page(render(view, events))
+    for view, events, ends in (large_run(80), (a_run(a_training("m", a_model("m"))), [], {})):
+        page = Page(render(view, events, logs=ends))
         assert len(page.ids) == len(set(page.ids))
         assert {link[1:] for link in page.links} <= set(page.ids)
         assert page.headers_without_scope == 0
@@ -257,8 +258,8 @@ def test_secrets_of_the_environment_and_the_network_stay_out():
 
 @pytest.mark.parametrize("count", [500, 2000])
 def test_a_report_is_at_most_a_megabyte(count):
-    view, events = large_run(count)
-    page = render(view, events)
+    view, events, ends = large_run(count)
+    page = render(view, events, logs=ends)
     assert len(page.encode()) <= MEGABYTE * count / 500
     assert f"{count:,} jobs" in page
 
@@ -317,7 +318,7 @@ def test_the_time_that_an_environment_took_is_shown():
     def line(text, at):
         return Event(
             time=BEGAN + at,
-            type=EventType.LOG,
+            type=ENVIRONMENT,
             run_id="p-2",
             job="clean",
             attempt_id="p-2.clean.1",

@@ -128,10 +128,33 @@ def test_events_page_filter_and_wait(make: MakeGrid) -> None:
     assert grid.events("demo-1", after=every[1].id) == every[2:]
     assert {event.job for event in grid.events("demo-1", job="first")} == {"first"}
     assert grid.events("demo-1", after=every[-1].id) == ()
-    said = threading.Timer(0.05, fake.emit, ("demo-1", "first", "log", {"stream": "out", "text": "x\n"}))
+    said = threading.Timer(0.05, fake.emit, ("demo-1", "first", "metric", {"text": "x\n"}))
     said.start()
     new = grid.events("demo-1", after=every[-1].id, wait_seconds=30)
     assert [event.body["text"] for event in new] == ["x\n"]
+
+
+def test_logs_page_filter_search_and_wait(make: MakeGrid) -> None:
+    fake = FakeGrid(acts={"first": Act.HANG})
+    grid = make(fake)
+    grid.start_run(two_jobs())
+    for number in range(5):
+        fake.emit("demo-1", "second", "log", {"stream": "out", "text": f"line {number}\n"})
+    every = grid.logs("demo-1")
+    assert [one.text for one in every] == ["first starts\n", *(f"line {number}\n" for number in range(5))]
+    assert grid.logs("demo-1", limit=2) == every[:2]
+    assert grid.logs("demo-1", after=every[1].id) == every[2:]
+    assert grid.logs("demo-1", job="first") == every[:1]
+    assert grid.logs("demo-1", attempt="demo-1.second.1", tail=2)[-2:] == every[-2:]
+    assert grid.logs("demo-1", search="line 3") == every[4:5]
+    assert grid.logs("demo-1", after="14", until=17)[0].text == "ine"
+    said = threading.Timer(0.05, fake.emit, ("demo-1", "first", "log", {"stream": "out", "text": "x\n"}))
+    said.start()
+    assert [one.text for one in grid.logs("demo-1", after=every[-1].id, wait_seconds=30)] == ["x\n"]
+    with pytest.raises(InputError):
+        grid.logs("demo-1", after="x")
+    with pytest.raises(NotFoundError):
+        grid.logs("demo-7")
 
 
 def test_resources_pipelines_artifacts_bundles(make: MakeGrid) -> None:

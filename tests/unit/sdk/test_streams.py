@@ -28,6 +28,7 @@ def grid() -> FakeGrid:
     made = FakeGrid()
     made.start_run(TWO)
     for number in range(60):
+        made.emit("p-1", "ab"[number % 2], "metric", {"text": f"{number}\n"})
         made.emit("p-1", "ab"[number % 2], "log", {"stream": "out", "text": f"{number}\n"})
     return made
 
@@ -41,26 +42,27 @@ def proxy(grid: FakeGrid) -> Iterator[FaultyProxy]:
 
 
 def cut_some(proxy: FaultyProxy) -> None:
-    """From now on the first answer about events is lost, of the second half arrives, the third is whole."""
+    """From now on the first answer of a stream is lost, of the second half arrives, the third is whole."""
     fates = cycle(["cut", "short", ""])
-    proxy.fault = lambda method, path: next(fates) if "/events" in path else ""
+    proxy.fault = lambda method, path: next(fates) if "/events" in path or "/logs" in path else ""
 
 
+@pytest.mark.parametrize("stream", ["events", "logs"])
 @pytest.mark.parametrize("job", [None, "a"])
 def test_a_connection_that_is_cut_loses_and_doubles_no_event(
-    grid: FakeGrid, proxy: FaultyProxy, job: str | None
+    grid: FakeGrid, proxy: FaultyProxy, job: str | None, stream: str
 ) -> None:
     cut_some(proxy)
     found, after = list[dict](), ""
     while True:
         asked = {"after": after, "limit": "7"} | ({"job": job} if job else {})
         with suppress(httpx.TransportError):
-            page = httpx.get(f"{proxy.endpoint}/v1/runs/p-1/events", params=asked).json()
+            page = httpx.get(f"{proxy.endpoint}/v1/runs/p-1/{stream}", params=asked).json()
             if not page:
                 break
             found += page
             after = page[-1]["id"]
-    assert [one["id"] for one in found] == [one.id for one in grid.events("p-1", job=job)]
+    assert [one["id"] for one in found] == [one.id for one in getattr(grid, stream)("p-1", job=job)]
     assert proxy.faults > 10
 
 
@@ -75,6 +77,7 @@ def test_python_follows_a_run_over_a_connection_that_is_cut(
     every = grid.events("p-1")
     assert [*client.events("p-1", follow=True)] == [*every]
     assert [*client.events("p-1", after=every[10].id)] == [*every[11:]]
+    assert [*client.log_entries("p-1", follow=True)] == [*grid.logs("p-1")]
     assert [one for tick in client.watch("p-1", after=every[3].id) for one in tick.events] == [*every[4:]]
 
 

@@ -7,14 +7,17 @@ from gridmill.control.ledger import Transaction
 from gridmill.control.state import Endings, ReportedProgress
 from gridmill.control.steps.end_attempt import runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
+from gridmill.domain.environment_build import ENVIRONMENT, is_about_building
 from gridmill.domain.frozen import replace
+from gridmill.domain.job_log import LogRecord
 from gridmill.domain.pod_protocol import AttemptOutcome, Event, EventType, PodEvent
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.states import AttemptState, Cause, DeploymentState, PodState
 from gridmill.errors import GridmillError
 
-KEPT = (EventType.STARTED, EventType.LOG, EventType.METRIC, EventType.ENDED)
-"""Events that are stored. Progress is not: the newest value is enough, and pods send it again."""
+KEPT = (EventType.STARTED, EventType.METRIC, EventType.ENDED)
+"""Events that are stored. Progress is not: the newest value is enough, and pods send it again. Texts of logs
+are kept in files beside the store."""
 
 
 _LINE_LENGTH = 200
@@ -39,18 +42,11 @@ def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: 
         return  # fenced off: acknowledged and dropped
     job_run = transaction.get(JobRun, attempt.job_run_id)
     if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
-        mark = _mark(attempt, job_run) if event.type == EventType.LOG else ""
-        stored = Event(
-            time=event.time,
-            type=event.type.value,
-            run_id=attempt.run_id,
-            job=job_run.job.name if job_run else "",
-            attempt_id=attempt.id,
-            pod_id=pod_id,
-            number=event.number,
-            body=_marked(mark, event.body) if mark else event.body,
-        )
-        transaction.events.append(stored)
+        transaction.events.append(_stored(attempt, job_run, pod_id, event, event.type.value))
+    elif event.type == EventType.LOG:
+        transaction.logs.append(_log_record(attempt, job_run, event))
+        if is_about_building(event.body):
+            transaction.events.append(_stored(attempt, job_run, pod_id, event, ENVIRONMENT))
     match event.type:
         case EventType.STARTED:
             started = replace(attempt, state=AttemptState.RUNNING, started=transaction.now)
@@ -65,9 +61,35 @@ def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: 
             settle_attempt(endings, transaction, attempt, outcome_of(event))
 
 
+def _stored(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEvent, kind: str) -> Event:
+    return Event(
+        time=event.time,
+        type=kind,
+        run_id=attempt.run_id,
+        job=job_run.job.name if job_run else "",
+        attempt_id=attempt.id,
+        pod_id=pod_id,
+        number=event.number,
+        body=event.body,
+    )
+
+
+def _log_record(attempt: Attempt, job_run: JobRun | None, event: PodEvent) -> LogRecord:
+    return LogRecord(
+        run_id=attempt.run_id,
+        job=job_run.job.name if job_run else "",
+        attempt_id=attempt.id,
+        number=event.number,
+        time=event.time,
+        stream=str(event.body.get("stream", "pod")),
+        text=str(event.body.get("text", "")),
+        mark=_mark(attempt, job_run),
+    )
+
+
 def _last_line(reported: ReportedProgress, part: JobRun, body: Mapping[str, object]) -> None:
     """What a command says last on a node stands in the table of nodes."""
-    lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(body.get("text", "")).split("\n") if line.strip()]
     if lines:
         reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
 
@@ -84,11 +106,6 @@ def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
     if attempt.ranks > 1:
         return f"[{attempt.rank}] "
     return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""
-
-
-def _marked(mark: str, body: Mapping[str, object]) -> Mapping[str, object]:
-    lines = str(body.get("text", "")).splitlines(keepends=True)
-    return {**body, "text": "".join(mark + line for line in lines)}
 
 
 def outcome_of(event: PodEvent) -> AttemptOutcome:

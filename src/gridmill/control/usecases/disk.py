@@ -12,6 +12,7 @@ from gridmill.control.removable import (
     old_versions,
     read_records,
     unused_files,
+    unused_logs,
 )
 from gridmill.control.usecases.artifacts import VersionUseCases
 from gridmill.domain.artifact import Artifact, ArtifactKind
@@ -40,7 +41,11 @@ class DiskUseCases(VersionUseCases):
         for artifact in records.artifacts:
             if not artifact.removed:
                 owners.setdefault(artifact.output.uri, []).append(artifact.id)
-        return tuple(_usage(thing, owners) for thing in things)
+        logs = self._ledger.logs.sizes()
+        return (
+            *(_usage(thing, owners) for thing in things),
+            *(DiskUsage(kind="log", name=run_id, size_bytes=size) for run_id, size in logs.items()),
+        )
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """Take away what can go; what that is. May be repeated, and cut short anywhere."""
@@ -52,6 +57,7 @@ class DiskUseCases(VersionUseCases):
             records = read_records(control.ledger)
             versions = old_versions(control.catalog, records, now)
             runs = tuple(old_runs(control.ledger, records, before))
+            logs = dict(unused_logs(control.ledger, records, before))
             unused = tuple(unused_files(control.catalog, records, things, now, before))
             if not dry_run:
                 for _, thing in unused:
@@ -61,12 +67,19 @@ class DiskUseCases(VersionUseCases):
         if not dry_run:
             gone = [thing for _, thing in unused]
             self._take_away(gone, [version.id for version in versions], runs)
+            self._ledger.logs.delete([*logs])
             delete_records(self._ledger.store, history, goes_on=lambda: not self._node.ending)
         return (
             *(_old(version) for version in versions),
             *(
                 ReclaimableItem(kind="events", name=run, why=f"its run ended over {days:g} days ago")
                 for run in runs
+            ),
+            *(
+                ReclaimableItem(
+                    kind="log", name=run, why=f"its run ended over {days:g} days ago", size_bytes=size
+                )
+                for run, size in logs.items()
             ),
             *history.reclaimable_items(days),
             *(waste for waste, _ in unused),
@@ -87,7 +100,8 @@ class DiskUseCases(VersionUseCases):
                 run=run_id,
                 jobs=sum(_is_whole(record.noun) for record in store.list(JobRun, parent=run_id)),
                 attempts=len(store.list(Attempt, parent=run_id)),
-                size_bytes=sum(thing.size_bytes for thing in left),
+                size_bytes=sum(thing.size_bytes for thing in left)
+                + control.ledger.logs.sizes().get(run_id, 0),
                 versions=tuple(
                     artifact.id
                     for artifact in records.artifacts
@@ -100,6 +114,7 @@ class DiskUseCases(VersionUseCases):
                 control.home_folders.move_to_trash(thing)
             delete_records(store, UnusedRecords(runs=(run,)))
         store.drop_events([run_id])
+        control.ledger.logs.delete([run_id])
         for thing in left:
             control.home_folders.delete(thing)
         return preview

@@ -36,6 +36,7 @@ from gridmill.domain.due_times import check_times
 from gridmill.domain.frozen import replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job
+from gridmill.domain.job_log import LogEntry, offset_of
 from gridmill.domain.pipeline import Pipeline, with_lines
 from gridmill.domain.pod_protocol import Event, sequence_of
 from gridmill.domain.preflight import PreflightFinding, show_finding, written_late
@@ -44,7 +45,8 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import altered_pipeline
 from gridmill.domain.states import JobState, RunState
 from gridmill.domain.views import DryRun, JobView, RunView
-from gridmill.errors import NotFoundError, PipelineError
+from gridmill.errors import InputError, NotFoundError, PipelineError
+from gridmill.ports.logs import LogQuery
 from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, cut_page, page_request
 from gridmill.ports.store import Order
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
@@ -306,6 +308,45 @@ class RunUseCases(AlterationUseCases):
                 return result
             self._node.wait_for_commit(seen, left)
 
+    def logs(
+        self,
+        run_id: str,
+        *,
+        job: str | None = None,
+        attempt: str | None = None,
+        after: str = "",
+        until: int | None = None,
+        tail: int | None = None,
+        search: str = "",
+        limit: int = 1000,
+        wait_seconds: float = 0,
+    ) -> tuple[LogEntry, ...]:
+        """Texts that jobs wrote; waits for some."""
+        if "\n" in search:
+            raise InputError(
+                "a line has no newline in it", place="search", hint="Search for one line's text."
+            )
+        query = LogQuery(
+            run_id=run_id, job=job, attempt=attempt, after=offset_of(after), until=until, search=search
+        )
+        deadline = self._control.clock.monotonic() + wait_seconds
+        while True:
+            seen = self._node.commits
+            logs = self._ledger.logs
+            result = tuple(logs.read(query) if tail is None or search else logs.tail(query, tail))
+            left = deadline - self._control.clock.monotonic()
+            if self._node.taken_over is not None:
+                raise self._node.taken_over
+            if result or left <= 0 or self._node.ending:
+                return tuple(_first(result, limit)) or self._none_of(run_id)
+            self._node.wait_for_commit(seen, left)
+
+    def _none_of(self, run_id: str) -> tuple[LogEntry, ...]:
+        """No entries of a run that there is. Raises NotFoundError."""
+        if self._ledger.store.get(Run, run_id) is None:
+            raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+        return ()
+
     def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:
         """As many as there are, at most `limit`, and at most as many bytes as a page of a list has."""
         found, left, wanted = list[Event](), PAGE_BYTES, _FIRST_EVENTS
@@ -319,6 +360,14 @@ class RunUseCases(AlterationUseCases):
             if len(rows) < wanted or len(found) == limit:
                 return tuple(found)
             after, wanted = sequence_of(rows[-1].id), min(4 * wanted, 1 + left * len(rows) // size)
+
+
+def _first(entries: Sequence[LogEntry], limit: int) -> Iterator[LogEntry]:
+    """The first entries, with those that end where the last of them ends."""
+    for number, entry in enumerate(entries):
+        if number >= limit and entry.id != entries[limit - 1].id:
+            return
+        yield entry
 
 
 def _that_fit(events: Sequence[Event], size: int, *, at_least: int) -> Iterator[Event]:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from gridmill.control.node import ControlNode
@@ -17,10 +17,11 @@ from gridmill.control.usecases.resources import ResourceUseCases
 from gridmill.control.usecases.run_views import ViewLimit
 from gridmill.control.usecases.runs import RunUseCases
 from gridmill.control.usecases.sites import SiteUseCases
-from gridmill.control.usecases.views import events_to_show, run_before
+from gridmill.control.usecases.views import events_to_show, log_ends, run_before
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import show_count
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import LogLine
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import Run
 from gridmill.domain.views import ClientView, ControlView, RunView
@@ -43,8 +44,10 @@ class Identity:
     embedded: bool
 
 
-Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None], str]
-"""Renders the report of a run from its events, the advice on its jobs, and the run before it."""
+LogEnds = Mapping[str, tuple[LogLine, ...]]
+Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None, LogEnds], str]
+"""Renders the report of a run from its events, the advice on its jobs, the run before it, and the ends of the
+logs of failed attempts."""
 REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
 """The jobs in a report."""
 EARLIER_RUNS = 1000
@@ -145,10 +148,11 @@ class Service(
         """The run's report: one self-contained HTML document."""
         view = self._run_views.report(run_id, REPORTED_JOBS)
         read = partial(self._ledger.store.events, run_id=run_id)
-        events = events_to_show(view, lambda after, limit: read(after=after, limit=limit))
+        events = events_to_show(lambda after, limit: read(after=after, limit=limit))
+        logs = log_ends(view, self._ledger.logs)
         before = run_before(view.run, self._earlier(view.run.pipeline))
         earlier = self._run_views.report(before.id, REPORTED_JOBS) if before is not None else None
-        return self._render(view, events, self.advice_on_run(view), earlier)
+        return self._render(view, events, self.advice_on_run(view), earlier, logs)
 
     def _earlier(self, pipeline: str) -> tuple[Run, ...]:
         return self._list(Run, parent=pipeline, limit=EARLIER_RUNS, newest_first=True)

@@ -13,15 +13,18 @@ from gridmill.control.state import BringUps, Catalog, Control, Problems, Reporte
 from gridmill.control.steps.gangs import member_id
 from gridmill.control.steps.problems import problem_of_site, why_excluded
 from gridmill.control.steps.references import fetch_artifact, metrics_of
+from gridmill.domain.amounts import KIB
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
-from gridmill.domain.environment_build import BEGUN, ENDED
+from gridmill.domain.environment_build import ENVIRONMENT
 from gridmill.domain.frozen import replace
+from gridmill.domain.job_log import LogLine, lines_of
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of
 from gridmill.domain.run_failures import at_fault, failed_jobs
 from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
+from gridmill.ports.logs import LogQuery, LogStore
 from gridmill.ports.site import SitePort, TransferSite
 from gridmill.ports.store import Store
 from gridmill.scheduler.explain import why_waiting
@@ -264,33 +267,40 @@ def _job_view(
 
 PAGE = 10_000
 MOST_METRICS = 200_000
-LOGS_PER_JOB = 200
-"""Log events kept per failed job, the last ones: a report shows their last lines."""
-
+LOGS_SHOWN = 5
+"""Failed jobs whose logs a report shows."""
 Read = Callable[[int, int], Sequence[Event]]
 """Reads the run's events after a sequence number, up to a given count."""
 
 
-def events_to_show(view: RunView, read: Read) -> tuple[Event, ...]:
-    """Of all events of a run: its metrics by step, the ends of the logs of failed jobs, and when
-    environments were built.
-
-    Read page by page, so that the log of a chatty run is never in memory as a whole.
-    """
-    failed = {attempt.job_run_id: attempt.id for job in failed_jobs(view) if (attempt := at_fault(job))}
-    logs: dict[str, deque[Event]] = {one: deque(maxlen=LOGS_PER_JOB) for one in failed.values()}
+def events_to_show(read: Read) -> tuple[Event, ...]:
+    """Of all events of a run: its metrics by step, and when environments were built. Read page by page."""
     kept: list[Event] = []
     for event in _all(read):
         if event.type == EventType.METRIC and event.body.get("step") is not None:
             if len(kept) < MOST_METRICS:
                 kept.append(event)
-        elif event.type == EventType.LOG:
-            if _is_of_building(event):
-                kept.append(event)
-            for attempt_id, last in logs.items():
-                if event.attempt_id == attempt_id or event.attempt_id.startswith(f"{attempt_id}."):
-                    last.append(event)
-    return (*kept, *(event for last in logs.values() for event in last))
+        elif event.type == ENVIRONMENT:
+            kept.append(event)
+    return tuple(kept)
+
+
+LOG_LINES = 20
+"""Last lines of the log of a failed job that a report shows."""
+LONGEST_LINE = 2000
+_LOG_END_BYTES = 256 * KIB
+"""Text in which they are looked for: a line may have a gigabyte."""
+
+
+def log_ends(view: RunView, logs: LogStore) -> Mapping[str, tuple[LogLine, ...]]:
+    """The last lines of the logs of failed jobs, by the attempt that shows why; of all ranks of a gang."""
+    ends: dict[str, tuple[LogLine, ...]] = {}
+    for job in failed_jobs(view)[:LOGS_SHOWN]:
+        if (attempt := at_fault(job)) is not None:
+            query = LogQuery(run_id=view.run.id, attempt=attempt.id)
+            entries = logs.tail(query, LOG_LINES, most_bytes=_LOG_END_BYTES)
+            ends[attempt.id] = tuple(deque(lines_of(entries, longest=LONGEST_LINE), maxlen=LOG_LINES))
+    return ends
 
 
 def _all(read: Read) -> Iterator[Event]:
@@ -298,11 +308,6 @@ def _all(read: Read) -> Iterator[Event]:
     while page := read(after, PAGE):
         yield from page
         after = sequence_of(page[-1].id)
-
-
-def _is_of_building(event: Event) -> bool:
-    text = str(event.body.get("text", ""))
-    return event.body.get("stream") == "pod" and text.startswith((BEGUN, ENDED))
 
 
 def run_before(run: Run, runs: Sequence[Run]) -> Run | None:
