@@ -1,12 +1,14 @@
 """Full disks of home and root: jobs that write too much are ended, others continue, with the true reasons."""
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Place
-from tests.kit.small_disks import small_disk
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
+from tests.kit.small_disks import fill, free_bytes, small_disk
 
 pytestmark = pytest.mark.e2e
 MIB = 2**20
@@ -55,3 +57,79 @@ jobs:
     assert done.returncode == 1
     assert "its limit is 2 MiB" in done.stdout + done.stderr
     assert "Raise `disk` of the job (for example `disk: 4MiB`)" in done.stdout + done.stderr
+
+
+def test_a_full_root_holds_attempts_back_until_there_is_room(place: Place, disk: Path) -> None:
+    root = str(disk / "root")
+    file = place.write("pipeline: held\njobs:\n  work:\n    command: echo well > $GRIDMILL_OUTPUT/file\n")
+    ballast = fill(disk, left_bytes=MIB)
+    run = place.start("run", file, "--json", GRIDMILL_ROOT=root)
+
+    def why() -> str:
+        done = place.gridmill("status", "--json", GRIDMILL_ROOT=root)
+        control = json.loads(done.stdout)["control"] if done.returncode == 0 else None
+        return " ".join(control["problems"]) if control else ""
+
+    assert eventually(lambda: "no attempt starts until there is room" in why()), why()
+    assert "less than its reserve of 4 MiB" in why()
+    (name,) = [one["id"] for one in place.json("list", "runs", GRIDMILL_ROOT=root)]
+    view = place.json("status", name, GRIDMILL_ROOT=root)
+    (job,) = view["jobs"]
+    assert "less than its reserve" in job["why"], job["why"]
+    assert job["attempts"] == []
+    doctor = place.gridmill("doctor", GRIDMILL_ROOT=root)
+    assert "less than its reserve of 4 MiB" in " ".join(doctor.stdout.split())
+    assert doctor.returncode != 0
+    ballast.unlink()
+    out, err = run.communicate(timeout=PATIENCE_SECONDS)
+    assert run.returncode == 0, err
+    assert [one["state"] for one in attempts(json.loads(out), "work")] == ["succeeded"]
+
+
+def test_caches_that_nothing_uses_go_first_and_the_run_succeeds(disk: Path) -> None:
+    place = Place(folder=disk)
+    file = place.write("pipeline: evicts\njobs:\n  work:\n    command: echo well > $GRIDMILL_OUTPUT/file\n")
+    for age, name in enumerate(("old", "older", "oldest")):
+        folder = place.home / "cache" / "environments" / name
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"1" * 8 * MIB)
+        os.utime(folder, (1e9 - age, 1e9 - age))
+    fill(disk, left_bytes=2 * MIB)
+    done = place.gridmill("run", file)
+    assert done.returncode == 0, done.stderr
+    assert "a disk is short: 1 item that nothing uses (8 MiB) deleted" in done.stderr
+    left = sorted(path.name for path in (place.home / "cache" / "environments").iterdir())
+    assert left == ["old", "older"]
+
+
+def test_a_command_whose_disk_is_full_names_it_and_is_tried_again(place: Place, disk: Path) -> None:
+    (disk / "elsewhere").write_bytes(b"1" * 70 * MIB)
+    file = place.write(
+        f"""
+pipeline: again
+jobs:
+  work:
+    command: |
+      echo begin >> {place.folder}/marks
+      if test $(wc -l < {place.folder}/marks) -eq 1; then
+        dd if=/dev/zero of={disk}/neighbour bs=1M count=20; exit 1
+      fi
+      echo well > $GRIDMILL_OUTPUT/file
+"""
+    )
+    run = place.start("run", file, "--json", GRIDMILL_ROOT=str(disk / "root"))
+    place.wait_for("marks")
+    assert eventually(lambda: (disk / "neighbour").exists() and free_bytes(disk) == 0)
+    root = str(disk / "root")
+    (name,) = [one["id"] for one in place.json("list", "runs", GRIDMILL_ROOT=root)]
+
+    def states() -> list[str]:
+        return [one["state"] for one in attempts(place.json("status", name, GRIDMILL_ROOT=root), "work")]
+
+    assert eventually(lambda: states() == ["lost"])
+    (disk / "neighbour").unlink()
+    out, err = run.communicate(timeout=PATIENCE_SECONDS)
+    assert run.returncode == 0, err
+    first, second = attempts(json.loads(out), "work")
+    assert (first["state"], first["cause"], second["state"]) == ("lost", "storage", "succeeded")
+    assert "exit code 1; likely because the disk of the storage root" in first["message"]

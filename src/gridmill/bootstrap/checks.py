@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gridmill.bootstrap.home_lock import open_store
+from gridmill.disk_space import space_of
 from gridmill.domain.amounts import GIB, Amounts, show_bytes, show_count
 from gridmill.domain.farm_protocol import FarmStatus, check_versions
 from gridmill.domain.naming import is_loopback, read_address
@@ -239,7 +240,6 @@ _PACKAGES = {
     "training": ("numpy", "torch", "scikit-learn", "safetensors", "onnx"),
     "predictions": ("numpy", "onnxruntime"),
 }
-_LEAST_FREE_BYTES = GIB
 _MOST_RECORDS = 100
 
 
@@ -249,8 +249,8 @@ def look(settings: Settings) -> Iterator[Check]:
         f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     )
     yield "python", sys.version_info >= (3, 11), python_text
-    yield _folder("home", settings.home)
-    yield _folder("storage root", settings.root)
+    yield _folder("home", settings.home, settings.disk_reserve_bytes)
+    yield _folder("storage root", settings.root, settings.disk_reserve_bytes)
     yield from _store(settings)
     yield (
         "cpus",
@@ -269,11 +269,11 @@ def look(settings: Settings) -> Iterator[Check]:
     yield from look_at_clusters(settings)
 
 
-def _folder(what: str, path: Path) -> Check:
+def _folder(what: str, path: Path, reserve_bytes: int | None) -> Check:
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         return what, False, f"{path}: {existing} cannot be written"
-    free = shutil.disk_usage(existing).free
+    space = space_of(what, existing, reserve_bytes)
     mount = find_mount(existing)
     kind = f" on {mount.type}" if mount is not None else ""
     if what == "home" and mount is not None and mount.shared:
@@ -282,7 +282,10 @@ def _folder(what: str, path: Path) -> Check:
         check_root(existing)
     except StorageError as error:
         return what, False, f"{path}{kind}: {error.message}"
-    return what, free >= _LEAST_FREE_BYTES, f"{path}{kind}, {show_bytes(free)} free"
+    has = f"{path}{kind}, {show_bytes(space.free_bytes)} free (reserve {show_bytes(space.reserve_bytes)})"
+    if space.is_short:
+        has += f": {space.shortage}; no attempt starts until there is room"
+    return what, not space.is_short, has
 
 
 def _store(settings: Settings) -> Iterator[Check]:

@@ -167,7 +167,7 @@ def _control(
         clock=timeline.clock,
         sites={"local": site},
         storage=storage,
-        home_folders=LocalHomeFolders(settings.home, settings.root),
+        home_folders=LocalHomeFolders(settings.home, settings.root, settings.disk_reserve_bytes),
         new_token=lambda: secrets.token_hex(8),
         counters=Counters(store.counters()),
         limits=ControlTimeouts(
@@ -273,8 +273,11 @@ def _wire(
     )
     if await_seconds:
         node.await_clients(await_seconds)
+    control.disk.spaces = control.home_folders.spaces()
     node.start()
     surveyor.start()
+    watch = partial(_watch_disk, service, over, warn)
+    threading.Thread(target=watch, name="disk", daemon=True).start()
     node.wake()
     if embedded:  # one for a single run ends as soon as it can
         check = partial(_check_daily, service, settings.home / "store.checked", warn)
@@ -312,9 +315,26 @@ def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> N
         warn(f"the check of the store stopped: {explained(error)}")
 
 
+def _watch_disk(service: Service, over: threading.Event, warn: Callable[[str], None]) -> None:
+    """Until the end, look at the free space."""
+    last = ""
+    while not over.wait(DISK_SECONDS):
+        try:
+            service.watch_disk()
+            last = ""
+        except GridmillError as error:
+            if explained(error) != last:
+                last = explained(error)
+                warn(f"the free space cannot be watched: {last}")
+
+
 def _all(acts: Iterable[Callable[[], None]]) -> None:
     for act in acts:
         act()
+
+
+DISK_SECONDS = 0.5
+"""How often the free space of home and root is looked at."""
 
 
 class NullLinkServer:

@@ -22,10 +22,10 @@ from gridmill.domain.resource import Measurement
 from gridmill.domain.retention import DAY_SECONDS, RUNS_KEPT, Retention, beyond
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
-from gridmill.domain.usage import ReclaimableItem
+from gridmill.domain.usage import DiskSpace, ReclaimableItem
 from gridmill.domain.views import RemovalPreview
 from gridmill.errors import ConflictError, InputError, NotFoundError, StaleVersionError
-from gridmill.ports.disk import GOING, DiskArea, DiskItem
+from gridmill.ports.disk import GOING, IN_ROOT, DiskArea, DiskItem
 from gridmill.ports.store import Delete, Record, Store, key_of
 from gridmill.scheduler.history import PER_JOB
 
@@ -243,6 +243,48 @@ def unused_files(
                 ReclaimableItem(kind=thing.area.value, name=thing.name, why=why, size_bytes=thing.size_bytes),
                 thing,
             )
+
+
+EVICTABLE = frozenset(
+    {DiskArea.OUTPUT, DiskArea.HANDED, DiskArea.IMPORT, DiskArea.REPORT, DiskArea.CODE, DiskArea.ENVIRONMENT}
+)
+"""Where items are that are evicted if a disk is short: nobody needs them, or they are made again."""
+
+
+def evictable(
+    catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float
+) -> Iterator[Rubbish]:
+    """What can go at once because its disk is short, whatever its age. Code and environments stay while any
+    pod is up: it may be about to use them."""
+    snapshot = catalog.ledger.snapshot
+    in_use = bool(snapshot.deployments) or bool(snapshot.attempts)
+    caches = frozenset({DiskArea.CODE, DiskArea.ENVIRONMENT})
+    candidates = (one for one in things if one.area in EVICTABLE or _is_going(one))
+    for rubbish in unused_files(catalog, records, candidates, now, now):
+        if rubbish[1].area not in caches:
+            yield rubbish
+    for thing in things:
+        if thing.area in caches and not in_use and not _is_going(thing):
+            why = "the disk is short; it is made again when needed"
+            item = ReclaimableItem(
+                kind=thing.area.value, name=thing.name, why=why, size_bytes=thing.size_bytes
+            )
+            yield item, thing
+
+
+def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[DiskItem]:
+    """The oldest of what is unused, as many as free the reserve of each disk that is short (a quarter more,
+    so that it is not short again at once). `spaces` are of home and root, or of both together."""
+    chosen: list[DiskItem] = []
+    in_order = sorted(unused, key=lambda thing: thing.changed)
+    for at, space in enumerate(spaces):
+        wanted = space.lacking_bytes + space.reserve_bytes // 4 if space.is_short else 0
+        for thing in in_order:
+            here = len(spaces) == 1 or (thing.area in IN_ROOT) == bool(at)
+            if wanted > 0 and here:
+                chosen.append(thing)
+                wanted -= thing.size_bytes
+    return chosen
 
 
 def _is_going(thing: DiskItem) -> bool:

@@ -18,6 +18,7 @@ from gridmill.domain.run import JobRun, RunRequest
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.site import Site
 from gridmill.domain.states import JobState
+from gridmill.domain.usage import DiskSpace
 from gridmill.errors import UnavailableError
 from gridmill.ports.clock import Clock
 from gridmill.ports.disk import HomeFolders, NoHomeFolders
@@ -251,6 +252,21 @@ class Problems:
 
 
 @dataclass(slots=True, kw_only=True)
+class DiskState:
+    """The free space of home and root as it was last looked at, and what was evicted since the start."""
+
+    spaces: tuple[DiskSpace, ...] = ()
+    evicted_bytes: int = 0
+    evicted_items: int = 0
+    next_eviction: float = 0.0  # monotonic
+
+    @property
+    def shortage(self) -> str:
+        """Which disk is short, in words; empty: none is."""
+        return next((space.shortage for space in self.spaces if space.is_short), "")
+
+
+@dataclass(slots=True, kw_only=True)
 class BringUps:
     """What became of asking sites for pods; found out again after a restart.
 
@@ -386,6 +402,7 @@ class Control:
     background: BackgroundRunner = field(default_factory=ImmediateRunner)
     problems: Problems = field(default_factory=Problems)
     candidates: Candidates = field(default_factory=Candidates)
+    disk: DiskState = field(default_factory=DiskState)
     bring_ups: BringUps = field(default_factory=BringUps)
     reported: ReportedProgress = field(default_factory=ReportedProgress)
     choices: SiteChoices = field(default_factory=SiteChoices)

@@ -15,6 +15,7 @@ from gridmill.domain.run import Attempt, CriticalPath, JobRun, Run
 from gridmill.domain.schedule import Schedule
 from gridmill.domain.sql_statement import Given
 from gridmill.domain.states import JobState
+from gridmill.domain.usage import DiskSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +212,7 @@ class ClientView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
     """The control node itself. `problems` are those that last: what does not answer, what waits for room.
+    `disks` are those of home and root; `evicted_bytes` were freed there since the start, as they were short.
     `embedded`: it ends with the last of its `clients`."""
 
     version: str
@@ -224,5 +226,7 @@ class ControlView:
     waiting_jobs: int
     running_jobs: int
     deployments: int
+    disks: tuple[DiskSpace, ...] = ()
+    evicted_bytes: int = 0
     problems: tuple[str, ...] = ()
     clients: tuple[ClientView, ...] = ()

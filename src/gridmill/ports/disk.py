@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.usage import DiskSpace
 
 GOING = ".going-"
 """Prefix of the name of an item that was moved to the trash."""
@@ -27,6 +28,17 @@ class DiskArea(StrEnum):
     ENVIRONMENT = "environment"
 
 
+IN_ROOT = (
+    DiskArea.OUTPUT,
+    DiskArea.HANDED,
+    DiskArea.MANIFEST,
+    DiskArea.CHECKPOINTS,
+    DiskArea.SHARED_BUNDLE,
+    DiskArea.IMPORT,
+)
+"""Those below the storage root; the others are in the home."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskItem:
     """A folder or file. `name` is unique within its place (outputs: the URI below the root); `changed` is
@@ -45,6 +57,10 @@ class HomeFolders(Protocol):
     def items(self) -> tuple[DiskItem, ...]:
         """Everything there is, by place and name. What vanishes meanwhile is left out."""
 
+    def spaces(self) -> tuple[DiskSpace, ...]:
+        """The free space of the home and of the root, in this order; once where both share it. A file
+        system that does not answer is left out."""
+
     def move_to_trash(self, thing: DiskItem) -> None:
         """Move the item to the trash at once, unless it changed since it was listed."""
 
@@ -57,6 +73,10 @@ class NoHomeFolders:
 
     def items(self) -> tuple[DiskItem, ...]:
         """Nothing."""
+        return ()
+
+    def spaces(self) -> tuple[DiskSpace, ...]:
+        """Nothing that could be short."""
         return ()
 
     def move_to_trash(self, thing: DiskItem) -> None:

@@ -79,6 +79,7 @@ def plan(
     limit: int | None = None,
     unwilling: Mapping[str, Collection[str]] = NONE,
     unfit: Mapping[str, Collection[str]] = NONE,
+    starts: bool = True,
 ) -> Plan:
     """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
 
@@ -90,16 +91,18 @@ def plan(
     higher priority: also where the project's quota is what has no room, by jobs of the same project. `limit`
     bounds the decisions; a plan that was cut says so (`complete`). `unwilling` are, by resource, the nodes at
     which its pods did not come up: these are the last to be tried. Those that are `unfit` lack what they
-    promised: they are not tried as long as others will do.
+    promised: they are not tried as long as others will do. Without `starts` nothing begins, and nothing is
+    interrupted for it: only what is not needed any more is released.
     """
     draft = DraftPlan(snapshot, now, limit, unwilling, unfit)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
     for lane in lanes.values():
         _refuse_too_large(draft, lane)
     keep_what_is_made(draft, lanes)
-    later = _serve(draft, lanes)
-    _make_room(draft, later)
-    _warm(draft)
+    if starts:
+        later = _serve(draft, lanes)
+        _make_room(draft, later)
+        _warm(draft)
     _expire(draft)
     _call_off(draft)
     _look_again(draft)

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gridmill.disk_space import file_system, space_of
+from gridmill.domain.usage import DiskSpace
 from gridmill.domain.version_manifest import HANDED, MANIFESTS
 from gridmill.errors import StorageError
-from gridmill.ports.disk import GOING, DiskArea, DiskItem
+from gridmill.ports.disk import GOING, IN_ROOT, DiskArea, DiskItem
 from gridmill.storage.archive import STAGING, is_left
 from gridmill.storage.root import SHARED_BUNDLES
 
@@ -25,23 +27,16 @@ _FOLDERS: Mapping[DiskArea, str] = {
 _PLACES = {"checkpoints": DiskArea.CHECKPOINTS, MANIFESTS: DiskArea.MANIFEST}
 _OUTPUT_DEPTH = 4  # KIND/PIPELINE/JOB/FOLDER
 _LOCK = ".lock"
-_IN_ROOT = (
-    DiskArea.OUTPUT,
-    DiskArea.HANDED,
-    DiskArea.MANIFEST,
-    DiskArea.CHECKPOINTS,
-    DiskArea.SHARED_BUNDLE,
-    DiskArea.IMPORT,
-)
 _STAGED = (STAGING, f"{GOING}{STAGING}")
 
 
 class LocalHomeFolders:
     """Implements gridmill.ports.disk.HomeFolders. Links are not followed."""
 
-    def __init__(self, home: Path, root: Path) -> None:
+    def __init__(self, home: Path, root: Path, reserve_bytes: int | None = None) -> None:
         self._home = home
         self._root = root
+        self._reserve_bytes = reserve_bytes
 
     def items(self) -> tuple[DiskItem, ...]:
         """See House."""
@@ -62,6 +57,14 @@ class LocalHomeFolders:
         for path in _entries(self._home):
             if path.name.startswith("store.db"):
                 yield from _thing(DiskArea.STORE, path.name, path)
+
+    def spaces(self) -> tuple[DiskSpace, ...]:
+        """See HomeFolders."""
+        spaces: dict[int, DiskSpace] = {}
+        for place, path in (("home", self._home), ("storage root", self._root)):
+            with suppress(OSError):
+                spaces.setdefault(file_system(path), space_of(place, path, self._reserve_bytes))
+        return tuple(spaces.values())
 
     def move_to_trash(self, thing: DiskItem) -> None:
         """See House."""
@@ -87,7 +90,7 @@ class LocalHomeFolders:
         return self._base(thing.area) / _FOLDERS.get(thing.area, "") / thing.name
 
     def _base(self, place: DiskArea) -> Path:
-        return self._root if place in _IN_ROOT else self._home
+        return self._root if place in IN_ROOT else self._home
 
 
 def _trash_path(path: Path) -> Path:

@@ -60,6 +60,10 @@ def problem_of_site(problems: Problems, site: str) -> str:
     return problems.lasting.get(f"site {site}") or problems.lasting.get(f"look {site}") or ""
 
 
+DISK = "disk"
+"""The key of a disk that is short, among the problems that last."""
+
+
 def problems(problems: Problems) -> tuple[str, ...]:
     """Those that last."""
     return tuple(dict.fromkeys(tuple(problems.lasting.values())))  # a tick may add to it meanwhile

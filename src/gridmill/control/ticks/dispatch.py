@@ -43,6 +43,7 @@ def dispatch(control: Control) -> Plan:
         limit=STARTS_PER_TICK,
         unwilling=control.bring_ups.refusing_nodes,
         unfit=unfit_nodes(control.bring_ups, control.timeline),
+        starts=not control.disk.shortage,
     )
     transaction = control.ledger.begin(control.timeline.now())
     joining = joining_now(control.ledger, control.site_states, control.timeline)

@@ -1,31 +1,38 @@
 """Use cases of housekeeping: show what uses disk space, and delete what is not needed."""
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.removable import (
     UnusedRecords,
     delete_records,
+    evictable,
     old_history,
     old_runs,
     old_versions,
+    oldest_for,
     read_records,
     unused_files,
     unused_logs,
 )
+from gridmill.control.steps.problems import DISK
 from gridmill.control.usecases.artifacts import VersionUseCases
+from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import FINISHED_RUNS
-from gridmill.domain.usage import HISTORY_DAYS, DiskUsage, ReclaimableItem
+from gridmill.domain.usage import HISTORY_DAYS, DiskSpace, DiskUsage, ReclaimableItem
 from gridmill.domain.views import RunRemovalPreview
 from gridmill.errors import ConflictError, NotFoundError
 from gridmill.ports.disk import DiskArea, DiskItem
 from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
+EVICTION_SECONDS = 5.0
+"""How often a short disk is searched for what nothing uses: that reads the names of all files."""
 _OF_ATTEMPTS = (DiskArea.OUTPUT, DiskArea.MANIFEST, DiskArea.HANDED, DiskArea.ATTEMPT)
 """Places whose names are ids of attempts, or begin with one."""
 
@@ -84,6 +91,54 @@ class DiskUseCases(VersionUseCases):
             *history.reclaimable_items(days),
             *(waste for waste, _ in unused),
         )
+
+    def watch_disk(self) -> bool:
+        """Look at the free space of home and root: while a disk is short no attempt starts, and what nothing
+        uses is evicted. True while one is short."""
+        control = self._control
+        now = control.clock.monotonic()
+        if self._note_spaces() and now >= control.disk.next_eviction:
+            control.disk.next_eviction = now + EVICTION_SECONDS
+            self._evict(control.disk.spaces)
+            self._note_spaces()
+        return bool(control.disk.shortage)
+
+    def _note_spaces(self) -> bool:
+        control, spaces = self._control, self._control.home_folders.spaces()
+        before = control.disk.shortage
+        with self._node.lock:
+            control.disk.spaces = spaces
+            shortage = control.disk.shortage
+            if shortage:
+                problem = f"{shortage}; no attempt starts until there is room"
+                if DISK not in control.problems.lasting:
+                    control.problems.warn(f"{problem}. `gridmill clean` deletes what is not needed")
+                control.problems.lasting[DISK] = problem
+            else:
+                control.problems.lasting.pop(DISK, None)
+        if before and not shortage:
+            control.problems.warn("the disk has room again; jobs continue")
+            self._node.wake_now()
+        return bool(shortage)
+
+    def _evict(self, spaces: Sequence[DiskSpace]) -> None:
+        """Delete what nothing uses, the oldest first, as much as the disks lack. Counted and logged."""
+        control = self._control
+        things = control.home_folders.items()  # before the records: what is made meanwhile is not among them
+        with self._node.lock:
+            records, now = read_records(control.ledger), control.timeline.now()
+            unused = [thing for _, thing in evictable(control.catalog, records, things, now)]
+            chosen = oldest_for(spaces, unused)
+            for thing in chosen:
+                control.home_folders.move_to_trash(thing)
+        for thing in chosen:
+            control.home_folders.delete(thing)
+        if chosen:
+            size_bytes = sum(thing.size_bytes for thing in chosen)
+            control.disk.evicted_bytes += size_bytes
+            control.disk.evicted_items += len(chosen)
+            what = f"{show_count(len(chosen), 'item')} that nothing uses ({show_bytes(size_bytes)})"
+            control.problems.warn(f"a disk is short: {what} deleted")
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """Delete a finished run; the versions that it made stay."""

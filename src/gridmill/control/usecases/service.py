@@ -97,6 +97,8 @@ class Service(
             waiting_jobs=waiting,
             running_jobs=running,
             deployments=len(self._ledger.snapshot.deployments),
+            disks=self._control.home_folders.spaces(),
+            evicted_bytes=self._control.disk.evicted_bytes,
             problems=problems(self._control.problems),
             clients=self.clients(),
         )

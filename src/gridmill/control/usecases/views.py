@@ -11,7 +11,7 @@ from typing import Any
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import BringUps, Catalog, Control, Problems, ReportedProgress, Timeline
 from gridmill.control.steps.gangs import member_id
-from gridmill.control.steps.problems import problem_of_site, why_excluded
+from gridmill.control.steps.problems import DISK, problem_of_site, why_excluded
 from gridmill.control.steps.references import fetch_artifact, metrics_of
 from gridmill.domain.amounts import KIB
 from gridmill.domain.artifact import Artifact
@@ -139,6 +139,8 @@ def _whys(
     waits = WaitForecasts(snapshot, now)
 
     def told(job_run: JobRun) -> Iterable[str]:
+        if job_run.state is JobState.WAITING:
+            yield problems.lasting.get(DISK, "")
         yield why_waiting(snapshot, job_run.id, now, waits)
         yield why_excluded(bring_ups, timeline, job_run)
         if job_run.state is JobState.WAITING:
