@@ -37,7 +37,8 @@ from gridmill.ports.host import Check, FarmAddress
 from gridmill.sdk.discovery import open_home
 from gridmill.settings import Settings, is_farm
 from gridmill.sites.farm.credentials import CredentialFiles, keeping
-from gridmill.sites.machine import gpus
+from gridmill.sites.machine import free_bytes, gpus
+from gridmill.sites.machine_memory import homes_text, overbooked_text, pod_claims
 from gridmill.storage.filesystem import check_root, find_mount
 from gridmill.version import __version__
 
@@ -257,8 +258,7 @@ def look(settings: Settings) -> Iterator[Check]:
         True,
         f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}",
     )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield "memory", memory >= GIB, show_bytes(memory)
+    yield look_at_memory(settings.home)
     yield look_at_gpus()
     yield "cgroups", True, _cgroups() if settings.cgroups else "not used (GRIDMILL_CGROUPS=0)"
     yield "slurm", True, _slurm()
@@ -309,6 +309,20 @@ def _store(settings: Settings) -> Iterator[Check]:
         yield "lost record", one.told, f"{one.name}: {one.problem}"
     if len(lost) > _MOST_RECORDS:
         yield "lost record", not untold, f"and {len(lost) - _MOST_RECORDS:,} more"
+
+
+def look_at_memory(home: Path) -> Check:
+    """What the machine has and what is free, and what pods of other homes were promised."""
+    memory, free, claims = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        free_bytes(),
+        pod_claims(),
+    )
+    others = homes_text(str(home), claims)
+    shared = f"; pods of other homes were promised {others}" if others else ""
+    warning = overbooked_text(str(home), claims, free)
+    told = f"{show_bytes(memory)}, {show_bytes(free)} free"
+    return "memory", memory >= GIB, f"{told}; warning: {warning}" if warning else f"{told}{shared}"
 
 
 def _cgroups() -> str:

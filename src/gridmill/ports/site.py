@@ -95,6 +95,14 @@ class TransferSite(Protocol):
         """How quick the way there is, by a few small transfers. Raises UnavailableError."""
 
 
+@runtime_checkable
+class SharedMachineSite(Protocol):
+    """A site on a machine of which others use the memory as well."""
+
+    def memory_problem(self) -> str:
+        """Why it may run out of memory; empty for no reason. Answers at once."""
+
+
 class SitePort(Protocol):
     """Every method may be repeated. `bring_up`, `observe`, `undelivered_events` and `tear_down` may take
     their time, and are called from several threads at once; the others answer at once."""

@@ -76,9 +76,20 @@ def _busy_ticks() -> int:
 
 def used_bytes() -> int:
     """Memory that a new process cannot have without swapping (all but MemAvailable of proc(5))."""
+    total, available = _memory()
+    return total - available
+
+
+def free_bytes() -> int:
+    """Memory that new processes can have without swapping; at most our cgroup's limit."""
+    return min(_memory()[1], memory_of_machine())
+
+
+def _memory() -> tuple[int, int]:
+    """MemTotal and MemAvailable of proc(5), in bytes."""
     lines = (line.split() for line in (_PROC / "meminfo").read_text().splitlines())
     kibibytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
-    return (kibibytes["MemTotal"] - kibibytes["MemAvailable"]) * 1024
+    return kibibytes["MemTotal"] * 1024, kibibytes["MemAvailable"] * 1024
 
 
 def gpus() -> tuple[Gpu, ...]:

@@ -30,6 +30,7 @@ from gridmill.plugins import find
 from gridmill.ports.site import PodReport, PodStatus
 from gridmill.settings import Settings, as_variables
 from gridmill.sites.machine import gpus, look_at_machine, memory_of_machine
+from gridmill.sites.machine_memory import MemoryWatch
 from gridmill.sites.preload import StandbyProcess, start_ahead
 
 KEPT_SECONDS = 86400.0
@@ -101,6 +102,7 @@ class ProcessSite:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ahead: StandbyProcess | None = None
         self._taking = threading.Lock()
+        self._memory = MemoryWatch(settings.home)
 
     @cached_property
     def _nodes(self) -> tuple[Node, ...]:
@@ -148,6 +150,7 @@ class ProcessSite:
             if not _was_started(folder) and not _has_ended(folder):
                 _write_order(folder, order)
                 self._children[order.pod_id] = self._spawn(folder, lock, order)
+                self._memory.again()
         finally:
             os.close(lock)
 
@@ -214,10 +217,15 @@ class ProcessSite:
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
         """All at once; pods that died are cleaned up after first, together."""
         self._reap()
+        self._memory.look(time.monotonic())
         dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
         if dead:
             self._sweep(dead)
         return {pod_id: self._look(pod_id) for pod_id in pod_ids}
+
+    def memory_problem(self) -> str:
+        """Why this machine may run out of memory, as it was seen last; empty: nothing is known."""
+        return self._memory.problem(time.monotonic())
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
         """What is left of its journal."""

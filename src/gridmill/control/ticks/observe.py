@@ -22,7 +22,7 @@ from gridmill.domain.run import Attempt
 from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, Cause, DeploymentState, PodState
 from gridmill.errors import UnavailableError, explained
 from gridmill.ports.clock import Clock
-from gridmill.ports.site import PodReport, PodStatus, SitePort, TransferSite
+from gridmill.ports.site import PodReport, PodStatus, SharedMachineSite, SitePort, TransferSite
 
 _MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
 
@@ -84,6 +84,8 @@ def observe(control: Control) -> None:
     for site, port in control.sites.items():
         if isinstance(port, TransferSite):
             set_problems(control.problems, f"data at {site}", port.transfer_problems())
+        if isinstance(port, SharedMachineSite):
+            set_problem(control.problems, f"memory of {site}", port.memory_problem())
     clear_ended(control.ledger, control.problems)
 
 
