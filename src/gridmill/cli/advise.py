@@ -22,17 +22,18 @@ _LAWS = {
 def advise(
     context: typer.Context,
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="PIPELINE/JOB, a job with workers.", show_default=False)
+        str, typer.Argument(metavar="JOB", help="A job with workers: PIPELINE/JOB.", show_default=False)
     ],
     probe: Annotated[
         bool,
         typer.Option(
-            "--probe", help="First try it on a part of its data, at most three times; nothing is kept."
+            "--probe",
+            help="First run the job on parts of its data, at most three times. No result is stored.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say how a job's time goes with its workers, and which number of them is worth paying for."""
+    """Show how the time of a job depends on the number of its workers, and recommend a number."""
     with session(context, reading=not probe) as client:
         advice = client.advise(job, probe=probe, on_probe=None if json else _print_probe)
     emit(advice) if json else show(Group(*_advice_lines(advice)))

@@ -9,53 +9,54 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gridmill.cli.examples import shown
 from gridmill.cli.invocation import invocation
 from gridmill.errors import InputError
 from gridmill.version import __version__
 
 COMMANDS = {
     "run": ("gridmill.cli.run:run", "Run a pipeline and show its progress."),
-    "plan": ("gridmill.cli.plan:plan", "Show what a run would do: sizes and why, order, memory, time."),
-    "validate": ("gridmill.cli.validate:validate", "Check a pipeline file and its data, without a grid."),
-    "init": ("gridmill.cli.init:init", "Write a small working pipeline with its own data."),
-    "apply": ("gridmill.cli.plan:apply", "Keep a pipeline and its resources without running it."),
-    "backfill": ("gridmill.cli.backfill:backfill", "Run a pipeline over a range of time, chunk by chunk."),
-    "resume": ("gridmill.cli.run:resume", "Continue a failed or stopped run; what succeeded stands."),
-    "stop": ("gridmill.cli.run:stop", "Stop a run, or one job of it."),
-    "start": ("gridmill.cli.run:start", "Start a run (the same as run)."),
-    "status": ("gridmill.cli.status:status", "How the grid or a run stands."),
-    "logs": ("gridmill.cli.logs:logs", "What jobs wrote."),
+    "plan": ("gridmill.cli.plan:plan", "Show what a run would do: jobs, reasons, sizes, time."),
+    "validate": ("gridmill.cli.validate:validate", "Check a pipeline file and its data."),
+    "init": ("gridmill.cli.init:init", "Write a small working pipeline with its data."),
+    "apply": ("gridmill.cli.plan:apply", "Store a pipeline and its resources without running it."),
+    "backfill": ("gridmill.cli.backfill:backfill", "Run a pipeline over a range of time."),
+    "resume": ("gridmill.cli.run:resume", "Continue a failed or stopped run."),
+    "stop": ("gridmill.cli.run:stop", "Stop a run or a job, or pause a schedule."),
+    "start": ("gridmill.cli.run:start", "Start a run, a schedule or a backfill."),
+    "status": ("gridmill.cli.status:status", "Show the state of the grid or of a run."),
+    "logs": ("gridmill.cli.logs:logs", "Print the logs of jobs."),
     "show": ("gridmill.cli.show:show", "Show one run, job, resource, model, ..."),
     "list": ("gridmill.cli.show:list_all", "List runs, resources, models, ..."),
-    "preview": ("gridmill.cli.artifacts:preview", "Show the first rows of a version, or its files."),
-    "diff": ("gridmill.cli.artifacts:diff", "Show how two versions differ."),
-    "verify": ("gridmill.cli.verify:verify", "Check that versions are what they were when they were made."),
-    "compare": ("gridmill.cli.artifacts:compare", "Show versions of a model side by side."),
-    "du": ("gridmill.cli.disk:du", "Show what takes how much space."),
-    "clean": ("gridmill.cli.disk:clean", "Take away what nobody needs any more."),
+    "preview": ("gridmill.cli.artifacts:preview", "Show the first rows or the files of a version."),
+    "diff": ("gridmill.cli.artifacts:diff", "Show the differences between two versions."),
+    "verify": ("gridmill.cli.verify:verify", "Compare the files of versions with their stored hashes."),
+    "compare": ("gridmill.cli.artifacts:compare", "Compare versions of a model."),
+    "du": ("gridmill.cli.disk:du", "Show used disk space."),
+    "clean": ("gridmill.cli.disk:clean", "Delete old versions, leftovers and history."),
     "export": ("gridmill.cli.export:export", "Write the rows of a version, or a model, to a file."),
     "path": ("gridmill.cli.export:path", "Print the folder of a version."),
-    "backup": ("gridmill.cli.archive:backup", "Write pipelines with all they made into one archive."),
-    "restore": ("gridmill.cli.archive:restore", "Restore the pipelines of an archive into this grid."),
-    "remove": ("gridmill.cli.remove:remove", "Remove a resource, pipeline, model, ..."),
-    "add": ("gridmill.cli.sites:add", "Add a site: a place where resources can be brought up."),
-    "nodes": ("gridmill.cli.sites:nodes", "Show provider nodes: what they have, what runs there."),
+    "backup": ("gridmill.cli.archive:backup", "Write pipelines with their versions into an archive."),
+    "restore": ("gridmill.cli.archive:restore", "Restore the pipelines of an archive."),
+    "remove": ("gridmill.cli.remove:remove", "Delete a resource, pipeline, run, version, ..."),
+    "add": ("gridmill.cli.sites:add", "Add a site, at which jobs can run."),
+    "nodes": ("gridmill.cli.sites:nodes", "Show provider nodes and what runs there."),
     "configure": (
         "gridmill.cli.configure:configure",
-        "Create or replace a resource, sized from the job's size; change a site.",
+        "Create or change a resource, a site, a project or an alias.",
     ),
     "alter": (
         "gridmill.cli.configure:alter",
-        "Change settings of a resource, or what a sink loads and checks.",
+        "Change settings of a resource, or parts of a sink.",
     ),
-    "advise": ("gridmill.cli.advise:advise", "What more workers would buy a job, by its own runs."),
-    "report": ("gridmill.cli.run:report", "Write a run's report: one HTML file that works offline."),
+    "advise": ("gridmill.cli.advise:advise", "Recommend a number of workers for a job."),
+    "report": ("gridmill.cli.run:report", "Write the report of a run."),
     "schema": ("gridmill.cli.plan:schema", "Print the JSON Schema of pipeline files."),
-    "up": ("gridmill.cli.up:up", "Start the control node: REST API on this machine."),
-    "down": ("gridmill.cli.up:down", "End the control node; with --all stop its runs first."),
-    "farm": ("gridmill.cli.farm:farm", "On a farm's machine: who may use it."),
+    "up": ("gridmill.cli.up:up", "Start the control node with its REST API, or a farm."),
+    "down": ("gridmill.cli.up:down", "End the control node."),
+    "farm": ("gridmill.cli.farm:farm", "Manage the tenants of the farm on this machine."),
     "join": ("gridmill.cli.join:join", "Make this machine a provider node of a grid."),
-    "doctor": ("gridmill.cli.doctor:doctor", "Check this machine: Python, folders, cgroups, packages."),
+    "doctor": ("gridmill.cli.doctor:doctor", "Check this machine: Python, folders, limits, packages."),
     "version": ("gridmill.cli.doctor:version", "Print the version."),
 }
 
@@ -97,7 +98,7 @@ def load(name: str) -> Any:  # noqa: ANN401  Typer's own
     """The command of that name."""
     module, _, function = COMMANDS[name][0].partition(":")
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    single.command(name)(getattr(import_module(module), function))
+    single.command(name, epilog=shown(name))(getattr(import_module(module), function))
     return typer.main.get_command(single)
 
 
@@ -120,15 +121,15 @@ def _version(wanted: bool) -> None:
 def gridmill(
     context: typer.Context,
     home: Annotated[
-        Path | None, typer.Option(help="The grid's folder (default: GRIDMILL_HOME, else ~/.gridmill).")
+        Path | None, typer.Option(help="Folder of the grid. Default: GRIDMILL_HOME, else ~/.gridmill.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Use the control node at http://HOST:PORT.")] = None,
+    url: Annotated[str | None, typer.Option(help="Call the control node at http://HOST:PORT.")] = None,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Pool scattered compute into one grid and take pipelines from raw data to predictions on it.
+    """Run machine learning pipelines, from raw data to predictions, on one machine or many.
 
-    Every command has --json. `gridmill COMMAND --help` tells more.
+    Each command has --json. `gridmill COMMAND --help` shows its options and examples.
     """
     context.obj = replace(invocation(context), home=home, url=url)

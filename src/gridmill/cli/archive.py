@@ -14,12 +14,12 @@ def backup(
     context: typer.Context,
     pipelines: Annotated[
         list[str],
-        typer.Argument(metavar="PIPELINE...", help="Their names.", autocompletion=complete_pipelines),
+        typer.Argument(metavar="PIPELINE...", help="Names of pipelines.", autocompletion=complete_pipelines),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")],
     json: Json = False,
 ) -> None:
-    """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
+    """Write pipelines with their versions, aliases, tables, models and lineage into one archive."""
     with session(context) as client:
         moved = client.backup(*pipelines, path=output)
     if json:
@@ -29,10 +29,10 @@ def backup(
 
 def restore(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that `gridmill backup` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive made by `gridmill backup`.")],
     json: Json = False,
 ) -> None:
-    """Restore the pipelines of an archive into this grid: all of it, after everything is verified."""
+    """Restore the pipelines of an archive into this grid. All data is verified first."""
     with session(context) as client:
         moved = client.restore(file)
     if json:

@@ -34,7 +34,7 @@ Reference = Annotated[
     typer.Argument(
         metavar="VERSION",
         autocompletion=complete_versions,
-        help="PIPELINE/JOB@N, @ALIAS, or the newest.",
+        help="PIPELINE/JOB@N or PIPELINE/JOB@ALIAS. PIPELINE/JOB is the newest version.",
         show_default=False,
     ),
 ]
@@ -43,11 +43,11 @@ Reference = Annotated[
 def preview(
     context: typer.Context,
     version: Reference,
-    rows: Annotated[int, typer.Option(min=1, max=10_000, help="How many rows.")] = 10,
-    rejects: Annotated[bool, typer.Option("--rejects", help="The rows that a sink rejected.")] = False,
+    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rows.")] = 10,
+    rejects: Annotated[bool, typer.Option("--rejects", help="Show the rows that a sink rejected.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the first rows of a table with their types, or the files of a model or a command."""
+    """Show the first rows of a table and the types of its columns, or the files of a model or a command."""
     with session(context, reading=True) as client:
         result = client.preview(version, rows=rows, rejects=rejects)
     emit(result) if json else show(_rows(result))
@@ -73,11 +73,11 @@ def diff(
     after: Reference,
     key: Annotated[
         str,
-        typer.Option(metavar="COLUMN,...", help="Columns that tell rows apart (default: entity, time)."),
+        typer.Option(metavar="COLUMN,...", help="Columns that identify a row. Default: entity and time."),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Show how two versions differ: columns, statistics, metrics, settings, rows."""
+    """Show the differences between two versions: columns, statistics, metrics, settings, rows."""
     with session(context, reading=True) as client:
         columns = tuple(name.strip() for name in key.split(",") if name.strip())
         result = client.diff(before, after, key=columns)
@@ -169,12 +169,12 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="[VERSION]...",
-            help="Numbers, aliases, or other models (default: the last five versions).",
+            help="Numbers, aliases, or other models. Default: the last five versions.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show versions of a model side by side: metrics, settings that differ, data, code, time, size."""
+    """Compare versions of a model: metrics, settings that differ, data, code, time, size."""
     with session(context, reading=True) as client:
         comparison = client.compare(name, *(versions or ()))
     emit(comparison) if json else show(Group(*_comparison_text(comparison)))

@@ -18,33 +18,34 @@ def backfill(
         Path,
         typer.Argument(
             metavar="NAME|FILE",
-            help="The name of a pipeline that was applied or run, or a pipeline file (YAML).",
+            help="Name of a pipeline that was applied or run, or a pipeline file (YAML).",
             show_default=False,
         ),
     ],
     set: Set = None,
     force: Force = False,
     begins: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Its beginning: 2013-01-01.")
+        str | None, typer.Option("--from", metavar="TIME", help="Start of the range, for example 2013-01-01.")
     ] = None,
     ends: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Its end, which is not in it.")
+        str | None, typer.Option("--to", metavar="TIME", help="End of the range (exclusive).")
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Length of each chunk: 6h, 7d, 1mo. Default: one chunk."),
+        typer.Option(metavar="DURATION", help="Length of a chunk: 6h, 7d, 1mo. Default: the whole range."),
     ] = None,
-    zone: Annotated[str, typer.Option(help="Time zone of --from, --to and of days and months.")] = "UTC",
-    parallel: Annotated[int, typer.Option(help="How many of its chunks run at once.")] = 1,
-    newest_first: Annotated[
-        bool, typer.Option("--newest-first", help="Begin with the newest chunk.")
-    ] = False,
+    zone: Annotated[
+        str, typer.Option(help="Time zone of --from and --to, and of the borders of days and months.")
+    ] = "UTC",
+    parallel: Annotated[int, typer.Option(help="Number of chunks that run at the same time.")] = 1,
+    newest_first: Annotated[bool, typer.Option("--newest-first", help="Run the newest chunk first.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a pipeline over a range of time, chunk by chunk; each has its bounds as parameters from and to.
+    """Run a pipeline over a range of time, one run for each chunk of the range. Needs `gridmill up`.
 
-    By its name, a pipeline is as it was applied last, or else as it was run last; its file is not needed. By
-    its name without a range, a backfill goes on and tries again what failed. Needs gridmill up.
+    Each run gets the start and the end of its chunk as the parameters `from` and `to`. A name stands for the
+    pipeline as it was applied last, else as it was run last. With a name and without a range, the command
+    continues the backfill of that pipeline and repeats its failed chunks.
     """
     if begins is None and ends is None and every is None and is_name(pipeline):
         with session(context, embed=False) as client:

@@ -166,7 +166,7 @@ What = Annotated[
     Configurable,
     typer.Argument(
         metavar="NOUN",
-        help="resource, site, project, or model or dataset for its aliases.",
+        help="resource, site or project; model or dataset to change its aliases.",
         show_default=False,
     ),
 ]
@@ -177,28 +177,41 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Its name; of a model PIPELINE/JOB.",
+        help="Name. For a model, dataset or sink: PIPELINE/JOB.",
         show_default=False,
         autocompletion=complete_names,
     ),
 ]
-Rows = Annotated[str | None, typer.Option(help="Rows its jobs handle (250k, 1M): chooses the size.")]
-Columns = Annotated[int | None, typer.Option(min=1, help="Columns its jobs handle.")]
-Cpus = Annotated[float | None, typer.Option(min=0.01, help="CPUs per worker.")]
-Memory = Annotated[str | None, typer.Option(help="Memory per worker (512MiB, 4GiB).")]
-Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs per worker.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Workers, each a pod of its own.")]
-Keep = Annotated[str | None, typer.Option(help="How long a deployment stays up after its last job (10m).")]
-Site = Annotated[str | None, typer.Option("--site", "--at", help="Where it is brought up (default: local).")]
+Rows = Annotated[
+    str | None,
+    typer.Option(help="Rows that its jobs read, for example 250k or 1M. Gridmill chooses the size from it."),
+]
+Columns = Annotated[int | None, typer.Option(min=1, help="Columns that its jobs read.")]
+Cpus = Annotated[
+    float | None, typer.Option(min=0.01, help="CPUs of each worker. Default: chosen from the data.")
+]
+Memory = Annotated[
+    str | None, typer.Option(help="Memory of each worker, for example 512MiB. Default: chosen from the data.")
+]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each worker. Default: 0.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Number of workers. Each worker is a pod. Default: 1.")
+]
+Keep = Annotated[
+    str | None, typer.Option(help="Time that a deployment stays up after its last job, for example 10m.")
+]
+Site = Annotated[
+    str | None, typer.Option("--site", "--at", help="Site where its pods are started. Default: local.")
+]
 How = Annotated[
     Staging | None,
     typer.Option(
-        "--staging", help="At a cluster: how data gets there (default: direct).", show_default=False
+        "--staging", help="For a cluster: how data is transferred. Default: direct.", show_default=False
     ),
 ]
 Jobs = Annotated[
     list[str] | None,
-    typer.Option("--job", metavar="JOB", help="Assign a job (job or pipeline/job); repeatable."),
+    typer.Option("--job", metavar="JOB", help="Assign a job (JOB or PIPELINE/JOB). Repeatable."),
 ]
 
 
@@ -206,7 +219,9 @@ def configure(
     context: typer.Context,
     what: What,
     name: Name,
-    type: Annotated[JobKind | None, typer.Option("--type", help="The kind of job a resource serves.")] = None,
+    type: Annotated[
+        JobKind | None, typer.Option("--type", help="For a resource: the kind of its jobs.")
+    ] = None,
     rows: Rows = None,
     columns: Columns = None,
     cpus: Cpus = None,
@@ -219,17 +234,22 @@ def configure(
     job: Jobs = None,
     alias: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VERSION", help="Let a name stand for a version (prod=3); repeatable."),
+        typer.Option(metavar="NAME=VERSION", help="Set an alias, for example prod=3. Repeatable."),
     ] = None,
     best_by: Annotated[
         str | None,
-        typer.Option(metavar="METRIC", help="What @best goes by: validation_auc, or max:NAME, min:NAME."),
+        typer.Option(
+            metavar="METRIC", help="Metric that chooses @best: validation_auc, max:NAME or min:NAME."
+        ),
     ] = None,
     expect: Annotated[
-        int | None, typer.Option(min=0, help="Move the alias only from this version (0: only set it anew).")
+        int | None,
+        typer.Option(
+            min=0, help="Set the alias only if it is at this version now (0: only if it does not exist)."
+        ),
     ] = None,
     share: Annotated[
-        float | None, typer.Option(help="Of a project: its share against those of others (default: 1).")
+        float | None, typer.Option(help="For a project: its share, relative to other projects. Default: 1.")
     ] = None,
     address: Address = None,
     export: ExportBucket = None,
@@ -238,13 +258,14 @@ def configure(
     set: Setting = None,
     json: Json = False,
 ) -> None:
-    """Create or replace a resource, and show the size chosen and why; name versions of a model; alter a site.
+    """Create or replace a resource and show its size with the reason; or change a site, a project or an
+    alias.
 
-    Give the job's size (--rows, --columns) and Gridmill chooses; --cpus, --memory, --gpus and --workers
-    override it. For a model, --alias and --best-by set what PIPELINE/JOB@NAME stands for. For a site,
-    --address and --set change what it was added with; NAME= takes a setting away. For a resource at a Slurm
-    site --set says what it asks of Slurm (partition=gpu, account=physics, time_limit=8h). For a project,
-    --share says how much it gets against others, and --cpus, --memory and --gpus the most it has at once.
+    Give the size of the data (--rows, --columns) and Gridmill chooses the amounts; --cpus, --memory, --gpus
+    and --workers take precedence. For a model or dataset, --alias sets an alias and --best-by sets the metric
+    of PIPELINE/JOB@best. For a site, --address and --set change a setting and `--set NAME=` removes it. For a
+    resource at a Slurm site, --set gives options of sbatch (partition=gpu, account=physics, time_limit=8h).
+    For a project, --share sets its share, and --cpus, --memory and --gpus set its quota.
     """
     if what == Configurable.PROJECT:
         with session(context) as client:
@@ -287,7 +308,7 @@ def alter(
         list[str] | None,
         typer.Argument(
             metavar="[add|remove PART VALUE]",
-            help="Of a sink: source PATH, constraint or outage_window as in YAML, metric NAME=SQL.",
+            help="For a sink: source PATH, constraint YAML, outage_window YAML or metric NAME=SQL.",
         ),
     ] = None,
     rows: Rows = None,
@@ -303,10 +324,9 @@ def alter(
     set: Setting = None,
     json: Json = False,
 ) -> None:
-    """Change some settings of a resource; or add to a sink and remove from it, for the runs that follow: a
-    source, constraint, metric or outage_window.
+    """Change settings of a resource; or add parts to a sink or remove them, for all runs that follow.
 
-    gridmill alter sink shops/sales add constraint '{column: price, min: 0}'
+    Parts of a sink are sources, constraints, metrics and outage windows.
     """
     if what == Configurable.SINK:
         with session(context) as client:

@@ -23,10 +23,10 @@ class GroupBy(StrEnum):
 
 def du(
     context: typer.Context,
-    by: Annotated[GroupBy, typer.Option(help="Add up by kind, job or version.")] = GroupBy.KIND,
+    by: Annotated[GroupBy, typer.Option(help="Group by kind, job or version.")] = GroupBy.KIND,
     json: Json = False,
 ) -> None:
-    """Show what takes how much space: versions by kind, job or version, and the home's own folders."""
+    """Show the disk space that versions and the folders of the home use."""
     with session(context, reading=True) as client:
         usage = client.usage()
     if json:
@@ -56,18 +56,20 @@ def clean(
         float | None,
         typer.Option(
             min=0.001,
-            help="Keep history for so many days (else GRIDMILL_HISTORY, 90 days).",
+            help="Days for which history is kept. Default: GRIDMILL_HISTORY, else 90.",
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Take away versions beyond what their jobs retain, leftovers, and history older than --days.
+    """Delete versions that their jobs do not retain, leftovers, and history older than --days.
 
-    Leftovers are files of removed versions and failed attempts, and folders of pods that ended. History is
-    events, logs, reports, code bundles, environments, and records of runs that no version tells of. What a
-    run may be using stays.
+    Leftovers are files of deleted versions and failed attempts, and folders of ended pods. History is logs,
+    events, reports, code bundles, environments, and records of runs that no version refers to. Files that a
+    run may use are not deleted.
     """
     kept = settings_of(context).history_seconds / DAY_SECONDS if days is None else days
     with session(context, reading=dry_run) as client:

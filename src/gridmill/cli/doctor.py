@@ -17,7 +17,9 @@ def version(json: Json = False) -> None:
 
 
 def doctor(context: typer.Context, json: Json = False) -> None:
-    """Check this machine: Python, folders, disk, memory, cgroups, packages. Exits 1 if one is amiss."""
+    """Check this machine: Python, folders, disk, memory, control groups, packages. The exit code is 1 if a
+    check fails.
+    """
     settings = settings_of(context)
     checks = list(host_of(context).checks(settings))
     if json:

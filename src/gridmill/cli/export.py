@@ -12,7 +12,9 @@ from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.errors import InputError
 
 _VERSION = typer.Argument(
-    metavar="VERSION", autocompletion=complete_versions, help="PIPELINE/JOB@N, @ALIAS, or the latest version."
+    metavar="VERSION",
+    autocompletion=complete_versions,
+    help="PIPELINE/JOB@N or PIPELINE/JOB@ALIAS. PIPELINE/JOB is the newest version.",
 )
 _STDOUT = "-"
 
@@ -22,18 +24,27 @@ def export(
     versions: Annotated[list[str], _VERSION],
     to: Annotated[
         str,
-        typer.Option(metavar="FILE", help="NAME.csv, .parquet, .jsonl, of a model .onnx; - for the screen."),
+        typer.Option(
+            metavar="FILE", help="NAME.csv, .parquet or .jsonl; for a model .onnx; - is standard output."
+        ),
     ] = "",
     format: Annotated[
-        str, typer.Option(help="csv, parquet, jsonl or onnx, where the name does not say it (of -: csv).")
+        str, typer.Option(help="csv, parquet, jsonl or onnx. Default: from the file name; for -: csv.")
     ] = "",
-    columns: Annotated[str, typer.Option(metavar="COLUMN,...", help="Only these columns.")] = "",
-    split: Annotated[str, typer.Option(help="Only this split of a dataset: train, validation, test.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    columns: Annotated[
+        str, typer.Option(metavar="COLUMN,...", help="Write only these columns. Default: all.")
+    ] = "",
+    split: Annotated[
+        str,
+        typer.Option(
+            help="Write only this split of a dataset: train, validation or test. Default: all rows."
+        ),
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     output: Annotated[str, typer.Option("--output", "-o", hidden=True)] = "",
     json: Json = False,
 ) -> None:
-    """Write the rows of a sink, dataset or prediction, or a model's graph, to a file."""
+    """Write the rows of a sink, dataset or prediction, or the graph of a model, to a file."""
     version = _one(versions, to, output)
     names = [name.strip() for name in columns.split(",") if name.strip()] or None
     with session(context, reading=True) as client:
@@ -70,7 +81,7 @@ def _one(versions: list[str], to: str, output: str) -> str:
 
 
 def path(context: typer.Context, version: Annotated[str, _VERSION], json: Json = False) -> None:
-    """Print the folder with the files of a version. Of a sink it is the Delta table with all its versions."""
+    """Print the folder of a version. For a sink it is the Delta table with all versions."""
     with session(context, reading=True) as client:
         loaded = client.load(version)
     if json:

@@ -32,19 +32,18 @@ class FarmAction(StrEnum):
 
 def farm(
     context: typer.Context,
-    action: Annotated[
-        FarmAction, typer.Argument(metavar="invite|tenants|rotate|revoke", help="What is done.")
-    ],
+    action: Annotated[FarmAction, typer.Argument(metavar="invite|tenants|rotate|revoke", help="What to do.")],
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Of the tenant, to rotate or revoke.", show_default=False)
+        str,
+        typer.Argument(metavar="[NAME]", help="Name of the tenant to rotate or revoke.", show_default=False),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Say who may use the farm on this machine (see `gridmill up --light`).
+    """Manage the tenants of the farm on this machine (see `gridmill up --light`).
 
-    invite prints a join line, which holds once and for an hour; tenants lists who has joined; rotate NAME
-    prints a line by which that tenant gets a new certificate and token (its old ones hold until then);
-    revoke NAME takes nothing more from it, ends its pods and removes what it had here.
+    `invite` prints a join line, which is valid once and for one hour. `tenants` lists the tenants. `rotate
+    NAME` prints a line with which that tenant gets a new certificate and token; the old ones are valid until
+    then. `revoke NAME` refuses the tenant from now on, ends its pods and deletes its data.
     """
     with host_of(context).farm_desk(settings_of(context)) as desk:
         _check_name(action, name)

@@ -82,11 +82,12 @@ class InitResult:
 
 def init(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Where to write it; made if it is not there.")
+        Path,
+        typer.Argument(metavar="[FOLDER]", help="Folder to write into. It is created if it does not exist."),
     ] = Path(),
     json: Json = False,
 ) -> None:
-    """Write a small working pipeline with its own data. Existing files are never overwritten."""
+    """Write a small working pipeline with its data. Existing files are never overwritten."""
     write_example(folder)
     if json:
         return emit(InitResult(pipeline=name_of(folder), files=(str(folder / PIPELINE), str(folder / DATA))))

@@ -27,31 +27,36 @@ _LEAST_BYTES = 256 * MIB
 def join(
     context: typer.Context,
     address: Annotated[
-        str, typer.Argument(metavar="HOST[:PORT]", help="As `gridmill up --ray HOST` says it.")
+        str, typer.Argument(metavar="HOST[:PORT]", help="Address that `gridmill up --ray` prints.")
     ],
     token: Annotated[
         str,
         typer.Option(help=f"The grid's token; better in {_TOKEN}, or `-` to read it from standard input."),
     ] = "",
-    cpus: Annotated[float | None, typer.Option(min=1, help="CPUs that are given (default: all).")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory that is given (default: 80 % of it).")] = None,
-    idle_only: Annotated[
-        bool, typer.Option("--idle-only", help="Give only what the owner does not use.")
-    ] = False,
-    idle_after: Annotated[str, typer.Option(help="Idle: no sign of the owner for this long.")] = "5m",
-    hours: Annotated[
-        str | None, typer.Option(metavar="FROM-TO", help="Only then: 19-07, local time.")
+    cpus: Annotated[float | None, typer.Option(min=1, help="CPUs to lend. Default: all.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory to lend, for example 8GiB. Default: 80 %.")
     ] = None,
-    wait: Annotated[
-        str, typer.Option(help="A grid that cannot be reached is tried again for so long, then given up.")
-    ] = "2m",
+    idle_only: Annotated[
+        bool, typer.Option("--idle-only", help="Lend the machine only while its owner does not use it.")
+    ] = False,
+    idle_after: Annotated[
+        str, typer.Option(help="Time without any sign of the owner before the machine is lent.")
+    ] = "5m",
+    hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM-TO", help="Lend the machine only at these hours (local time), for example 19-07."
+        ),
+    ] = None,
+    wait: Annotated[str, typer.Option(help="Time for which an unreachable grid is retried.")] = "2m",
     json: Json = False,
 ) -> None:
     """Make this machine a provider node of a grid, until Ctrl-C.
 
-    With --idle-only it is given when its owner has not used it for --idle-after, and taken back at the first
-    sign of the owner: jobs on it end within seconds and go on elsewhere from their last checkpoint. A grid
-    that this machine was a node of once is waited for until it is back.
+    With --idle-only, the machine is lent after its owner has not used it for --idle-after, and returned at
+    the first sign of the owner: its jobs end within seconds and continue on another machine from their last
+    checkpoint. If the machine was a node of the grid before, the command waits until the grid is back.
     """
     folder = settings_of(context).home / "node"
     address = head_address(address)

@@ -25,31 +25,45 @@ def logs(
     context: typer.Context,
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="A run, RUN/JOB, or a pipeline.", autocompletion=complete_runs),
+        typer.Argument(
+            metavar="RUN", help="Run, RUN/JOB, or pipeline (its newest run).", autocompletion=complete_runs
+        ),
     ],
     job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="One job.", autocompletion=complete_run_jobs)
+        str | None,
+        typer.Argument(
+            metavar="[JOB]", help="Name of one job. Default: all jobs.", autocompletion=complete_run_jobs
+        ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="The last lines only.")] = None,
-    search: Annotated[str, typer.Option(metavar="TEXT", help="Only lines that contain this text.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=0, help="Print only the last lines.")
+    ] = None,
+    search: Annotated[
+        str, typer.Option(metavar="TEXT", help="Print only lines that contain this text.")
+    ] = "",
     after: Annotated[
         str,
         typer.Option(
             "--since-offset",
             "--after",
             metavar="OFFSET",
-            help="Only what follows this offset in the log of the run, in bytes: the `id` in --json.",
+            help="Print only entries after this offset (bytes in the log of the run; `id` in --json).",
         ),
     ] = "",
     until: Annotated[
         int | None,
-        typer.Option("--until-offset", metavar="OFFSET", min=0, help="Only what comes before this offset."),
+        typer.Option(
+            "--until-offset", metavar="OFFSET", min=0, help="Print only entries before this offset."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print what the jobs of a run, or one of them, wrote. Of an unchanged job, print what the run wrote that
-    made its version. With --json one entry a line. On a terminal control characters are shown, not obeyed."""
+    """Print the logs of a run or of one job.
+
+    For an unchanged job, print the log of the run that made its version. With --json, print one entry per
+    line. On a terminal, control characters are shown as text.
+    """
     if job is None and "/" in run:
         run, _, job = run.partition("/")
     with session(context, reading=not follow) as client:

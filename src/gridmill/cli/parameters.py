@@ -14,19 +14,21 @@ File = Annotated[
     typer.Argument(
         metavar="FILE|NAME",
         autocompletion=complete_files,
-        help="The pipeline file (YAML), or the name of one that was run or applied.",
+        help="Pipeline file (YAML), or name of a pipeline that was run or applied.",
         show_default=False,
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Give a parameter its value; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter. Repeatable."),
 ]
 Adopt = Annotated[
     bool,
-    typer.Option("--adopt", help="Move the pipeline's name, with its tables and versions, to this folder."),
+    typer.Option(
+        "--adopt", help="Move the name of the pipeline, its tables and its versions to this folder."
+    ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Run unchanged jobs too.")]
+Force = Annotated[bool, typer.Option("--force", help="Execute unchanged jobs as well.")]
 
 
 def read_set(words: Sequence[str]) -> dict[str, str]:

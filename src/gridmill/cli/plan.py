@@ -24,12 +24,14 @@ _LEFT_OUT = ("kind", "from", "workers", "to", "needs")
 """Columns that are hidden on a narrow screen, the least important first."""
 
 FileOption = Annotated[
-    str, typer.Option("--file", "-f", metavar="FILE", help="The pipeline file (YAML).", show_default=False)
+    str, typer.Option("--file", "-f", metavar="FILE", help="Pipeline file (YAML).", show_default=False)
 ]
 
 
 def plan(context: typer.Context, file: File, set: Set = None, json: Json = False) -> None:
-    """Show what a run would do: sizes and why, order, expected memory and time. Nothing starts."""
+    """Show what a run would do: which jobs execute and why, their sizes, order, memory and time. Start
+    nothing.
+    """
     with session(context, reading=True) as client:
         made = client.plan(client.prepare(file, read_set(set or ()), note=print_error))
     emit(made) if json else show_plan(made)
@@ -108,7 +110,7 @@ def _row(job: PlannedJob) -> tuple[str, ...]:
 def apply(
     context: typer.Context, file: FileOption, set: Set = None, adopt: Adopt = False, json: Json = False
 ) -> None:
-    """Keep the pipelines, resources and sites a file declares under their names, without running anything."""
+    """Store the pipelines, resources, sites and schedules of a file, without running anything."""
     with session(context) as client:
         kept = client.apply(file, set=read_set(set or ()), adopt=adopt)
         schedules = {view.name: view for view in client.list_schedules()}
@@ -148,8 +150,8 @@ def _kept(noun: Kept) -> str:
             return f"resource {noun.name}"
 
 
-def schema(json: Annotated[bool, typer.Option("--json", help="The same: it is JSON.")] = True) -> None:
-    """Print the JSON Schema of pipeline files, for editors and checks."""
+def schema(json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = True) -> None:
+    """Print the JSON Schema of pipeline files, for editors."""
     from gridmill.declarations import json_schema  # and with it YAML and Pydantic
 
     made: Any = json_schema()

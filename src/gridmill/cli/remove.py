@@ -27,26 +27,25 @@ def remove(
     noun: Removed,
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="Its name or id.", show_default=False, autocompletion=complete_names
-        ),
+        typer.Argument(metavar="NAME", help="Name or id.", show_default=False, autocompletion=complete_names),
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="Versions: also where aliases or other versions refer to them.")
+        bool, typer.Option("--force", help="Delete versions to which aliases or other versions refer.")
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Versions and runs: show what would be deleted, and what prevents it."
+            "--dry-run",
+            help="Show which versions or runs would be deleted and what prevents it. Delete nothing.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Remove a run, a resource, a pipeline, an alias, versions of what jobs made, or release a deployment.
+    """Delete a resource, site, project, pipeline, alias, run or version, or release a deployment.
 
-    `remove model weather/lstm@3` removes that version, `remove model weather/lstm` all of them. What an
-    active run may be using is never removed. `remove run weather-3` deletes a finished run with its logs and
-    its report; the versions that it made stay.
+    `gridmill remove model weather/lstm@3` deletes one version, `gridmill remove model weather/lstm` all of
+    them. A version that an active run may use is never deleted. `gridmill remove run weather-3` deletes a
+    finished run with its logs and its report; the versions that it made remain.
     """
     kind = read_noun(noun)
     if kind == Noun.RUN and not force:

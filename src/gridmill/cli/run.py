@@ -122,13 +122,19 @@ def explain(client: Client, view: RunView, failed: JobView) -> None:
 
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="JOB", help="Run this job and what it needs; repeatable."),
+    typer.Option(
+        "--only", metavar="JOB", help="Run only this job and the jobs that it depends on. Repeatable."
+    ),
 ]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it and return (needs `gridmill up`).")]
+Detach = Annotated[
+    bool, typer.Option("--detach", "-d", help="Start the run and return. Needs `gridmill up`.")
+]
 RunName = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run (weather-3), or a pipeline for its newest.", autocompletion=complete_runs
+        metavar="RUN",
+        help="Run, for example weather-3, or pipeline (its newest run).",
+        autocompletion=complete_runs,
     ),
 ]
 
@@ -151,11 +157,11 @@ def run(
     detach: Detach = False,
     json: Json = False,
 ) -> None:
-    """Run a pipeline and show its progress. Without a control node up, one is started; it ends with the last
-    command that uses it.
+    """Run a pipeline and show its progress.
 
-    Ctrl-C stops the run cleanly, and so does the end of this command; `gridmill resume RUN` continues it.
-    Exits 1 when the run failed, 130 when it was interrupted.
+    If no control node is running, the command starts one, which ends with the last command that uses it.
+    Ctrl-C stops the run, and so does the end of this command; `gridmill resume RUN` continues it. The exit
+    code is 1 if the run failed and 130 if it was interrupted.
     """
 
     def begin(client: Client, *, wait: bool) -> RunView:
@@ -184,12 +190,11 @@ def start(
     context: typer.Context,
     noun: Annotated[
         Startable,
-        typer.Argument(
-            metavar="NOUN", help="run, schedule, or backfill (see `gridmill backfill`).", show_default=False
-        ),
+        typer.Argument(metavar="NOUN", help="run, schedule or backfill.", show_default=False),
     ],
     what: Annotated[
-        Path, typer.Argument(metavar="FILE|NAME", help="A pipeline file, or a schedule.", show_default=False)
+        Path,
+        typer.Argument(metavar="FILE|NAME", help="Pipeline file, or name of a schedule.", show_default=False),
     ],
     set: Set = None,
     force: Force = False,
@@ -198,8 +203,8 @@ def start(
     detach: Detach = False,
     json: Json = False,
 ) -> None:
-    """Start a run (the same as run), let a paused schedule go on, or run a pipeline over a range of time,
-    chunk by chunk (the same as backfill, with its options).
+    """Start a run (as `gridmill run`), resume a paused schedule, or start a backfill (as `gridmill
+    backfill`).
     """
     if noun == Startable.BACKFILL:
         raise InputError("options of a backfill stand behind it", hint=f"gridmill start backfill {what} ...")
@@ -211,7 +216,7 @@ def start(
 
 
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:
-    """Continue a failed or stopped run: what succeeded stands, the rest runs."""
+    """Continue a failed or stopped run. Succeeded jobs do not execute again."""
 
     def begin(client: Client, *, wait: bool) -> RunView:
         if not wait:
@@ -233,12 +238,14 @@ def stop(
         ),
     ] = None,
     all: Annotated[
-        bool, typer.Option("--all", help="Without a name: the same as `gridmill down --all`.")
+        bool, typer.Option("--all", help="Without a name: stop all runs and end the control node.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Stop a run, or one job of it; pause a schedule; start no more of a backfill. What has ended is fine.
-    Without a name: end the control node (see `gridmill down`).
+    """Stop a run or one of its jobs, pause a schedule, or stop a backfill.
+
+    It is no error if the run has ended already. Without a name, the command ends the control node (see
+    `gridmill down`).
     """
     if not words:
         return down(context, all, json)
@@ -322,11 +329,16 @@ def report(
     run: RunName,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - is standard output."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write; - is standard output. Default: HOME/reports/RUN.html.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a run's report and print where: DAG, timeline, metrics, sizes and what was really used."""
+    """Write the report of a run and print its path. The report is one HTML file that works offline."""
     with session(context, reading=True) as client:
         if output == "-":
             sys.stdout.write(client.grid.report(client.status(run).run.id))

@@ -220,16 +220,19 @@ def show(
     name: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]", help="Its name or id; for a job also RUN JOB.", autocompletion=complete_names
+            metavar="[NAME]",
+            help="Name or id. For a job: PIPELINE/JOB, or RUN JOB.",
+            autocompletion=complete_names,
         ),
     ] = None,
-    rejects: Annotated[bool, typer.Option("--rejects", help="The rows that a sink rejected.")] = False,
+    rejects: Annotated[bool, typer.Option("--rejects", help="Show the rows that a sink rejected.")] = False,
     trials: Annotated[
-        bool, typer.Option("--trials", help="The trials of the search that chose a model's settings.")
+        bool,
+        typer.Option("--trials", help="Show the trials of the search that chose the settings of a model."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show one noun: `show run weather-1`, `show job weather-1 train`, `show model weather/lstm`."""
+    """Show one noun with its details."""
     kind = read_noun(noun)
     if not name and kind != Noun.CONTROL:
         raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
@@ -267,31 +270,31 @@ def list_all(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STATE", help="Only those in this state; repeatable.", autocompletion=complete_states
+            metavar="STATE", help="Show only nouns in this state. Repeatable.", autocompletion=complete_states
         ),
     ] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Only the runs of this pipeline.", autocompletion=complete_pipelines
+            metavar="NAME", help="Show only runs of this pipeline.", autocompletion=complete_pipelines
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", min=1, metavar="N", help="How many to show."),
+        typer.Option(
+            "--limit",
+            "-n",
+            min=1,
+            metavar="N",
+            help="Largest number of entries. Default: 50 runs or versions.",
+        ),
     ] = None,
-    all: Annotated[
-        bool, typer.Option("--all", help="Show all, not only the newest 50 runs or versions.")
-    ] = False,
+    all: Annotated[bool, typer.Option("--all", help="Show all entries.")] = False,
     json: Json = False,
 ) -> None:
-    """List a noun, runs and versions newest first; without one, show how many there are of each.
+    """List runs, versions or other nouns, the newest first. Without a noun, show how many of each exist.
 
-    A table shows 50 runs, versions or jobs, --json has all of them.
-
-    gridmill list runs --state failed -n 5
-
-    gridmill list jobs weather-1 --state failed
+    A table shows at most 50 runs, versions or jobs; --json prints all of them.
     """
     if all and limit is not None:
         raise InputError("--all and --limit exclude each other")

@@ -29,18 +29,18 @@ class Addable(StrEnum):
 
 Address = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Where the site is reached; what it looks like is the kind's."),
+    typer.Option(metavar="ADDRESS", help="Address of the site. Its form depends on the kind."),
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the site's kind; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a setting of the site. Repeatable."),
 ]
 ExportBucket = Annotated[
     str | None,
     typer.Option(
         "--export",
         metavar="s3://BUCKET/PREFIX",
-        help="Of a cluster: the bucket for resources with `staging: export`.",
+        help="For a cluster: bucket for resources with `staging: export`.",
         show_default=False,
     ),
 ]
@@ -49,13 +49,13 @@ SharedBucket = Annotated[
     typer.Option(
         "--shared",
         metavar="s3://BUCKET/PREFIX",
-        help="Of a cluster: the bucket in which what goes there is kept, for `staging: shared`.",
+        help="For a cluster: bucket that keeps transferred data, for `staging: shared`.",
         show_default=False,
     ),
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Of a cluster: the bucket's server, if not the cloud's own."),
+    typer.Option(metavar="URL", help="For a cluster: server of the bucket. Default: that of the provider."),
 ]
 
 
@@ -63,13 +63,11 @@ def add(
     context: typer.Context,
     what: Annotated[Addable, typer.Argument(metavar="NOUN", help="site or cluster.", show_default=False)],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="What jobs call it (`at: NAME`).", show_default=False)
+        str, typer.Argument(metavar="NAME", help="Name of the site, as in `at: NAME`.", show_default=False)
     ],
     kind: Annotated[
         SiteKind | None,
-        typer.Option(
-            metavar="ray|slurm", help="Of a site: how resources are brought up there.", show_default=False
-        ),
+        typer.Option(metavar="ray|slurm", help="For a site: its kind.", show_default=False),
     ] = None,
     address: Address = None,
     export: ExportBucket = None,
@@ -78,7 +76,9 @@ def add(
     set: Setting = None,
     controller: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Of a cluster: where its farm listens.", show_default=False),
+        typer.Option(
+            metavar="HOST:PORT", help="For a cluster: address at which the farm listens.", show_default=False
+        ),
     ] = None,
     join: Annotated[
         str,
@@ -91,12 +91,7 @@ def add(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Add a site: resources can then be configured, and jobs run, at it. It is opened and looked at at once.
-
-    gridmill add site lab --kind slurm --set partition=gpu
-
-    gridmill add cluster gpu-farm --controller 10.1.0.7:8700 --join FINGERPRINT:SECRET
-    """
+    """Add a site, at which resources can be configured and jobs can run. Gridmill opens it at once."""
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
     if what == Addable.CLUSTER:
         host = host_of(context)
@@ -176,7 +171,7 @@ def _line_of_input() -> str:
 
 
 def nodes(context: typer.Context, json: Json = False) -> None:
-    """Show every provider node: what it has, what is claimed, what runs there, and what its owner uses."""
+    """Show the provider nodes: their capacity, what is reserved, what runs, and what their owners use."""
     with session(context) as client:
         views = tuple(client.list_nodes())
     if json:

@@ -33,19 +33,22 @@ def status(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]", help="A run, or a pipeline for its newest.", autocompletion=complete_runs
+            metavar="[RUN]",
+            help="Run, or pipeline (its newest run). Default: the grid.",
+            autocompletion=complete_runs,
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="After `sink`: PIPELINE/JOB, or all sinks.")
+        str | None, typer.Argument(metavar="[NAME]", help="After `sink`: PIPELINE/JOB. Default: all sinks.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Continue until the run ends.")] = False,
     json: Json = False,
 ) -> None:
-    """How a run stands: state, place, progress, and what each job waits for. Without RUN: the grid. `sink`: a
-    line for each source of each sink, with its last load, rows, rejects, position, and next look.
+    """Show the state of a run: state, place and progress of each job, and why a job waits. Without RUN, show
+    the grid.
 
-    Where no control node is up, the grid's status is what the home's records say.
+    `gridmill status sink` shows for each source of each sink the last load, rows, rejected rows, position and
+    next check. If no control node is running, the state of the grid is read from the records of the home.
     """
     if watch and run is None:
         raise InputError("say which run to watch", hint="`gridmill list runs` shows them.")

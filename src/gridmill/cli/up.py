@@ -32,14 +32,14 @@ def up(
     context: typer.Context,
     listen: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Where the REST API listens beside the Unix socket; or off."),
+        typer.Option(metavar="HOST:PORT", help="Address of the REST API, or `off`."),
     ] = "127.0.0.1:8700",
     store: Annotated[
         str,
         typer.Option(
             metavar="URL",
-            help="The database of the records, postgresql://USER@HOST/DATABASE (else GRIDMILL_STORE). "
-            "The password comes from PGPASSWORD or ~/.pgpass.",
+            help="Database of the records: postgresql://USER@HOST/DATABASE. Default: GRIDMILL_STORE. "
+            "The password is read from PGPASSWORD or ~/.pgpass.",
             show_default=False,
         ),
     ] = "",
@@ -47,47 +47,51 @@ def up(
         bool,
         typer.Option(
             "--take-over",
-            help="Take a store whose home is gone for good: pods that ran there are taken for gone.",
+            help="Take over a store whose home is lost. Pods that ran there count as ended.",
         ),
     ] = False,
     ray: Annotated[
         str,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="Be the head of a grid of loose machines: others join at that address of this machine.",
+            help="Be the head of a grid of loose machines, which join at this address.",
             show_default=False,
         ),
     ] = "",
     gpu_shares: Annotated[
         int | None,
-        typer.Option(min=1, help="As how many GPUs each of this machine's counts.", show_default=False),
+        typer.Option(
+            min=1, help="Number of shares of each GPU of this machine. Default: 1.", show_default=False
+        ),
     ] = None,
     light: Annotated[
         bool,
-        typer.Option(
-            "--light", help="Be a farm instead: run jobs of Gridmills elsewhere, for those that join."
-        ),
+        typer.Option("--light", help="Be a farm: run jobs of the homes that join it."),
     ] = False,
     site: Annotated[
         str,
-        typer.Option(metavar="KIND[:ADDRESS]", help="With --light: where jobs run, local, slurm or ray."),
+        typer.Option(
+            metavar="KIND[:ADDRESS]", help="With --light: the site where jobs run: local, slurm or ray."
+        ),
     ] = "local",
     set: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="With --light: a setting of that site; repeatable."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="With --light: set a setting of that site. Repeatable."
+        ),
     ] = None,
     quota: Annotated[
-        str, typer.Option(help="With --light: how much data of each tenant is kept here.")
+        str, typer.Option(help="With --light: the most transferred data that is kept of each tenant.")
     ] = _QUOTA,
     retain: Annotated[
-        str, typer.Option(help="With --light: how long results wait for a tenant that cannot be reached.")
+        str, typer.Option(help="With --light: the time for which results are kept for a tenant.")
     ] = _RETAIN,
     tenant_disk: Annotated[
         str,
         typer.Option(
             metavar="SIZE",
-            help="With --light: how much of the disk the files of each tenant may use (0: all; "
-            "half of it by default).",
+            help="With --light: the most disk space that the files of a tenant may use. 0: no limit. "
+            "Default: half of the disk.",
             show_default=False,
         ),
     ] = "",
@@ -95,7 +99,7 @@ def up(
         int | None,
         typer.Option(
             min=0,
-            help="With --light: how many inodes the files of each tenant may use (0: all; half by default).",
+            help="With --light: the most files of a tenant. 0: no limit. Default: half of the inodes.",
             show_default=False,
         ),
     ] = None,
@@ -103,17 +107,18 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="With --light: a host of buckets that it opens though it is on its own machine; repeatable.",
+            help="With --light: a bucket server that the farm may open on its own machine. Repeatable.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="With --light: what the join line calls the farm.")] = _NAME,
+    name: Annotated[str, typer.Option(help="With --light: the name of the farm in the join line.")] = _NAME,
     json: Json = False,
 ) -> None:
-    """Start the control node and stay in the foreground; Ctrl-C ends it.
+    """Start the control node in the foreground. Ctrl-C ends it.
 
-    Jobs and pods go on without it and are found again at its next start. So does a grid of loose machines
-    (--ray): its site is called `grid`, and `gridmill join` makes a machine one of its nodes. A control node
-    that commands of the home share ends for this one, and their runs go on.
+    Jobs and pods continue without the control node, and its next start finds them again. If commands of this
+    home share a control node, that one ends and its runs continue here. With --ray, this machine is the head
+    of a grid of loose machines: the name of its site is `grid`, and `gridmill join` adds a machine. With
+    --light, this machine is a farm.
     """
     farms = (
         site != "local",
@@ -247,9 +252,10 @@ def down(
     ] = False,
     json: Json = False,
 ) -> None:
-    """End the control node that is up, whoever started it. While it works for runs it is not ended without
-    --all: the runs are named instead. To leave the jobs of `gridmill up` running, end that by Ctrl-C or
-    SIGTERM.
+    """End the control node.
+
+    If it works for runs, the command names them and fails, unless --all is given. To leave the jobs of
+    `gridmill up` running, end that process with Ctrl-C or SIGTERM instead.
     """
     try:
         with session(context, embed=False) as client:

@@ -47,15 +47,13 @@ class ValidationResult:
 
 def validate(
     context: typer.Context,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The pipeline file (YAML).", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file (YAML).", show_default=False)],
     set: Set = None,
     json: Json = False,
 ) -> None:
-    """Check a pipeline file and its data as plan does, without a control node or a home.
+    """Check a pipeline file and its data, without a control node and without a home.
 
-    Exits 0 when nothing is wrong, 2 when a run would fail.
+    The exit code is 2 if a run would fail, else 0.
     """
     validated = look(file, read_set(set or ()), host_of(context))
     emit(validated) if json else _show(validated)

@@ -27,9 +27,9 @@ def verify(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Read all files of versions, and compare them with what they were when the versions were made.
+    """Compare all files of versions with the hashes that were stored when the versions were made.
 
-    Ends with exit code 1 if a file is missing, was changed or was added.
+    The exit code is 1 if a file is missing, changed or added.
     """
     with session(context, reading=True) as client:
         results = client.verify(reference)

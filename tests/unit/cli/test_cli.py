@@ -1,6 +1,7 @@
 """The command line on a grid in memory: words in, text or JSON and an exit code out."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from gridmill import __main__ as program
 from gridmill.cli.app import COMMANDS, load
+from gridmill.cli.examples import EXAMPLES
 from gridmill.cli.help import stored_help
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.pod_protocol import EventType
@@ -298,6 +300,18 @@ def test_every_command_explains_itself_and_has_json(name: str, cli: Cli) -> None
     assert cli(name, "--help") == 0
     assert "--json" in cli.out
     assert load(name).help.splitlines()[0].rstrip(".")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_examples_that_are_read(name: str) -> None:
+    lines = EXAMPLES[name]
+    assert len(lines) >= 2
+    for line in lines:
+        words = shlex.split(line.partition(" > ")[0])
+        assert words[0] == name
+        with load(name).make_context(name, words[1:], resilient_parsing=False):
+            pass
+    assert f"gridmill {lines[0]}" in load(name).epilog
 
 
 def test_help_loads_nothing_heavy_and_names_every_command() -> None:

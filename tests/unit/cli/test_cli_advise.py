@@ -81,13 +81,13 @@ def test_an_unknown_job_is_one_error(cli: Cli) -> None:
     assert cli.err.startswith("error: there is no job 'weather/none'")
 
 
-def test_two_probes_are_enough(tmp_path: Path) -> None:
+def test_three_probes_are_enough(tmp_path: Path) -> None:
     grid = Learning()
     grid.probed = []
     told: list[tuple[int, float]] = []
     found = client_of(grid, tmp_path).advise(ADVISED, probe=True, on_probe=lambda *what: told.append(what))
-    assert [(workers, round(share, 2)) for workers, share in told] == [(1, 0.05), (8, 0.13)]
-    assert [one.workers for one in found.measured] == [1, 8]
+    assert [(workers, round(share, 2)) for workers, share in told] == [(1, 0.05), (8, 0.13), (17, 0.28)]
+    assert [one.workers for one in found.measured] == [1, 8, 17]
 
 
 def test_a_probe_that_fails_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""Examples of each command, which its help shows.
+
+The nouns in them, such as the pipeline `weather`, must exist.
+"""
+
+from collections.abc import Mapping
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "run": ("run pipeline.yaml", "run pipeline.yaml --set trees=200 --only train"),
+    "plan": ("plan pipeline.yaml", "plan weather --json"),
+    "validate": ("validate pipeline.yaml", "validate pipeline.yaml --set trees=200"),
+    "init": ("init", "init rentals"),
+    "apply": ("apply -f pipeline.yaml", "apply -f pipeline.yaml --adopt"),
+    "backfill": (
+        "backfill weekly --from 2024-01-01 --to 2024-07-01 --every 7d",
+        "backfill weekly",
+    ),
+    "resume": ("resume weather", "resume weather-3 --detach"),
+    "stop": ("stop weather-3", "stop weather-3 train", "stop schedule nightly"),
+    "start": ("start run pipeline.yaml", "start schedule nightly"),
+    "status": ("status", "status weather --watch"),
+    "logs": ("logs weather train", "logs weather -f", "logs weather-3 train --search error --tail 100"),
+    "show": ("show run weather-1", "show job weather-1 train", "show model weather/lstm"),
+    "list": ("list models", "list runs --state failed -n 5", "list jobs weather-1 --state failed"),
+    "preview": ("preview weather/forecast", "preview shops/sales --rejects"),
+    "diff": ("diff weather/features@1 weather/features@2", "diff shops/sales@1 shops/sales --key shop,day"),
+    "verify": ("verify", "verify weather/lstm@2"),
+    "compare": ("compare weather/lstm", "compare weather/lstm 3 champion weather/trees"),
+    "du": ("du", "du --by version"),
+    "clean": ("clean --dry-run", "clean --days 30"),
+    "export": ("export weather/forecast --to forecast.csv", "export weather/lstm@3 --to lstm.onnx"),
+    "path": ("path weather/forecast", "path weather/lstm@3"),
+    "backup": ("backup weather -o weather.zip", "backup weather shops -o both.zip"),
+    "restore": ("restore weather.zip", "restore weather.zip --json"),
+    "remove": ("remove model weather/lstm@3 --dry-run", "remove run weather-3"),
+    "add": (
+        "add site lab --kind slurm --set partition=gpu",
+        "add cluster gpu-farm --controller 10.1.0.7:8700 --join -",
+    ),
+    "nodes": ("nodes", "nodes --json"),
+    "configure": (
+        "configure resource big --type training --rows 1M --columns 40",
+        "configure resource burst --type training --cpus 4 --memory 8GiB --site lab",
+        "configure model weather/lstm --alias champion=3",
+    ),
+    "alter": (
+        "alter resource big --memory 16GiB",
+        "alter sink shops/sales add constraint '{column: price, min: 0}'",
+    ),
+    "advise": ("advise weather/forecast", "advise weather/forecast --probe"),
+    "report": ("report weather", "report weather-3 -o weather.html"),
+    "schema": ("schema", "schema > pipeline.schema.json"),
+    "up": ("up", "up --listen 0.0.0.0:8700 --store postgresql://me@db/gridmill", "up --light --site slurm"),
+    "down": ("down", "down --all"),
+    "farm": ("farm invite", "farm revoke laptop"),
+    "join": ("join 10.1.0.7 --token -", "join 10.1.0.7 --idle-only --idle-after 15m --hours 19-07"),
+    "doctor": ("doctor", "doctor --json"),
+    "version": ("version", "version --json"),
+}
+"""Arguments of `gridmill`, as a shell reads them."""
+
+
+def shown(command: str) -> str:
+    """The examples as they end the help of a command."""
+    lines = [f"  gridmill {line}" for line in EXAMPLES[command]]
+    return "\b\n" + "\n".join(["Examples:", *lines])
