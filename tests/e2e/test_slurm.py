@@ -19,7 +19,7 @@ from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import FINISHED_RUNS, AttemptState, Cause, JobState, RunState
 from gridmill.domain.views import RunView
-from gridmill.errors import UnavailableError
+from gridmill.errors import InputError, UnavailableError
 from gridmill.settings import read_settings
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually, processes_mentioning
 from tests.kit import sshd
@@ -160,6 +160,66 @@ def test_a_command_runs_there_and_its_deployment_is_given_back_at_once(lab: Lab)
     lab.wait(lambda: not lab.cluster.jobs(), "its batch job is over")
     states = set(lab.cluster.run("squeue", "-h", "-t", "all", "-o", "%T").split())
     assert states & {"COMPLETED", "CANCELLED"}, "by itself or, where that takes seconds, by the site"
+
+
+AHEAD = """
+pipeline: p
+at: lab
+resources:
+  wide: {{type: command, site: lab, cpus: 3, memory: 256MiB}}
+jobs:
+  first: {{command: "until [ -e {go} ]; do sleep 0.1; done"}}
+  second: {{command: "true", needs: [first], resource: wide}}
+"""
+
+
+def test_slurm_is_asked_for_what_plan_shows_and_for_nothing_ahead(lab: Lab) -> None:
+    """A job that needs one CPU does not wait for a whole node, and a later one's place is not held idle."""
+    text = AHEAD.format(go=lab.folder / "go")
+    (lab.folder / "plan.yaml").write_text(text)
+    planned = {one.job: one for one in lab.node.grid.plan_run(read_pipeline(lab.folder / "plan.yaml")).jobs}
+    expected = r"sbatch --ntasks=1 --cpus-per-task=1 --mem-per-cpu=(\d+M) --time=30"
+    first = re.fullmatch(expected, planned["first"].request)
+    assert first is not None
+    assert "--ntasks=1 --cpus-per-task=3 --mem-per-cpu=94M" in planned["second"].request
+    run_id = lab.start(text)
+    lab.wait(lambda: lab.job(run_id, "first").state == JobState.RUNNING, "the first runs")
+    [asked] = lab.cluster.told("squeue", "-h", "-o", "%C %D %m").splitlines()
+    assert asked == f"1 1 {first[1]}"
+    (lab.folder / "go").touch()
+    assert lab.ended(run_id).run.state == RunState.SUCCEEDED
+
+
+GANG_OF = """
+pipeline: p
+at: lab
+jobs:
+  j: {{command: {{run: hostname, workers: {ranks}}}, cpus: 1, memory: {memory}}}
+"""
+
+
+def test_a_gang_for_which_the_cluster_is_too_small_is_refused_by_plan(lab: Lab) -> None:
+    """Two nodes of 4 CPUs and 4000 MiB. A drained node comes back: it counts."""
+    lab.cluster.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    try:
+        for ranks, memory, most in ((9, "64MiB", 8), (8, "64MiB", 8), (40, "500MiB", 8), (3, "2GiB", 2)):
+            (lab.folder / "gang.yaml").write_text(GANG_OF.format(ranks=ranks, memory=memory))
+            [planned] = lab.node.grid.plan_run(read_pipeline(lab.folder / "gang.yaml")).jobs
+            expected = f"at site lab has room for {most} of {ranks} ranks" if ranks > most else ""
+            assert expected in planned.problem
+            assert bool(planned.problem) == (ranks > most)
+    finally:
+        lab.cluster.run("scontrol", "update", "nodename=n2", "state=resume")
+
+
+def test_a_partition_that_there_is_not_is_refused_by_plan(lab: Lab) -> None:
+    text = (
+        "pipeline: p\nresources:\n  a: {type: command, site: lab, settings: {partition: mian}}\n"
+        "jobs:\n  j: {command: hostname, resource: a}\n"
+    )
+    (lab.folder / "partition.yaml").write_text(text)
+    [planned] = lab.node.grid.plan_run(read_pipeline(lab.folder / "partition.yaml")).jobs
+    assert "is in partition 'mian'; site lab does not have it. There are: main, low." in planned.problem
 
 
 GANG = """
@@ -367,7 +427,7 @@ def test_a_job_that_could_never_start_is_refused_with_the_reason(
 
 
 def test_a_partition_that_there_is_not_cannot_be_added(cluster: SlurmCluster, tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="no node that can be used"):
+    with pytest.raises(InputError, match="no partition 'nope'"):
         Lab(tmp_path, cluster, partition="nope")
 
 

@@ -67,6 +67,10 @@ def show_plan(made: DryRun) -> None:
             screen.print(f"{job.job} cannot run: {job.problem}", markup=False)
         elif job.doubt:
             screen.print(f"{job.job} may fail: {job.doubt}", markup=False)
+        if job.request and not job.unchanged:
+            screen.print(f"{job.job}: site {job.site} is asked: {job.request}", markup=False)
+        if job.unchecked:
+            screen.print(f"{job.job}: not checked {job.unchecked}", markup=False)
         for line in job.inferred:
             screen.print(f"{job.job}: {line}", markup=False)
     for line in made.unchecked:

@@ -14,9 +14,9 @@ from gridmill.control.steps.problems import surveyed
 from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import replace
 from gridmill.domain.route import Route
-from gridmill.domain.site import LOCAL, Node, Site, SiteKind
+from gridmill.domain.site import LOCAL, ConfiguredNodes, Node, Site, SiteKind
 from gridmill.errors import GridmillError, UnavailableError, explained
-from gridmill.ports.site import ExternalCleanup, SitePort, TransferSite
+from gridmill.ports.site import ExternalCleanup, QueueSite, SitePort, TransferSite
 
 SURVEY_SECONDS = 5.0
 PROBE_SECONDS = 600.0
@@ -104,23 +104,34 @@ class SiteMonitor:
         port = known or self._node.control.open_site(site)
         adopted = False
         try:
-            adopted = self._apply_results(site, port, port.nodes(), self._route_of(site, port))
+            nodes, route = port.nodes(), self._route_of(site, port)
+            adopted = self._apply_results(site, port, nodes, configured_of(port), route)
             if isinstance(port, TransferSite):
                 self._apply_status(site, port.farm_status())
         finally:
             if known is None and not adopted:
                 port.close()
 
-    def _apply_results(self, site: Site, port: SitePort, nodes: tuple[Node, ...], way: Route | None) -> bool:
+    def _apply_results(
+        self,
+        site: Site,
+        port: SitePort,
+        nodes: tuple[Node, ...],
+        configured: ConfiguredNodes | None,
+        way: Route | None,
+    ) -> bool:
         """Whether the port is the site's from now on: not when it was removed, or is another one by now."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
             if now is None or not self._is_unchanged(site) or self._node.ending:
                 return False
             adopt(self._node, site.name, port)
-            seen = replace(
-                now if now.nodes == nodes else now.with_nodes(nodes), route=completed(now.route, way)
+            unchanged = now.nodes == nodes and configured in (
+                None,
+                ConfiguredNodes(away=now.away, partitions=now.partitions),
             )
+            seen = now if unchanged else now.with_nodes(nodes, configured)
+            seen = replace(seen, route=completed(now.route, way))
             if seen != now:
                 with self._node.changing() as transaction:
                     transaction.put(seen)
@@ -138,6 +149,11 @@ class SiteMonitor:
             return site.route
         self._next_probes[site.name] = now + PROBE_SECONDS
         return route_of(site, port)
+
+
+def configured_of(port: SitePort) -> ConfiguredNodes | None:
+    """What a site says of nodes that cannot be used now; None for one that says nothing."""
+    return port.configured_nodes() if isinstance(port, QueueSite) else None
 
 
 def route_of(site: Site, port: SitePort) -> Route | None:
@@ -170,7 +186,7 @@ def completed(route: Route | None, probed: Route | None) -> Route | None:
 
 def describe_farm(site: Site) -> Site:
     """The site as it was declared, without what was seen of it."""
-    return replace(site, nodes=(), past=(), route=None)
+    return replace(site, nodes=(), past=(), away=(), partitions=(), route=None)
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:

@@ -61,6 +61,17 @@ def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
     return Resource(name=default_name(kind, site), type=kind, site=site, default=True)
 
 
+JOB_CPUS = {JobKind.DATASET: 4.0, JobKind.TRAINING: 4.0, JobKind.PREDICTION: 4.0}
+"""CPUs that a job of these kinds is given at most where it declares none and CPUs are asked for (see
+`asks_for_need`): they use threads or workers. Jobs of other kinds get one."""
+
+
+def asks_for_need(site: SiteKind) -> bool:
+    """Whether a site is asked for what jobs need and when they need it: others wait for what a deployment
+    there holds, or it costs money. At other sites a deployment takes what is free."""
+    return site in KEEP_SECONDS
+
+
 def keep_of(resource: Resource, site: SiteKind | None) -> float:
     """Seconds for which a deployment of it at such a site stays up after its last job."""
     if resource.keep_seconds is not None:

@@ -27,10 +27,28 @@ class SiteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A provider node and what it can give in all."""
+    """A provider node and what it can give in all. `partitions` are the queues that it is in, where its site
+    has such."""
 
     name: str
     capacity: Amounts
+    partitions: tuple[str, ...] = ()
+
+
+MOST_NODES = "max_nodes"
+"""Setting of a site that may grow: how many nodes it ever has."""
+_FIXED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.CLUSTER)
+"""Kinds of sites that have the nodes they are configured with, and get no others by themselves."""
+_MOST_AWAY = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredNodes:
+    """What a site is configured with beside the nodes that can be used now: those that are `away` (down,
+    drained, in maintenance), and the names of its queues, the default one first."""
+
+    away: tuple[Node, ...] = ()
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +56,10 @@ class Site:
     """`cpu_share` is how many CPUs may be claimed per real one: on one's own machine deployments share
     CPUs (an idle one burns none) while memory and GPUs are never promised twice. `address` is where the
     site is reached; what `settings` there are is the kind's own. `nodes` is as last seen; `past` are sizes
-    of nodes that it had and that may come back: the largest ones. `route` is what was measured of the way to
-    one in another place."""
+    of nodes that it had and that may come back: the largest ones. `away` are nodes that it is configured with
+    and that cannot be used now, where it says so. `partitions` are the names of its queues, where it has any;
+    the first is that of jobs that name none.
+    `route` is what was measured of the way to one in another place."""
 
     name: str
     kind: SiteKind
@@ -48,7 +68,17 @@ class Site:
     address: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     past: tuple[Amounts, ...] = ()
+    away: tuple[Node, ...] = ()
+    partitions: tuple[str, ...] = ()
     route: Route | None = None
+
+    @property
+    def most_nodes(self) -> int | None:
+        """How many nodes it has at most, used or not; None: it may grow by any number."""
+        declared = self.settings.get(MOST_NODES, "")
+        if declared.isdigit():
+            return int(declared)
+        return len(self.nodes) + len(self.away) if self.kind in _FIXED else None
 
     @property
     def largest(self) -> Amounts:
@@ -59,12 +89,20 @@ class Site:
             gpus=max((node.capacity.gpus for node in self.nodes), default=0),
         )
 
-    def with_nodes(self, nodes: tuple[Node, ...]) -> "Site":
-        """The site with what is seen of it now."""
+    def with_nodes(self, nodes: tuple[Node, ...], configured: "ConfiguredNodes | None" = None) -> "Site":
+        """The site with what is seen of it now. Of one that does not say what it is `configured` with, nodes
+        that were there and are not now are away."""
         sizes = {*self.past, *(node.capacity for node in self.nodes)}
-        away = {size for size in sizes if not any(size.fits_in(node.capacity) for node in nodes)}
-        largest = {size for size in away if not any(size.fits_in(other) for other in away - {size})}
-        return replace(self, nodes=nodes, past=tuple(sorted(largest, key=_size)))
+        lost = {size for size in sizes if not any(size.fits_in(node.capacity) for node in nodes)}
+        largest = {size for size in lost if not any(size.fits_in(other) for other in lost - {size})}
+        past = tuple(sorted(largest, key=_size))
+        if configured is not None:
+            away, names = configured.away, configured.partitions
+            return replace(self, nodes=nodes, past=past, away=away, partitions=names)
+        here = {node.name for node in nodes}
+        gone = {node.name: node for node in (*self.away, *self.nodes) if node.name not in here}
+        kept = tuple(gone.values())[-_MOST_AWAY:] if self.kind is SiteKind.CLUSTER else ()
+        return replace(self, nodes=nodes, past=past, away=kept)
 
 
 def _size(amounts: Amounts) -> tuple[int, float, int]:

@@ -135,7 +135,8 @@ class PlannedJob:
     `waiting` says how many files of its source are not settled yet. `reason` says why it would execute, or
     that it would be restored and from which version. `most_cpus` is what an attempt gets that is alone
     in its pod; None: what it declares. `inferred` are sentences on what it reads out of its data that nobody
-    has declared."""
+    has declared. `asked` is what its site is asked for when it is alone, where the site has a queue, and
+    `request` the same in the site's words. `unchecked` says what nobody knows of whether it fits there."""
 
     job: str
     kind: str
@@ -158,6 +159,9 @@ class PlannedJob:
     reason: str = ""
     most_cpus: float | None = None
     inferred: tuple[str, ...] = ()
+    asked: Sizing | None = None
+    request: str = ""
+    unchecked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

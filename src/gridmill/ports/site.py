@@ -9,13 +9,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact
 from gridmill.domain.farm_protocol import FarmStatus
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.route import Route
-from gridmill.domain.site import Node, NodeUtilization
+from gridmill.domain.site import ConfiguredNodes, Node, NodeUtilization
 from gridmill.domain.states import Cause
 
 
@@ -70,6 +71,18 @@ class ExternalCleanup(Protocol):
 
     def delete_all(self) -> None:
         """It was removed: all of that goes. May take its time; what cannot go now stays, and is logged."""
+
+
+@runtime_checkable
+class QueueSite(Protocol):
+    """A site that puts what is asked of it into a queue of its own, beside that of others."""
+
+    def configured_nodes(self) -> ConfiguredNodes:
+        """What it is configured with beside `nodes`, as of the same moment. Raises UnavailableError."""
+
+    def request(self, amounts: Amounts, pods: int, settings: Mapping[str, str]) -> str:
+        """What it would be asked for so many pods of that size, with a resource's settings: as people write
+        it on the command line there. Raises InputError."""
 
 
 @runtime_checkable

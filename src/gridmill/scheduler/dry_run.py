@@ -11,13 +11,23 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import order
 from gridmill.domain.job import Job, JobSize, When
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.resource import Resource, Sizing, default_resource
+from gridmill.domain.resource import Resource, asks_for_need, default_resource
 from gridmill.domain.site import LOCAL
 from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
 from gridmill.scheduler.bottleneck import may_be_cut
 from gridmill.scheduler.capacity import most_jobs
-from gridmill.scheduler.feasibility import RefusalReason, at, cpus_of, problem_of, problem_of_resource
+from gridmill.scheduler.feasibility import (
+    RefusalReason,
+    asked_of,
+    at,
+    cpus_of,
+    problem_of,
+    problem_of_resource,
+    why_unchecked,
+)
+from gridmill.scheduler.plan import asked_when_alone
+from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.site_choice import InputVersion, choose, transfer_estimate
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
@@ -91,7 +101,8 @@ def _placed(
         planned, resource = _planned(job, pipeline, snapshot, size), resource_for(job, pipeline, snapshot)[1]
         site, staging = snapshot.sites.get(planned.site), resource.staging if resource is not None else None
         carried = transfer_estimate(readings, made, site, sites, staging) if site is not None else None
-        return replace(planned, transfer=carried)
+        away = not planned.problem and planned.site in carrying.unreachable
+        return replace(_not_reached(planned) if away else planned, transfer=carried)
     each = {one.name: _planned(_only(job, one.name), pipeline, snapshot, size) for one in present_named}
     candidates = [ResourceCandidate(resource=one, sizing=each[one.name].sizing) for one in present_named]
     options = alternatives(
@@ -109,9 +120,16 @@ def _placed(
     )
     choice = choose(options)
     chosen = next(one for one in options if one.resource == choice.resource)
+    if not each[choice.resource].problem and each[choice.resource].site in carrying.unreachable:
+        each[choice.resource] = _not_reached(each[choice.resource])
     return replace(
         each[choice.resource], transfer=chosen.transfer, alternatives=choice.alternatives, choice=choice.why
     )
+
+
+def _not_reached(planned: PlannedJob) -> PlannedJob:
+    site = planned.site
+    return replace(planned, unchecked=f"whether site {site} has room for it: it does not answer now")
 
 
 def _only(job: Job, resource: str) -> Job:
@@ -128,7 +146,7 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         history=snapshot.history,
         pipeline=pipeline.name,
         resource=fitting,
-        largest=snapshot.largest(fitting.site),
+        largest=asked_of(snapshot, fitting, snapshot.largest(fitting.site)),
         nodes=len(site.nodes) if site else 1,
     )
     sizing = sized(job)
@@ -140,6 +158,11 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         sizing = replace(part_sizes.part, why=(*part_sizes.part.why, why))
     elif why:
         sizing = replace(sizing, why=(*sizing.why, why))
+    demand = demand_at(job, sizing, pipeline.project)
+    problem = _problem(job, name, resource, demand, pipeline, snapshot)
+    checkable = resource is not None and not problem and site is not None
+    queued = checkable and site is not None and asks_for_need(site.kind)
+    largest = asked_of(snapshot, fitting, snapshot.largest(fitting.site))
     return PlannedJob(
         job=job.name,
         kind=job.kind.value,
@@ -149,8 +172,10 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
         when=job.when,
         wave=1,
         sizing=sizing,
-        most_cpus=None if job.cpus else max(1.0, cpus_of(fitting, snapshot.largest(fitting.site)) // 1),
-        problem=_problem(job, name, resource, sizing, pipeline, snapshot),
+        most_cpus=None if job.cpus or (job.gang and queued) else max(1.0, cpus_of(fitting, largest) // 1),
+        problem=problem,
+        asked=asked_when_alone(site, fitting, demand) if queued and site is not None else None,
+        unchecked=why_unchecked(snapshot, fitting, demand) if checkable else "",
     )
 
 
@@ -174,13 +199,13 @@ def _problem(
     job: Job,
     name: str,
     resource: Resource | None,
-    sizing: Sizing,
+    demand: Demand,
     pipeline: Pipeline,
     snapshot: Snapshot,
 ) -> str:
     problem = problem_of_resource(snapshot, name, resource)
     if problem is None and resource is not None:
-        problem = problem_of(snapshot, resource, demand_at(job, sizing, pipeline.project))
+        problem = problem_of(snapshot, resource, demand)
     if problem is None:
         return ""
     names = [*snapshot.resources, *(other.name for other in pipeline.resources)]

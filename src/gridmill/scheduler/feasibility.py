@@ -8,10 +8,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from gridmill.domain.amounts import GIB, MIB, Amounts, show_bytes, show_count
+from gridmill.domain.frozen import replace
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
-from gridmill.domain.resource import Resource
-from gridmill.domain.site import LOCAL, Site, SiteKind
+from gridmill.domain.resource import JOB_CPUS, Resource, asks_for_need
+from gridmill.domain.site import LOCAL, Node, Site, SiteKind
 from gridmill.scheduler.capacity import most_jobs, places_in
 from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.snapshot import Snapshot
@@ -39,13 +40,29 @@ def gpus_of(resource: Resource) -> int:
 
 def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
     """The sizes of nodes at the resource's site on which one worker of it fits; also of nodes that are away:
-    what fitted once waits until they are back."""
+    what fits them waits until they are back."""
     amounts = Amounts(
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
     site = snapshot.sites.get(resource.site)
-    shapes = (*snapshot.places.shapes.get(resource.site, ()), *(site.past if site else ()))
+    if site is not None and "partition" in resource.settings:
+        shapes = tuple(
+            node.capacity for node in (*_nodes_of(site, resource), *_nodes_of(site, resource, away=True))
+        )
+    else:
+        past = (*site.past, *(node.capacity for node in site.away)) if site else ()
+        shapes = (*snapshot.places.shapes.get(resource.site, ()), *past)
     return tuple(shape for shape in shapes if amounts.fits_in(shape))
+
+
+def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[Node, ...]:
+    """The nodes of the partition in which the resource's deployments are; all at a site without any."""
+    nodes = site.away if away else site.nodes
+    if not site.partitions:
+        return nodes
+    named = resource.settings.get("partition") or site.settings.get("partition") or site.partitions[0]
+    wanted = named.split(",")
+    return tuple(node for node in nodes if any(name in node.partitions for name in wanted))
 
 
 def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
@@ -71,11 +88,41 @@ def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None
             f"resource {name!r} is at site {resource.site!r}, which does not exist",
             "`gridmill list sites` shows what there is.",
         )
-    if snapshot.sites[resource.site].nodes and not fitting_shapes(snapshot, resource):
+    site = snapshot.sites[resource.site]
+    if unknown := _unknown_partition(resource, site):
+        return unknown
+    if _has_nodes(site) and not fitting_shapes(snapshot, resource):
         return RefusalReason(
             f"resource {name!r} asks for {_request_text(resource)} per worker; "
-            f"the largest node of site {resource.site} gives {show(snapshot.largest(resource.site))}",
+            f"the largest node of site {resource.site} gives {show(_largest(snapshot, site))}",
             f"`gridmill configure resource {name}` with less, or a larger site.",
+        )
+    return None
+
+
+def _has_nodes(site: Site) -> bool:
+    return bool(site.nodes or site.away)
+
+
+def _largest(snapshot: Snapshot, site: Site) -> Amounts:
+    """Its node with the most memory, if none can be used now one that is away."""
+    away = (node.capacity for node in site.away)
+    return snapshot.largest(site.name) if site.nodes else max(away, key=lambda one: one.memory_bytes)
+
+
+def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
+    named = resource.settings.get("partition", "")
+    unknown = [name for name in named.split(",") if name and name not in site.partitions]
+    if not named or not site.partitions:
+        return None
+    if unknown:
+        return RefusalReason(
+            f"resource {resource.name!r} is in partition {unknown[0]!r}; site {site.name} does not have it",
+            f"There are: {', '.join(site.partitions)}.",
+        )
+    if _has_nodes(site) and not (_nodes_of(site, resource) or _nodes_of(site, resource, away=True)):
+        return RefusalReason(
+            f"partition {named!r} of site {site.name} has no nodes", "Use another partition."
         )
     return None
 
@@ -98,7 +145,7 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
         ):
             message = f"node {demand.node} has {show(capacity)}: too little"
             return RefusalReason(message, "Let the job ask for less, or `each` for larger nodes.")
-    if not snapshot.sites[resource.site].nodes:
+    if not _has_nodes(snapshot.sites[resource.site]):
         return None
     if demand.gpus > gpus_of(resource):
         return RefusalReason(
@@ -136,17 +183,47 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
 
 
 def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
-    """A gang that has no place for all its ranks even if everything else were away. Sites of several machines
-    may get more of them."""
-    if demand.workers == 1 or snapshot.sites[resource.site].kind is not SiteKind.LOCAL:
+    """A gang that has no place for all its ranks even if all nodes were there and empty."""
+    if demand.workers == 1:
         return None
-    most = most_places(snapshot, resource, demand)
-    if most >= demand.workers:
+    most = places_ever(snapshot, resource, demand)
+    if most is None or most >= demand.workers:
         return None
     return RefusalReason(
-        f"needs {demand.workers} places at once for its workers; "
-        f"resource {resource.name} at site {resource.site} has at most {most}",
+        f"needs {demand.workers} places at once for its workers: resource {resource.name} at site "
+        f"{resource.site} has room for {most} of {demand.workers} ranks",
         "Let the job have fewer `workers` or less `memory` for each, or give it a larger resource or site.",
+    )
+
+
+def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int | None:
+    """For how many ranks there is a place if all nodes that the site is configured with were there and empty;
+    None: not known, because it may grow."""
+    site = snapshot.sites[resource.site]
+    if site.most_nodes is None:
+        return None
+    nodes = [*_nodes_of(site, resource), *_nodes_of(site, resource, away=True)]
+    counts = [_places_on(node.capacity, resource, demand, site.kind) for node in nodes]
+    further = max(counts, key=sum, default=[])  # nodes that were never seen are like the best
+    counts += [further] * (site.most_nodes - len(site.nodes) - len(site.away))
+    places = sorted((count for each in counts for count in each), reverse=True)
+    return sum(places[: resource.workers])
+
+
+def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
+    """Why nobody knows whether there will ever be room for a job, as a sentence; empty where that is known,
+    or there is room now."""
+    site = snapshot.sites[resource.site]
+    if not _has_nodes(site):
+        return f"whether site {site.name} has room for it: no node of it was seen yet"
+    if demand.workers == 1 or places_ever(snapshot, resource, demand) is not None:
+        return ""
+    now = most_places(snapshot, resource, demand)
+    if now >= demand.workers:
+        return ""
+    return (
+        f"whether site {site.name} will have room for all ranks: it has room for {now} of {demand.workers} "
+        f"with the nodes that it has now, and may get more (its setting `max_nodes` says how many)"
     )
 
 
@@ -165,13 +242,16 @@ def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[st
 def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without: Collection[str] = ()) -> int:
     """For how many ranks there would be a place at once if the nodes that are there were empty; `without`
     some of them."""
-    nodes = [node for node in snapshot.sites[resource.site].nodes if node.name not in without]
-    places = [count for node in nodes for count in _places_on(node.capacity, resource, demand)]
+    site = snapshot.sites[resource.site]
+    nodes = [node for node in _nodes_of(site, resource) if node.name not in without]
+    places = [count for node in nodes for count in _places_on(node.capacity, resource, demand, site.kind)]
     return sum(sorted(places, reverse=True)[: resource.workers])
 
 
-def _places_on(node: Amounts, resource: Resource, demand: Demand) -> list[int]:
+def _places_on(node: Amounts, resource: Resource, demand: Demand, kind: SiteKind) -> list[int]:
     """How many ranks each pod has a place for that fits on an empty node."""
+    if sizes_by_ranks(kind, resource):
+        return [ranks_on(node, demand)]
     count = int(node.cpus // resource.cpus) if resource.cpus else 1
     if resource.memory_bytes:
         count = min(count, node.memory_bytes // resource.memory_bytes)
@@ -179,10 +259,13 @@ def _places_on(node: Amounts, resource: Resource, demand: Demand) -> list[int]:
         count = min(count, node.gpus // gpus_of(resource))
     if count < 1:
         return []
-    memory = resource.memory_bytes or node.memory_bytes // count
-    pod = Amounts(memory_bytes=memory, gpus=gpus_of(resource))
     most = most_jobs(resource.cpus or node.cpus)
-    return [places_in(pod, most, demand.memory_bytes, demand.gpus)] * count
+    pod = Amounts(memory_bytes=resource.memory_bytes or node.memory_bytes, gpus=gpus_of(resource))
+    places = places_in(pod, most, demand.memory_bytes, demand.gpus)
+    if resource.memory_bytes or not demand.memory_bytes:
+        return [places] * count
+    whole = node.memory_bytes // demand.memory_bytes  # pods share it as the ranks need
+    return [max(0, min(places, whole - places * number)) for number in range(count)]
 
 
 def _request_text(resource: Resource) -> str:
@@ -208,6 +291,26 @@ def cpus_of(resource: Resource, node: Amounts) -> float:
     gpus = gpus_of(resource)
     part = gpus / node.gpus if 0 < gpus < node.gpus else 1.0
     return resource.cpus or node.cpus * part
+
+
+def sizes_by_ranks(kind: SiteKind, resource: Resource) -> bool:
+    """Whether pods for a gang are as large as its ranks need: nothing of the resource says how large."""
+    return asks_for_need(kind) and not (resource.cpus or resource.memory_bytes or gpus_of(resource))
+
+
+def ranks_on(free: Amounts, demand: Demand) -> int:
+    """How many of a gang's ranks fit into that."""
+    by_cpus = int((free.cpus + 1e-9) // (demand.cpus or 1.0))
+    return min(by_cpus, free.memory_bytes // demand.memory_bytes if demand.memory_bytes else by_cpus)
+
+
+def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
+    """Of a node what one job of the resource is given at most: not more CPUs than it needs where these are
+    asked for."""
+    site = snapshot.sites.get(resource.site)
+    if site is None or not asks_for_need(site.kind) or resource.cpus or gpus_of(resource):
+        return node
+    return replace(node, cpus=min(node.cpus, JOB_CPUS.get(resource.type, 1.0)))
 
 
 def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:

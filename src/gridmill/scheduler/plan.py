@@ -6,8 +6,10 @@ Places gangs: all ranks get a place, or none does.
 from collections.abc import Collection, Mapping
 from math import inf, nextafter
 
+from gridmill.domain.frozen import replace
 from gridmill.domain.plan import Plan
-from gridmill.domain.site import LOCAL
+from gridmill.domain.resource import Resource, Sizing, keep_of
+from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import DeploymentState
 from gridmill.scheduler.capacity import POD_ID, Key, PodSlot
 from gridmill.scheduler.draft import NONE, DraftPlan, find_lasting
@@ -16,7 +18,7 @@ from gridmill.scheduler.feasibility import most_memory, most_places, problem_of
 from gridmill.scheduler.lane import Lane, LaneQueue, find_pod
 from gridmill.scheduler.preemption import interrupt_for, keep_what_is_made, note_over_quota
 from gridmill.scheduler.provisioning import bring_up, can_bring_up
-from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, JobClass, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, JobClass, JobQueue, Ticket
 from gridmill.scheduler.reclaim import drain, reclaim
 from gridmill.scheduler.snapshot import Snapshot
 
@@ -282,10 +284,11 @@ def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def _warm(draft: DraftPlan) -> None:
-    """Bring up early what jobs still to come will need, while nothing that is ready wants the room."""
+    """Bring up early what jobs still to come will need, while nothing that is ready wants the room; nothing
+    for which others wait, or which costs money, while it is idle."""
     for name, queue in sorted(draft.snapshot.lines.blocked.items()):
         lane, head = draft.lane(name), queue.first
-        if lane is None or head is None or draft.is_full:
+        if lane is None or head is None or draft.is_full or _costs_while_idle(draft, lane.resource):
             continue
         if lane.alive or len(lane.queue) or lane.resource.site in draft.crowded:
             continue
@@ -293,12 +296,29 @@ def _warm(draft: DraftPlan) -> None:
             bring_up(draft, lane, head[JOB_CLASS].demand, urgent=True)
 
 
+def _costs_while_idle(draft: DraftPlan, resource: Resource) -> bool:
+    site = draft.snapshot.sites[resource.site].kind
+    return keep_of(resource, site) == 0.0 or site is SiteKind.CLOUD
+
+
+_SOON_SECONDS = 10.0
+"""A job whose needs have just ended is ready within this time: what is idle waits so long for it, also where
+that costs something."""
+
+
 def _expire(draft: DraftPlan) -> None:
     """Release idle ones: broken ones, and those whose keep is over unless jobs of active runs need them."""
     lines, places = draft.snapshot.lines, draft.snapshot.places
     for name, entries in sorted(places.idle.items()):
-        needed = sum(len(line[name]) for line in (lines.waiting, lines.blocked) if name in line)
-        idle = [(until, one) for until, one in entries if one not in draft.used | draft.released]
+        ready, blocked = (len(line[name]) if name in line else 0 for line in (lines.waiting, lines.blocked))
+        resource = draft.snapshot.resources.get(name)
+        extra_seconds = 0.0
+        known = resource is not None and resource.site in draft.snapshot.sites
+        if blocked and known and resource is not None and _costs_while_idle(draft, resource):
+            extra_seconds, blocked = _SOON_SECONDS, 0
+        needed = ready + blocked
+        free = ((until, one) for until, one in entries if one not in draft.used | draft.released)
+        idle = [(until + extra_seconds, one) for until, one in free]
         for until, one in tuple(idle):
             if places.is_broken(places.deployments[one]):
                 draft.release(one, "a pod of it is lost")
@@ -308,6 +328,19 @@ def _expire(draft: DraftPlan) -> None:
                 draft.wake_at(until)
                 break
             draft.release(deployment_id, "idle for its keep")
+
+
+def asked_when_alone(site: Site, resource: Resource, demand: Demand) -> Sizing | None:
+    """What is brought up for one such job at the site where nothing else is; None where it has no room."""
+    snapshot = Snapshot([site, resource])
+    draft = DraftPlan(snapshot, 0.0, None)
+    queue = JobQueue(resource.name)
+    queue.add((0, 0.0, 0, 0, ""), demand)
+    lane = Lane(snapshot, resource.name, resource, queue)
+    if not _finds_or_brings_up(draft, lane, demand):
+        return None
+    sizings = [one.sizing for one in draft.finish().bring_ups]
+    return replace(sizings[0], workers=sum(one.workers for one in sizings))
 
 
 def _call_off(draft: DraftPlan) -> None:

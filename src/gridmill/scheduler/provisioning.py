@@ -5,10 +5,17 @@ from collections.abc import Collection, Iterable, Iterator
 from gridmill.domain.amounts import GIB, Amounts, show_bytes
 from gridmill.domain.frozen import replace
 from gridmill.domain.plan import BringUp
-from gridmill.domain.resource import Sizing
+from gridmill.domain.resource import Resource, Sizing, asks_for_need
 from gridmill.scheduler.capacity import most_jobs, slot_of
 from gridmill.scheduler.draft import DraftPlan
-from gridmill.scheduler.feasibility import POD_STEP, cpus_of, gpus_of
+from gridmill.scheduler.feasibility import (
+    POD_STEP,
+    asked_of,
+    cpus_of,
+    gpus_of,
+    ranks_on,
+    sizes_by_ranks,
+)
 from gridmill.scheduler.lane import Lane
 from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.sizing import size_resource
@@ -33,10 +40,16 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
     if left == 0:
         return False
     wish = _wanted_amounts(draft, lane)
+    by_ranks = demand.workers > 1 and pods is not None and _sizes_by_ranks(draft, lane)
+    if by_ranks:
+        wish = _of_ranks(demand, 1)
     node = _find_node(draft, lane, demand, wish, urgent=urgent)
     if node is None:
         return False
-    amounts = _amounts_on(draft, lane, demand, wish, node)
+    if by_ranks:
+        amounts, left = _for_ranks(draft, lane, demand, node, pods or 1)
+    else:
+        amounts = _amounts_on(draft, lane, demand, wish, node)
     nodes = [node]
     _claim(draft, lane, amounts, node)
     while left is not None and len(nodes) < left:
@@ -45,7 +58,10 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
             break
         nodes.append(further)
         _claim(draft, lane, amounts, further)
-    why = (*_why(lane, amounts), *(f"on {node}" for node in dict.fromkeys(nodes)))
+    why = (
+        *_why(lane, amounts, needed=_asks_for_need(draft, lane)),
+        *(f"on {node}" for node in dict.fromkeys(nodes)),
+    )
     sizing = Sizing(amounts=amounts, workers=len(nodes), why=why)
     draft.bring_up(
         BringUp(resource=lane.resource, sizing=sizing, nodes=tuple(nodes), pinned=bool(demand.node))
@@ -69,6 +85,8 @@ def _wanted_amounts(draft: DraftPlan, lane: Lane) -> Amounts:
 
 def _compute_wanted(draft: DraftPlan, lane: Lane) -> Amounts:
     resource = lane.resource
+    if _asks_for_need(draft, lane) and not gpus_of(resource):
+        return _needed(draft, lane)
     site = draft.snapshot.places.shapes.get(resource.site, ())
     most_cpus = max((shape.cpus for shape in site), default=1.0)
     largest = draft.snapshot.largest(resource.site)
@@ -82,6 +100,63 @@ def _compute_wanted(draft: DraftPlan, lane: Lane) -> Amounts:
     floor = min(FLOOR, largest.memory_bytes // FLOOR_SHARE)
     memory = -(-max(wanted, floor) // POD_STEP) * POD_STEP
     return Amounts(cpus=cpus, memory_bytes=memory, gpus=gpus_of(resource))
+
+
+def _asks_for_need(draft: DraftPlan, lane: Lane) -> bool:
+    return asks_for_need(draft.snapshot.sites[lane.resource.site].kind)
+
+
+def _sizes_by_ranks(draft: DraftPlan, lane: Lane) -> bool:
+    return sizes_by_ranks(draft.snapshot.sites[lane.resource.site].kind, lane.resource)
+
+
+def _needed(draft: DraftPlan, lane: Lane) -> Amounts:
+    """CPUs and memory for the jobs that are ready, side by side, at most all CPUs of a node; nothing for jobs
+    still to come. For sites where others wait for what is not needed, or it costs money."""
+    resource = lane.resource
+    shapes = draft.snapshot.places.shapes.get(resource.site, ())
+    most = max((shape.cpus for shape in shapes), default=1.0)
+    workers = resource.workers or 1
+    unit = asked_of(draft.snapshot, resource, Amounts(cpus=most)).cpus
+    cpus, memory, largest = 0.0, 0, 0
+    for group in lane.queue.largest_first():
+        if group.demand.workers > 1:
+            of_ranks = _of_ranks(group.demand, _ranks_in_pod(resource, group.demand, most))
+            cpus, largest = max(cpus, of_ranks.cpus * workers), max(largest, of_ranks.memory_bytes)
+            continue
+        each = group.demand.cpus or unit
+        count = min(len(group.members), max(int((most * workers - cpus) // each), 0 if cpus else 1))
+        cpus, memory = cpus + each * count, memory + group.demand.memory_bytes * count
+        largest = max(largest, group.demand.memory_bytes)
+    share = max(largest, -(-memory // workers))
+    return Amounts(
+        cpus=resource.cpus or max(1.0, min(most, -(-cpus // workers))),
+        memory_bytes=resource.memory_bytes or -(-share // POD_STEP) * POD_STEP,
+    )
+
+
+def _ranks_in_pod(resource: Resource, demand: Demand, most_cpus: float) -> int:
+    """How many of a gang's ranks each pod is to hold: those of one of its workers, or as many as its CPUs."""
+    if resource.workers:
+        return -(-demand.workers // resource.workers)
+    return min(demand.workers, max(1, int((resource.cpus or most_cpus) // (demand.cpus or 1.0))))
+
+
+def _of_ranks(demand: Demand, count: int) -> Amounts:
+    return Amounts(
+        cpus=(demand.cpus or 1.0) * count, memory_bytes=demand.memory_bytes * count, gpus=demand.gpus * count
+    )
+
+
+def _for_ranks(draft: DraftPlan, lane: Lane, demand: Demand, node: str, missing: int) -> tuple[Amounts, int]:
+    """The size of a pod for a gang's ranks, and how many such pods: as few as that node allows, and as even
+    as may be, so that no more is asked for than the ranks need."""
+    on_node = max(1, ranks_on(draft.nodes(lane.resource.site).free(node), demand))
+    pods = -(-missing // min(missing, on_node))
+    if lane.workers_left is not None:
+        pods = min(max(pods, lane.workers_left), missing) if lane.workers_left else pods
+    each = min(on_node, -(-missing // pods))
+    return _of_ranks(demand, each), pods
 
 
 def _expected(draft: DraftPlan, lane: Lane, cpus: float) -> int:
@@ -148,6 +223,8 @@ def _amounts_on(draft: DraftPlan, lane: Lane, demand: Demand, wish: Amounts, nod
     free = draft.nodes(resource.site).free(node)
     if resource.cpus:
         cpus = resource.cpus
+    elif _asks_for_need(draft, lane) and not wish.gpus:
+        cpus = min(max(wish.cpus, demand.cpus or 0.0), free.cpus)
     else:
         site = draft.snapshot.sites[resource.site]
         capacity = draft.snapshot.places.capacities[(resource.site, node)]
@@ -166,12 +243,13 @@ def _claim(draft: DraftPlan, lane: Lane, amounts: Amounts, node: str) -> None:
     lane.coming.set(slot_of(pod_id, amounts, (), "", node))
 
 
-def _why(lane: Lane, amounts: Amounts) -> tuple[str, ...]:
+def _why(lane: Lane, amounts: Amounts, *, needed: bool) -> tuple[str, ...]:
     resource = lane.resource
     memory = show_bytes(amounts.memory_bytes)
+    need = "what the jobs need" if needed else "what the node has for it"
     return (
         f"{memory}: set for {resource.name}"
         if resource.memory_bytes is not None
         else f"{memory} for the jobs expected side by side",
-        f"{amounts.cpus:g} CPUs: {'set' if resource.cpus else 'what the node has for it'}",
+        f"{amounts.cpus:g} CPUs: {'set' if resource.cpus else need}",
     )

@@ -16,6 +16,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.site import Site
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState, RunState
 from gridmill.ports.storage import Storage
+from gridmill.scheduler.feasibility import asked_of
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.splitting import cut_job
 
@@ -39,7 +40,7 @@ def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
         history=snapshot.history,
         pipeline=job_run.pipeline,
         resource=resource,
-        largest=snapshot.largest_pod(site.name),
+        largest=asked_of(snapshot, resource, snapshot.largest_pod(site.name)),
         nodes=len(site.nodes),
     )
     sizes = cut_job(job_run.job, size, resource, site, sized)

@@ -19,7 +19,7 @@ from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_JOBS, JobState
 from gridmill.errors import GridmillError, NotFoundError
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
-from gridmill.scheduler.feasibility import gpus_of
+from gridmill.scheduler.feasibility import asked_of, gpus_of
 from gridmill.scheduler.site_choice import ELSEWHERE, InputVersion, choose
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
@@ -86,7 +86,7 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
         snapshot.history,
         pipeline=job_run.pipeline,
         resource=resource,
-        largest=snapshot.largest(resource.site),
+        largest=asked_of(snapshot, resource, snapshot.largest(resource.site)),
         nodes=len(site.nodes) if site else 1,
     )
 

@@ -28,7 +28,7 @@ from gridmill.domain.states import FINISHED_RUNS, RUN_MOVES, JobState, RunState,
 from gridmill.errors import ConflictError, InputError, NotFoundError, PipelineError
 from gridmill.plugins import WISHES, find
 from gridmill.ports.storage import Storage
-from gridmill.scheduler.feasibility import at
+from gridmill.scheduler.feasibility import asked_of, at
 from gridmill.scheduler.needs import may_go_on
 from gridmill.scheduler.sizing import size_job
 
@@ -348,7 +348,7 @@ def _job_run(ledger: Ledger, run: Run, job: Job, index: int, resource: Resource,
         ledger.snapshot.history,
         pipeline=run.pipeline,
         resource=resource,
-        largest=ledger.snapshot.largest_pod(resource.site),
+        largest=asked_of(ledger.snapshot, resource, ledger.snapshot.largest_pod(resource.site)),
         nodes=len(site.nodes) if site else 1,
     )
     return JobRun(

@@ -28,6 +28,7 @@ from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobS
 from gridmill.errors import GridmillError, PipelineError, StorageError, explained
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.alternatives import CachedForecasts
+from gridmill.scheduler.feasibility import asked_of
 from gridmill.scheduler.missing_columns import empty_tables
 from gridmill.scheduler.needs import may_go_on, why_skipped
 from gridmill.scheduler.outcomes import run_state
@@ -191,7 +192,7 @@ def _ready(
         snapshot.history,
         pipeline=job_run.pipeline,
         resource=resource,
-        largest=snapshot.largest_pod(resource.site),
+        largest=asked_of(snapshot, resource, snapshot.largest_pod(resource.site)),
         nodes=len(site.nodes) if site else 1,
     )
     sizing = with_choice(sizing, choice)

@@ -44,10 +44,11 @@ from gridmill.domain.resource import Resource
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.sink_overrides import altered_pipeline
 from gridmill.domain.states import JobState, RunState
-from gridmill.domain.views import DryRun, JobView, RunView
+from gridmill.domain.views import DryRun, JobView, PlannedJob, RunView
 from gridmill.errors import InputError, NotFoundError, PipelineError
 from gridmill.ports.logs import LogQuery
 from gridmill.ports.pages import PAGE_BYTES, PAGE_ITEMS, Page, cut_page, page_request
+from gridmill.ports.site import QueueSite
 from gridmill.ports.store import Order
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
@@ -140,6 +141,7 @@ class RunUseCases(AlterationUseCases):
             checked = [
                 with_columns_checked(self._control.catalog, pipeline, one, unchanged) for one in made.jobs
             ]
+            checked = [self._with_request(one, going[one.job]) for one in checked]
         problems = self._unlisted(pipeline, listings)
         told = (
             replace(
@@ -179,6 +181,14 @@ class RunUseCases(AlterationUseCases):
     def _resources(self, pipeline: Pipeline) -> dict[str, Resource]:
         resources = self._ledger.snapshot.resources.values()
         return {one.name: one for one in (*resources, *pipeline.resources)}
+
+    def _with_request(self, planned: PlannedJob, resource: Resource) -> PlannedJob:
+        """With what its site is asked for, in the words of one that has a queue. From the lock's holder."""
+        port = self._control.sites.get(planned.site)
+        if planned.asked is None or not isinstance(port, QueueSite):
+            return planned
+        asked = planned.asked
+        return replace(planned, request=port.request(asked.amounts, asked.workers, resource.settings))
 
     def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
         """One line, from the lock's holder."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 
-from gridmill.control.site_monitor import adopt, describe_farm, leave, route_of
+from gridmill.control.site_monitor import adopt, configured_of, describe_farm, leave, route_of
 from gridmill.control.steps.problems import surveyed
 from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.control.usecases.base import UseCases
@@ -12,7 +12,7 @@ from gridmill.domain.deployment import Pod
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.naming import check_name
 from gridmill.domain.route import Route
-from gridmill.domain.site import LOCAL, Node, NodeUtilization, NodeView, Site, SiteKind
+from gridmill.domain.site import LOCAL, ConfiguredNodes, Node, NodeUtilization, NodeView, Site, SiteKind
 from gridmill.domain.states import PodState
 from gridmill.domain.views import FarmView
 from gridmill.errors import AwayError, ConflictError, InputError, NotFoundError, UnavailableError
@@ -92,7 +92,7 @@ class SiteUseCases(UseCases):
             self._check_resources(site)
             same = existing is not None and describe_farm(existing) == describe_farm(site)
             fresh = existing if existing is not None and same else describe_farm(site)
-            seen = changed(fresh.with_nodes(looked.nodes), route=fresh.route or site.route)
+            seen = changed(fresh.with_nodes(looked.nodes, looked.configured), route=fresh.route or site.route)
             transaction.put(seen)
             transaction.then(lambda: self._adopt(site.name, port, looked))
         return seen
@@ -151,6 +151,7 @@ class _SiteObservation:
 
     nodes: tuple[Node, ...]
     route: Route | None
+    configured: ConfiguredNodes | None = None
     unreachable: bool = False
 
 
@@ -165,6 +166,7 @@ def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -
         return _SiteObservation(
             nodes=existing.nodes,
             route=existing.route if existing.address == site.address else None,
+            configured=ConfiguredNodes(away=existing.away, partitions=existing.partitions),
             unreachable=True,
         )
     if not nodes:
@@ -176,7 +178,7 @@ def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -
         if existing is not None and describe_farm(existing) == describe_farm(site)
         else describe_farm(site)
     )
-    return _SiteObservation(nodes=nodes, route=route_of(same, port))
+    return _SiteObservation(nodes=nodes, route=route_of(same, port), configured=configured_of(port))
 
 
 def _farm(site: Site, port: SitePort | None) -> FarmView:

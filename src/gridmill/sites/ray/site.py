@@ -23,7 +23,7 @@ from gridmill.codec import decode, encode
 from gridmill.domain.amounts import parse_seconds
 from gridmill.domain.naming import read_address
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.site import Node, NodeUtilization, Site, check_settings
+from gridmill.domain.site import MOST_NODES, Node, NodeUtilization, Site, check_settings
 from gridmill.errors import InputError, UnavailableError
 from gridmill.ports.site import PodListeners, PodReport, SitePort
 from gridmill.settings import Settings
@@ -66,6 +66,7 @@ SETTINGS = {
     "control": "HOST[:PORT] by which pods dial this machine (default: its address that faces the cluster)",
     "home": "the pods' folder on the nodes (default: /tmp/gridmill-MARK)",
     "token_file": "a file with the cluster's token; without it RAY_AUTH_MODE and RAY_AUTH_TOKEN are used",
+    MOST_NODES: "how many nodes the cluster has at most; without it a gang that is too large waits for more",
     "patience": "after what time pods of a lost node, which may be cut off, are taken for gone (75s)",
 }
 RAY_ENVIRONMENT = {

@@ -28,15 +28,24 @@ SACCT_FIELDS = ("JobID", "JobName", "State", "ExitCode", "ElapsedRaw", "MaxRSS",
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
 """For sacct --noheader --parsable2 --noconvert."""
 
-SINFO_FORMAT = "%N|%c|%m|%T|%G"
-"""For sinfo --Node --noheader."""
+SINFO_FORMAT = "%N|%c|%m|%T|%G|%R"
+"""For sinfo --Node --noheader: a line for each node of each partition."""
+PARTITION = "partition/"
+"""Prefix of a line with a partition, of which the cluster's default one has a star behind its name."""
 
 MEMORY_SHARE = 0.9
 """Share of a node's memory for jobs; the rest is for the pods themselves."""
 
-_USABLE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked"})
+_USABLE = frozenset(
+    {"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked", "cloud", "dynamic_norm"}
+    | {"powered_down", "powering_down", "powering_up", "power_down", "power_up", "reboot_requested"}
+)
+"""States of nodes on which jobs run, or will run once it is their turn."""
 _SAME_SECONDS = 5.0
-_POWERED_DOWN = "~#%"  # asleep, waking up, going to sleep: Slurm wakes such nodes for a job
+_WORKING = "~#%!@^-"
+"""Marks behind the state of a node that still takes jobs: powered off, powered up, powered down, to be
+powered down (Slurm wakes such nodes for a job), to be rebooted, being rebooted, planned for another job.
+Others: `*` does not answer, `$` is in a maintenance reservation. (sinfo(1), NODE STATE CODES)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,31 +202,53 @@ def _bytes(text: str) -> int:
         return 0
 
 
-def parse_sinfo(text: str, gres: str) -> tuple[Node, ...]:
-    """Nodes from `sinfo --Node --noheader --format=SINFO_FORMAT` that can be used, each once, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNodes:
+    """Nodes that can be used, and those that are away; each once, in order. And the names of all partitions,
+    the default one first."""
 
-    `gres` is what a GPU is there: `gpu`, or `gpu:TYPE`.
+    usable: tuple[Node, ...]
+    away: tuple[Node, ...]
+    partitions: tuple[str, ...]
+
+
+def parse_sinfo(text: str, gres: str, partition: str = "") -> SlurmNodes:
+    """Nodes from `sinfo --Node --noheader --format=SINFO_FORMAT`, partitions from lines with that prefix.
+
+    `gres` is what a GPU is there: `gpu`, or `gpu:TYPE`. `partition` are the names of those that are used,
+    separated by commas; empty: all, for a resource may name one.
     """
-    nodes: dict[str, Node] = {}
-    for line in text.splitlines():
-        parts = line.strip().split("|")
-        if len(parts) >= 5 and _is_usable(parts[3]):
-            nodes.setdefault(parts[0], _node(parts, gres))
-    return tuple(nodes[name] for name in sorted(nodes, key=_natural))
+    named = [line.removeprefix(PARTITION) for line in text.splitlines() if line.startswith(PARTITION)]
+    named.sort(key=lambda name: not name.endswith("*"))
+    wanted = {name for name in partition.split(",") if name}
+    lines = [parts for line in text.splitlines() if len(parts := line.strip().split("|")) >= 6]
+    usable, away, queues = dict[str, Node](), dict[str, Node](), dict[str, list[str]]()
+    for parts in lines:
+        queues.setdefault(parts[0], []).append(parts[5])
+    for parts in lines:
+        if not wanted or parts[5] in wanted:
+            node = _node(parts, gres, tuple(queues[parts[0]]))
+            (usable if is_usable(parts[3]) else away).setdefault(parts[0], node)
+    return SlurmNodes(
+        usable=tuple(usable[name] for name in sorted(usable, key=_natural)),
+        away=tuple(away[name] for name in sorted(away.keys() - usable.keys(), key=_natural)),
+        partitions=tuple(dict.fromkeys(name.rstrip("*") for name in named)),
+    )
 
 
-def _is_usable(word: str) -> bool:
-    """`idle`, `mixed+planned`, `idle~`; not `down*`, `draining@`, `drained$`."""
-    if word[-1:] in _POWERED_DOWN:
+def is_usable(word: str) -> bool:
+    """Of `idle`, `mixed-`, `allocated+`, `mixed+planned`, `idle~`; not of `down*`, `draining@`, `idle*`."""
+    while word[-1:] and word[-1:] in _WORKING:
         word = word[:-1]
-    return bool(word) and all(part in _USABLE for part in word.lower().split("+"))
+    parts = word.lower().rstrip("+").split("+")
+    return all(part in _USABLE for part in parts)
 
 
-def _node(parts: Sequence[str], gres: str) -> Node:
+def _node(parts: Sequence[str], gres: str, partitions: tuple[str, ...]) -> Node:
     name, cpus, memory, _, devices = parts[:5]
     given = int(int(memory.rstrip("+")) * MIB * MEMORY_SHARE)
     capacity = Amounts(cpus=float(cpus.rstrip("+")), memory_bytes=given, gpus=count_gres(devices, gres))
-    return Node(name=name, capacity=capacity)
+    return Node(name=name, capacity=capacity, partitions=partitions)
 
 
 def count_gres(text: str, wanted: str) -> int:

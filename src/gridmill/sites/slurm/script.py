@@ -6,7 +6,14 @@ from math import ceil
 
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.frozen import dataclass
-from gridmill.sites.slurm.parse import CLOCK, MEMORY_SHARE, SACCT_FORMAT, SINFO_FORMAT, SQUEUE_FORMAT
+from gridmill.sites.slurm.parse import (
+    CLOCK,
+    MEMORY_SHARE,
+    PARTITION,
+    SACCT_FORMAT,
+    SINFO_FORMAT,
+    SQUEUE_FORMAT,
+)
 from gridmill.sites.slurm.settings import SlurmSettings
 
 TIDY_DAYS = 7
@@ -50,12 +57,27 @@ def batch_script(batch: BatchJob, wishes: SlurmSettings) -> str:
 
 
 def _options(batch: BatchJob, wishes: SlurmSettings, here: str) -> list[str]:
-    options = {
+    own = {
         "job-name": batch.job,
         "comment": _quoted(f"Gridmill deployment {batch.deployment_id}"),
         "output": f"{here}/log",
         "open-mode": "append",
         "chdir": batch.folder,
+    }
+    names = [f"--{name}={value}" for name, value in own.items()]
+    return [*names, *_requested(batch, wishes), "--no-requeue"]
+
+
+def request(amounts: Amounts, pods: int, wishes: SlurmSettings) -> str:
+    """What sbatch is asked for so many pods of that size, as on its command line."""
+    batch = BatchJob(
+        deployment_id="", job="", pods=("",) * pods, capacity=amounts, folder="", python="", variables={}
+    )
+    return " ".join(["sbatch", *_requested(batch, wishes), *map(_quoted, wishes.extra)])
+
+
+def _requested(batch: BatchJob, wishes: SlurmSettings) -> list[str]:
+    options = {
         "ntasks": str(len(batch.pods)),
         "cpus-per-task": str(_cpus(batch)),
         "mem-per-cpu": f"{_memory_mib_per_cpu(batch)}M",
@@ -66,7 +88,7 @@ def _options(batch: BatchJob, wishes: SlurmSettings, here: str) -> list[str]:
         "qos": wishes.qos,
         "time": str(ceil(wishes.time_limit_seconds / 60)) if wishes.time_limit_seconds else "",
     }
-    return [f"--{name}={value}" for name, value in options.items() if value] + ["--no-requeue"]
+    return [f"--{name}={value}" for name, value in options.items() if value]
 
 
 def _quoted(option: str) -> str:
@@ -192,11 +214,11 @@ def account(jobs: Iterable[str]) -> str:
     return f"sacct --noheader --parsable2 --noconvert {which} --format={SACCT_FORMAT}\n"
 
 
-def nodes(wishes: SlurmSettings, root_mark: str) -> str:
-    """The nodes of the partition; it ends with UNSEEN where that file in the storage root is not seen."""
-    partition = f"--partition={wishes.partition} " if wishes.partition else ""
+def nodes(root_mark: str) -> str:
+    """All nodes, then all partitions; it ends with UNSEEN where that file in the storage root is not seen."""
     seen = f"[ -e {shlex.quote(root_mark)} ] || exit {UNSEEN}\n"
-    return f"{seen}sinfo --Node --noheader {partition}--format='{SINFO_FORMAT}'\n"
+    partitions = f"sinfo --all --noheader --format='{PARTITION}%P'\n"
+    return f"{seen}sinfo --all --Node --noheader --format='{SINFO_FORMAT}' || exit 1\n{partitions}"
 
 
 def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:

@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 
+from gridmill.domain.amounts import Amounts
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
-from gridmill.domain.site import Node, NodeUtilization, Site
-from gridmill.errors import UnavailableError
+from gridmill.domain.site import ConfiguredNodes, Node, NodeUtilization, Site
+from gridmill.errors import InputError, UnavailableError
 from gridmill.plugins import find
 from gridmill.ports.site import PodListeners, PodReport, PodStatus, SitePort
 from gridmill.settings import Settings
@@ -25,6 +26,7 @@ from gridmill.sites.slurm import script
 from gridmill.sites.slurm.commands import CompletedCommand, Shell, packed, shell_of
 from gridmill.sites.slurm.parse import (
     SacctJob,
+    SlurmNodes,
     SqueueJob,
     clock_ahead,
     most_alive,
@@ -80,25 +82,50 @@ class SlurmSite:
         self._memory = _QueryCache()
         self._accounting = True
         self._ahead = 0.0  # the clock there, of ours
-        self._nodes: tuple[float, tuple[Node, ...]] | None = None
+        self._nodes: tuple[float, SlurmNodes] | None = None
         self._link = ""
 
     # --- what it is
 
     def nodes(self) -> tuple[Node, ...]:
         """The partition's nodes that can be used, asked for once a minute. Raises UnavailableError (where
-        the storage root is not seen, too), StorageError where it cannot be written to."""
+        the storage root is not seen, too), StorageError where it cannot be written to, InputError for a
+        partition that is not there."""
+        return self._known_nodes().usable
+
+    def configured_nodes(self) -> ConfiguredNodes:
+        """Nodes that are down, drained or in maintenance: they come back."""
+        known = self._known_nodes()
+        return ConfiguredNodes(away=known.away, partitions=known.partitions)
+
+    def request(self, amounts: Amounts, pods: int, settings: Mapping[str, str]) -> str:
+        """What sbatch is asked. Raises InputError."""
+        return script.request(amounts, pods, resource_settings(self._site, settings))
+
+    def _known_nodes(self) -> SlurmNodes:
         with self._lock:
             now = time.monotonic()
             if self._nodes is None or now - self._nodes[0] > _NODES_SECONDS:
                 seen = mark_root(self._settings.root, self._mark)
-                done = self._shell.run(script.nodes(self._slurm_settings, str(seen)))
+                done = self._shell.run(script.nodes(str(seen)))
                 if done.status == script.UNSEEN:
                     raise self._unseen()
                 if done.status != 0:
                     raise _trouble("sinfo", done)
-                self._nodes = now, parse_sinfo(done.text, self._slurm_settings.gres)
+                self._nodes = now, self._parsed(done.text)
             return self._nodes[1]
+
+    def _parsed(self, text: str) -> SlurmNodes:
+        wanted = self._slurm_settings.partition
+        known = parse_sinfo(text, self._slurm_settings.gres, wanted)
+        unknown = [name for name in wanted.split(",") if name and name not in known.partitions]
+        if unknown:
+            raise InputError(
+                f"Slurm has no partition {unknown[0]!r}",
+                hint=f"There are: {', '.join(known.partitions)}.",
+                place=f"site {self._site.name}: settings.partition",
+            )
+        return known
 
     def _unseen(self) -> UnavailableError:
         where, root = self._site.address or "the login node", self._settings.root

@@ -21,6 +21,7 @@ from gridmill.sites.slurm.parse import (
     SqueueJob,
     clock_ahead,
     count_gres,
+    is_usable,
     most_alive,
     parse_clock,
     parse_sacct,
@@ -123,7 +124,7 @@ def test_scripts_are_as_they_were(name, text):
 
 
 def test_a_pod_as_large_as_its_node_asks_for_no_more_than_the_node_has():
-    node = parse_sinfo("n1|4|4003|idle|(null)", "gpu")[0]
+    [node] = parse_sinfo("n1|4|4003|idle|(null)|main", "gpu").usable
     text = batch_script(a_batch(capacity=node.capacity), wishes())
     assert "--mem-per-cpu=1000M" in text
 
@@ -214,23 +215,51 @@ def test_a_clock_there_that_is_wrong_moves_what_slurm_says_to_ours():
 
 
 SINFO = """\
-n10|4|4000|idle|gpu:2
-n2|8|8000|mixed|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8
-n2|8|8000|mixed|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8
-n3|8|8000|down*|(null)
-n4|8|8000|draining|(null)
-n5|8|8000|idle~|(null)
-n6|8|8000|idle*|(null)
-n7|8|8000|mixed+drain|(null)
-n8|8|8000|inval|gpu:2
+n10|4|4000|idle|gpu:2|main
+n2|8|8000|mixed|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|main
+n2|8|8000|mixed|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|low
+n3|8|8000|down*|(null)|main
+n4|8|8000|draining|(null)|main
+n5|8|8000|idle~|(null)|main
+n6|8|8000|idle*|(null)|main
+n7|8|8000|mixed+drain|(null)|main
+n8|8|8000|inval|gpu:2|main
+n9|8|8000|idle|gpu:2|low
+partition/main*
+partition/low
+partition/empty
 """
 
 
-def test_sinfo_gives_each_usable_node_once():
+def test_sinfo_gives_each_node_of_a_partition_once():
     """One with fewer GPUs than it is configured to have is `inval` to Slurm."""
-    nodes = parse_sinfo(SINFO, "gpu")
+    known = parse_sinfo(SINFO, "gpu", "main")
+    assert [node.name for node in known.away] == ["n3", "n4", "n6", "n7", "n8"]
+    assert known.partitions == ("main", "low", "empty")
+    assert [node.name for node in parse_sinfo(SINFO, "gpu", "low").usable] == ["n2", "n9"]
+    assert len(parse_sinfo(SINFO, "gpu", "main,low").usable) == 4
+    assert len(parse_sinfo(SINFO, "gpu").usable) == 4
+    nodes = known.usable
     assert [(node.name, node.capacity.gpus) for node in nodes] == [("n2", 6), ("n5", 0), ("n10", 2)]
-    assert nodes[2] == Node(name="n10", capacity=Amounts(cpus=4, memory_bytes=int(4000 * MIB * 0.9), gpus=2))
+    capacity = Amounts(cpus=4, memory_bytes=int(4000 * MIB * 0.9), gpus=2)
+    assert nodes[2] == Node(name="n10", capacity=capacity, partitions=("main",))
+    assert nodes[0].partitions == ("main", "low")
+
+
+@pytest.mark.parametrize(
+    ("words", "usable"),
+    [
+        ("idle idle~ idle# idle% idle! idle@ idle^ idle-", True),
+        ("mixed mixed- mixed~ mixed# mixed-~ MIXED+PLANNED idle+cloud+powered_down", True),
+        ("allocated allocated+ allocated- completing planned reserved blocked", True),
+        ("idle* mixed* allocated* idle$ mixed$ idle-*", False),
+        ("down down* down~ drained drained$ draining draining@ fail failing mixed+drain", False),
+        ("inval maint future unknown perfctrs npc reboot_issued idle+not_responding", False),
+    ],
+)
+def test_marks_behind_the_state_of_a_node(words, usable):
+    """Those of sinfo(1), NODE STATE CODES."""
+    assert {word: is_usable(word) for word in words.split()} == dict.fromkeys(words.split(), usable)
 
 
 @pytest.mark.parametrize(
