@@ -40,6 +40,7 @@ from gridmill.sites.farm.credentials import CredentialFiles, keeping
 from gridmill.sites.machine import free_bytes, gpus
 from gridmill.sites.machine_memory import homes_text, overbooked_text, pod_claims
 from gridmill.storage.filesystem import check_root, find_mount
+from gridmill.storage.recovery import marks_of
 from gridmill.version import __version__
 
 _DAY_SECONDS = 86_400.0
@@ -290,9 +291,11 @@ def _folder(what: str, path: Path, reserve_bytes: int | None) -> Check:
 
 def _store(settings: Settings) -> Iterator[Check]:
     """Whether all that the store of this home holds is what was written; each damaged record by its name."""
-    if not settings.store and not (settings.home / "store.db").exists():
-        return
     try:
+        if not settings.store and not (
+            (settings.home / "store.db").exists() or marks_of(settings.root, settings.home)
+        ):
+            return
         store = open_store(settings)
         try:
             lost = store.check()

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from gridmill.errors import HomeInUseError, InputError
+from gridmill.domain.site import LOCAL, Site
+from gridmill.errors import HomeInUseError, InputError, StorageError
 from gridmill.plugins import find
 from gridmill.ports.store import Store
 from gridmill.private_files import write_private
 from gridmill.settings import Settings, is_farm
 from gridmill.storage.filesystem import check_home
 from gridmill.storage.home import make_home
+from gridmill.storage.recovery import claims, marks_of
 
 _OF_A_FARM = "`gridmill farm tenants` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
 _LOOK_SECONDS = 0.05
@@ -60,7 +62,51 @@ def home_secret(home: Path) -> bytes:
 
 
 def open_store(settings: Settings) -> Store:
-    """The home's own (SQLite), or the database that the settings name. Raises InputError, StorageError."""
+    """The home's own (SQLite), or the database that the settings name. Raises InputError, StorageError, also
+    for a store that is empty or of another home while the storage root has results of this one: they would
+    be forgotten, and their names given again."""
+    path = settings.home / "store.db"
+    if not settings.store and not (path.exists() and path.stat().st_size):
+        if marks_of(settings.root, settings.home):
+            raise _lost(settings, "empty" if path.exists() else "missing")
+        return open_store_as_it_is(settings)
+    store = open_store_as_it_is(settings)
+    try:
+        why = _why_not_ours(settings, store)
+        if why:
+            raise _lost(settings, why)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _why_not_ours(settings: Settings, store: Store) -> str:
+    """Why the store does not know what this home has in the root; empty: it does, or there is nothing."""
+    site = store.get(Site, LOCAL)
+    mark = site.noun.settings.get("store", "") if site and isinstance(site.noun, Site) else ""
+    others = False
+    for claim in claims(settings.root):
+        if claim.is_of(settings.home, settings.root):
+            if claim.mark == mark:
+                return ""
+            others = True
+    if not others or (not mark and store.damage()):  # the record that says it is what was damaged
+        return ""
+    return "of another home" if mark else "empty"
+
+
+def _lost(settings: Settings, what: str) -> StorageError:
+    return StorageError(
+        f"the store is {what}, but the storage root {settings.root} has results of this home",
+        hint="`gridmill recover` restores the records of versions, aliases and declarations from there "
+        "(--dry-run shows them). To begin anew instead, set GRIDMILL_ROOT and GRIDMILL_HOME to new folders.",
+        place=settings.store.rpartition("@")[2] or str(settings.home / "store.db"),
+    )
+
+
+def open_store_as_it_is(settings: Settings) -> Store:
+    """The same, whatever is in it. Raises InputError, StorageError."""
     if not settings.store:
         check_home(settings.home)
         own: Store = find("stores", "sqlite")(settings.home / "store.db")

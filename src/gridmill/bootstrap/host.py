@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gridmill.domain.preflight import PreflightRequest, PreflightResult
+    from gridmill.domain.recovery import RecoveryReport
     from gridmill.domain.site import Site
     from gridmill.ports.grid import Grid
     from gridmill.ports.host import Check, LooseGrid, Provider, ServedFarm, ServedNode, TenantRecords
@@ -96,6 +97,12 @@ class ProgramHost:
         from gridmill.bootstrap.loose_machines import LocalProvider
 
         return LocalProvider()
+
+    def recover(self, settings: "Settings", *, dry_run: bool) -> "RecoveryReport":
+        """See Host."""
+        from gridmill.bootstrap.recover import recover
+
+        return recover(settings, dry_run=dry_run)
 
     def checks(self, settings: "Settings") -> "Iterator[Check]":
         """See Host."""

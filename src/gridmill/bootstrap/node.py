@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -31,16 +31,18 @@ from gridmill.control.state import (
     Timeline,
 )
 from gridmill.control.steps.damage import summarize
+from gridmill.control.steps.problems import set_problem
 from gridmill.control.usecases.service import Identity, LogEnds, Render, Service
 from gridmill.domain.advice import Advice
 from gridmill.domain.amounts import GPU_SHARES
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job_log import LogLimits
 from gridmill.domain.pod_protocol import Event, ToPod
+from gridmill.domain.recovery import DECLARED
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.views import RunView
-from gridmill.errors import GridmillError, InputError, StoreInUseError, explained
+from gridmill.errors import GridmillError, InputError, StorageError, StoreInUseError, explained
 from gridmill.plugins import find
 from gridmill.ports.link import LinkServer, ReceivedMessage
 from gridmill.ports.site import PodListeners, SitePort
@@ -50,6 +52,7 @@ from gridmill.storage.disk_usage import LocalHomeFolders
 from gridmill.storage.filesystem import check_home, check_root
 from gridmill.storage.home import make_home
 from gridmill.storage.logs import LogFiles
+from gridmill.storage.recovery import DeclaredCopies, marks_of
 from gridmill.storage.root import StorageRoot
 from gridmill.transport.listeners import HomeListeners
 from gridmill.transport.server import PodLinkServer
@@ -83,6 +86,9 @@ class EmbeddedNode:
     def close(self, *, tear_down: bool = True) -> None:
         """End it; may be repeated."""
         self.finish(tear_down)
+
+
+_COPIES = "copies of declarations"
 
 
 def _with_fault(store: Store, fault: str) -> Store:
@@ -187,10 +193,11 @@ def _local_site(control: Control) -> Site:
     return Site(name="local", kind=SiteKind.LOCAL, nodes=nodes, cpu_share=LOCAL_CPU_SHARE, settings=marks)
 
 
-def _with_settings(control: Control, here: Site, gpu_shares: int) -> Site:
+def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping[str, int]) -> Site:
     """With the mark of the store, which goes with it from home to home, and as how many a GPU here counts."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
+    mark = mark or max(marks, key=marks.__getitem__, default=None)  # where that record was damaged
     shares = {GPU_SHARES: str(gpu_shares)} if gpu_shares > 1 else {}
     return replace(here, settings={**here.settings, **shares, "store": mark or secrets.token_hex(8)})
 
@@ -234,7 +241,8 @@ def _wire(
     here = _local_site(control)
     try:
         control.ledger.load()
-        here = _with_settings(control, here, settings.gpu_shares)
+        marks = {} if control.ledger.find(Site, here.name) else marks_of(settings.root, settings.home)
+        here = _with_settings(control, here, settings.gpu_shares, marks)
         _refuse_others_pods(control, here) if not take_over else None
         _refuse_other_shares(control, here)
         _declare_site(control, here)
@@ -242,6 +250,7 @@ def _wire(
         for part in (links, store):
             part.close()
         raise
+    _keep_copies(control, DeclaredCopies(settings.root, here.settings["store"]), anew=not embedded)
     control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
     surveyor = SiteMonitor(node)
     closed: list[bool] = []
@@ -297,6 +306,24 @@ def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[
         except GridmillError as error:
             warn(f"housekeeping stopped: {explained(error)}")
         over.wait(DAY_SECONDS)
+
+
+def _keep_copies(control: Control, copies: DeclaredCopies, *, anew: bool) -> None:
+    """Keep copies of what users declare below the storage root, from which `gridmill recover` restores it.
+    All are compared `anew`, and where there are none yet."""
+
+    def keep(nouns: Iterable[object], deleted: Iterable[tuple[type[object], str]]) -> None:
+        try:
+            copies.keep(nouns)
+            copies.drop(deleted)
+            set_problem(control.problems, _COPIES, "")
+        except StorageError as error:
+            set_problem(control.problems, _COPIES, f"copies of declarations are not kept: {error}")
+
+    control.ledger.followers.append(keep)
+    if anew or not copies.exist:
+        kept = (record.noun for kind in DECLARED.values() for record in control.ledger.store.list(kind))
+        keep(kept, ())
 
 
 def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> None:

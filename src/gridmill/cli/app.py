@@ -38,6 +38,7 @@ COMMANDS = {
     "path": ("gridmill.cli.export:path", "Print the folder of a version."),
     "backup": ("gridmill.cli.archive:backup", "Write pipelines with their versions into an archive."),
     "restore": ("gridmill.cli.archive:restore", "Restore the pipelines of an archive."),
+    "recover": ("gridmill.cli.recover:recover", "Restore lost records from the storage root."),
     "remove": ("gridmill.cli.remove:remove", "Delete a resource, pipeline, run, version, ..."),
     "add": ("gridmill.cli.sites:add", "Add a site, at which jobs can run."),
     "nodes": ("gridmill.cli.sites:nodes", "Show provider nodes and what runs there."),

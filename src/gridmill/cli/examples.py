@@ -32,6 +32,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "path": ("path weather/forecast", "path weather/lstm@3"),
     "backup": ("backup weather -o weather.zip", "backup weather shops -o both.zip"),
     "restore": ("restore weather.zip", "restore weather.zip --json"),
+    "recover": ("recover --dry-run", "recover"),
     "remove": ("remove model weather/lstm@3 --dry-run", "remove run weather-3"),
     "add": (
         "add site lab --kind slurm --set partition=gpu",

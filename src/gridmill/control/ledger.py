@@ -1,6 +1,6 @@
 """The ledger: the store and its copy in memory, changed together in one transaction per change."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, TypeAlias, TypeVar, cast
@@ -124,6 +124,7 @@ class Ledger:
         self._stager = 0
         self._without_provenance: set[str] = set()
         self.listeners: list[Callable[[], None]] = []
+        self.followers: list[Callable[[Collection[Noun], Collection[Key]], None]] = []
 
     def load(self) -> None:
         """Read everything that is live. Also after a commit whose fate is not known.
@@ -278,6 +279,8 @@ class Ledger:
                 self.snapshot.put(noun)
             elif kind is Run and _is_over(noun):
                 self.logs.finish(key)
+        for follower in self.followers:
+            follower(staged.nouns.values(), staged.deletes.keys())
         for listener in self.listeners:
             listener()
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
+from gridmill.domain.recovery import RecoveryReport
 from gridmill.domain.site import NodeUtilization, Site
 from gridmill.domain.views import ControlView
 from gridmill.ports.grid import Grid
@@ -227,6 +228,9 @@ class Host(Protocol):
 
     def provider(self) -> Provider:
         """This machine as one that a grid may use."""
+
+    def recover(self, settings: Settings, *, dry_run: bool) -> RecoveryReport:
+        """Make lost records again from the storage root. Raises HomeInUseError, StorageError, InputError."""
 
     def checks(self, settings: Settings) -> Iterator[Check]:
         """All checks of this machine and of the farms that this home joined."""

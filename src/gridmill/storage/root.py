@@ -201,9 +201,12 @@ def claim(root: Path, pipeline: str, owner: str, home: str) -> None:
         ) from error
     mark, _, where = current_owner.partition("\n")
     if mark != owner:
+        mine = where.strip().rpartition(" on ")[0] == home
         raise ConflictError(
             f"pipeline {pipeline!r} of another home ({where.strip()}) keeps its results in this storage root",
-            hint="Give one of the two another name, or GRIDMILL_ROOT another folder; if that home is gone "
+            hint="That home lay where this one does: `gridmill recover` restores its records here."
+            if mine
+            else "Give one of the two another name, or GRIDMILL_ROOT another folder; if that home is gone "
             f"for good, remove {place}.",
         )
 

@@ -26,7 +26,16 @@ from gridmill.ports.store import (
     Store,
 )
 from gridmill.stores.compare_and_set import Address, check_versions, numbers_used, rounds
-from gridmill.stores.dialect import Connection, Connections, Cursor, Dialect, Rows, transaction, translated
+from gridmill.stores.dialect import (
+    RECOVER,
+    Connection,
+    Connections,
+    Cursor,
+    Dialect,
+    Rows,
+    transaction,
+    translated,
+)
 from gridmill.stores.ownership import StoreLock
 from gridmill.stores.postgresql import at
 from gridmill.stores.rows import (
@@ -165,7 +174,7 @@ def _version(dialect: Dialect, connection: Connection) -> str | None:
     if STAMP not in tables:
         raise StorageError(
             "this database is not a Gridmill store: it holds other tables",
-            hint="Name another file or database.",
+            hint=f"Name another file or database. {RECOVER}",
             place=dialect.place,
         )
     cursor.execute(f"SELECT version_num FROM {STAMP}")

@@ -34,7 +34,7 @@ def in_file(path: str) -> Dialect:
         toolkit="sqlite",
         failures=sqlite3.Error,
         broken_rule=sqlite3.IntegrityError,
-        lenient=_read_any_text,
+        lenient=read_any_text,
         examine="PRAGMA integrity_check(20)",
         unknown=StorageError,
     )
@@ -47,7 +47,8 @@ def _open(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _read_any_text(connection: Connection) -> None:
+def read_any_text(connection: Connection) -> None:
+    """Let a connection read text that is not UTF-8, as damage leaves it."""
     connection.text_factory = _decoded  # type: ignore[attr-defined]
 
 

@@ -1,0 +1,186 @@
+"""Reads what lies below a storage root beside its versions: claims, manifests, moves of aliases, and copies.
+
+The copies are of what users declared. They are written here too.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from socket import gethostname
+from urllib.parse import quote
+
+from gridmill.codec import decode, encode
+from gridmill.domain.frozen import dataclass
+from gridmill.domain.recovery import DECLARED, Declared, RootRecords, as_declared
+from gridmill.domain.storage_uri import below
+from gridmill.domain.version_manifest import MANIFESTS, VersionManifest
+from gridmill.errors import InputError, StorageError
+from gridmill.storage.manifests import read_moves
+from gridmill.storage.root import CLAIMS, runs_that_left_files
+from gridmill.transfer.contents import write_whole
+
+COPIES = "records"
+"""Folder below the root, for its user only: `records/STORE/CLASS/NAME.json`."""
+_POD = re.compile(r"(.+)-(\d+)\.\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A pipeline whose folders below the root belong to the store with that mark, of a home at `home`."""
+
+    pipeline: str
+    mark: str
+    home: str
+    host: str
+
+    def is_of(self, home: Path, root: Path) -> bool:
+        """Whether it is of that home. A root within the home is nobody else's, whatever the host's name."""
+        same_host = self.host == gethostname() or root.is_relative_to(home)
+        return self.home == str(home) and same_host
+
+
+def claims(root: Path) -> Iterator[Claim]:
+    """All claims, by the names of their pipelines."""
+    for path in _children(root / CLAIMS):
+        with suppress(OSError, UnicodeDecodeError):
+            mark, _, where = (path / "owner").read_text().partition("\n")
+            home, _, host = where.strip().rpartition(" on ")
+            yield Claim(pipeline=path.name, mark=mark, home=home, host=host)
+
+
+def marks_of(root: Path, home: Path) -> Mapping[str, int]:
+    """The marks of the stores of a home that have pipelines in the root, with how many each has."""
+    counts: dict[str, int] = {}
+    for claim in claims(root):
+        if claim.is_of(home, root):
+            counts[claim.mark] = counts.get(claim.mark, 0) + 1
+    return counts
+
+
+def reclaim(root: Path, home: Path, mark: str) -> None:
+    """Have all pipelines of that home belong to the store with that mark. Raises StorageError."""
+    for claim in claims(root):
+        if claim.is_of(home, root) and claim.mark != mark:
+            text = f"{mark}\n{claim.home} on {claim.host}\n"
+            write_whole(root / CLAIMS / claim.pipeline / "owner", text.encode())
+
+
+def read_root(root: Path, home: Path, mark: str) -> RootRecords:
+    """What the root has of a home whose store has, or had, that mark. Reads names and manifests only."""
+    problems: list[tuple[str, str]] = []
+    pipelines = [claim.pipeline for claim in claims(root) if claim.is_of(home, root) or claim.mark == mark]
+    names = [
+        f"{pipeline}/{job.name}" for pipeline in pipelines for job in _children(root / MANIFESTS / pipeline)
+    ]
+    runs = {pipeline: max(runs_that_left_files(root, pipeline), default=0) for pipeline in pipelines}
+    return RootRecords(
+        mark=mark,
+        manifests=tuple(manifest for name in names for manifest in _manifests(root, name, problems)),
+        moves=tuple(move for name in names for move in read_moves(root, name)),
+        declared=tuple(_copies(root, home, mark, problems)),
+        runs={pipeline: number for pipeline, number in runs.items() if number},
+        deployments=_deployments(home),
+        problems=tuple(problems),
+    )
+
+
+def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterator[VersionManifest]:
+    """Those of versions whose files are there, by number."""
+    folder = root / MANIFESTS / name
+    numbers = (file.name.removesuffix(".json") for file in _children(folder, folders=False))
+    for number in sorted(int(one) for one in numbers if one.isdecimal()):
+        try:
+            manifest = decode((folder / f"{number}.json").read_bytes(), VersionManifest)
+            version = manifest.version
+            if (version.name, version.number) != (name, number):
+                raise InputError(f"it is of {version.id}")
+        except (OSError, InputError) as error:
+            problems.append((f"version {name}@{number}", f"its manifest cannot be read: {error}"))
+            continue
+        if version.output.uri and not os.path.lexists(below(root, version.output.uri)):
+            problems.append((f"version {version.id}", f"{version.output.uri} is not in the storage root"))
+        else:
+            yield manifest
+
+
+def _deployments(home: Path) -> Mapping[str, int]:
+    """The highest number of a deployment by resource, as far as its pods left folders."""
+    highest: dict[str, int] = {}
+    for folder in _children(home / "pods"):
+        if match := _POD.fullmatch(folder.name):
+            highest[match[1]] = max(int(match[2]), highest.get(match[1], 0))
+    return highest
+
+
+def _children(path: Path, *, folders: bool = True) -> list[Path]:
+    try:
+        entries = [entry for entry in os.scandir(path) if entry.is_dir() == folders]
+    except OSError:
+        return []
+    return sorted(Path(entry.path) for entry in entries if not entry.name.startswith("."))
+
+
+def _copies(root: Path, home: Path, mark: str, problems: list[tuple[str, str]]) -> Iterator[Declared]:
+    """What users declared: of the store with that mark, and then of earlier ones of the same home."""
+    found: dict[tuple[str, str], Declared] = {}
+    for owner in (mark, *(one for one in marks_of(root, home) if one != mark)):
+        for kind in DECLARED.values():
+            for path in _children(root / COPIES / owner / kind.__name__, folders=False):
+                try:
+                    noun = decode(path.read_bytes(), kind)
+                    found.setdefault((kind.__name__, path.name), noun)
+                except (OSError, InputError) as error:
+                    problems.append(
+                        (f"{kind.__name__.lower()} {path.stem}", f"its copy cannot be read: {error}")
+                    )
+    yield from found.values()
+
+
+class DeclaredCopies:
+    """The copies of what users declared, of the store with that mark. A copy is as durable as the record: it
+    is there after any kill of a process; after a power cut `gridmill up` makes it again."""
+
+    def __init__(self, root: Path, mark: str) -> None:
+        self._folder = root / COPIES / mark
+
+    @property
+    def exist(self) -> bool:
+        """Whether any were made."""
+        return self._folder.is_dir()
+
+    def keep(self, nouns: Iterable[object]) -> None:
+        """Write those that differ from their copies. Raises StorageError."""
+        for noun in nouns:
+            declared = as_declared(noun)
+            if declared is not None:
+                path, data = self._path(type(declared).__name__, declared.name), encode(declared)
+                if _read(path) != data:
+                    self._make_folder()
+                    write_whole(path, data, sync=False)
+
+    def drop(self, keys: Iterable[tuple[type[object], str]]) -> None:
+        """Remove the copies of records that were deleted. Raises StorageError."""
+        for kind, name in keys:
+            if kind.__name__ in DECLARED:
+                path = self._path(kind.__name__, name)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise StorageError(f"cannot be removed: {error.strerror}", place=str(path)) from error
+
+    def _make_folder(self) -> None:
+        """For this user only: settings of sites and texts of pipelines are in it."""
+        with suppress(OSError):
+            self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _path(self, kind: str, name: str) -> Path:
+        return self._folder / kind / f"{quote(name, safe='')}.json"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,65 @@
+"""Reads what can be read of a damaged SQLite store: the records and numbers that are as they were written."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+from gridmill.domain.frozen import dataclass
+from gridmill.ports.store import Noun
+from gridmill.stores.rows import RECORD, DamagedRowError, Row, is_counter, read_record
+from gridmill.stores.sqlite import read_any_text
+
+_ROWS = 256
+_LONGEST_GAP = 1 << 24
+"""Positions after the last readable record that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvage:
+    """The records, in the order in which they were first put, and the numbers of ids."""
+
+    nouns: tuple[Noun, ...]
+    counters: Mapping[str, int]
+
+
+def salvage(path: Path) -> Salvage:
+    """What can be read; nothing of a file that is no database. The file is written to, as SQLite takes in
+    what a crash left beside it: give a copy."""
+    nouns: tuple[Noun, ...] = ()
+    counters: dict[str, int] = {}
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:
+        read_any_text(connection)
+        nouns = tuple(_nouns(connection))
+        with suppress(sqlite3.Error):
+            for name, value, checksum in connection.execute("SELECT name, value, checksum FROM counter"):
+                if is_counter(name, value, checksum):
+                    counters[name] = value
+    return Salvage(nouns=nouns, counters=counters)
+
+
+def _nouns(connection: sqlite3.Connection) -> Iterator[Noun]:
+    for row in _rows(connection):
+        with suppress(DamagedRowError):
+            yield read_record(row).noun
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[Row]:
+    """All rows, read from the table alone: an index may be what is damaged. Where a page cannot be read,
+    ranges of positions are left out that double in length until one can."""
+    after, step = 0, 1
+    query = f"SELECT {RECORD} FROM record NOT INDEXED WHERE position > ? ORDER BY position LIMIT ?"
+    while step < _LONGEST_GAP:
+        rows: list[Row] = []
+        try:
+            for row in connection.execute(query, (after, _ROWS)):
+                rows.append(row)
+            if not rows:
+                return
+        except sqlite3.Error:
+            pass
+        yield from rows
+        if rows:
+            after, step = rows[-1][0], 1
+        else:
+            after, step = after + step, step * 2
