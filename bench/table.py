@@ -35,6 +35,7 @@ MODULES = {
     "map-dataset": "bench.map dataset",
     "staging": "bench.staging",
     "farm": "bench.farm",
+    "neighbours": "bench.neighbours",
 }
 """What can be measured, in the page's order, and by which module with which argument."""
 HEAD = f"""\

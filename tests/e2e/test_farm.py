@@ -32,15 +32,17 @@ class Controller:
 
     within: tuple[str, ...] = ()
 
-    def __init__(self, home: Path, port: int) -> None:
-        self._home, self._port = home, port
+    def __init__(self, home: Path, port: int, *options: str) -> None:
+        self._home, self._port, self._options = home, port, options
         self._process: subprocess.Popen[str] | None = None
 
     def gridmill(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "gridmill", "--home", str(self._home), *words]
 
     def up(self) -> dict[str, str]:
-        words = self.gridmill("up", "--light", "--listen", f"127.0.0.1:{self._port}", "--json")
+        words = self.gridmill(
+            "up", "--light", "--listen", f"127.0.0.1:{self._port}", "--json", *self._options
+        )
         self._process = subprocess.Popen([*self.within, *words], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())

@@ -24,6 +24,7 @@ from tests.contract.test_farm_api import attempt, pod_order
 from tests.e2e.test_farm import PATIENCE_SECONDS, Controller, opened, root_of, until
 from tests.kit.farms import Listener, Visitor, open_folder
 from tests.kit.ports import free_port
+from tests.kit.small_disks import small_disk
 
 pytestmark = pytest.mark.e2e
 PROCESSES = 700
@@ -162,17 +163,16 @@ class Place:
         assert living(self.users["hostile"]) == []
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("attacks")
+@contextmanager
+def a_place(folder: Path, home: Path, *words: str, **settings: str) -> Iterator[Place]:
+    """A farm that is started with these options and settings."""
     keep = folder / "keep"
     keep.mkdir()
-    within = opened(keep)
-    name = f"gridmill-test-{os.getpid()}"
-    with bounded(name) as limited, open_folder() as home:
-        controller = Controller(home / "h", free_port())
-        capacity = ("env", "GRIDMILL_CPUS=2", "GRIDMILL_MEMORY=1GiB", "GRIDMILL_ZYGOTE=0")
-        controller.within = (*limited, *capacity, *within)
+    within, name = opened(keep), f"gridmill-test-{os.getpid()}-{folder.name}"
+    with bounded(name) as limited:
+        controller = Controller(home, free_port(), *words)
+        given = {"GRIDMILL_CPUS": "2", "GRIDMILL_MEMORY": "1GiB", "GRIDMILL_ZYGOTE": "0", **settings}
+        controller.within = (*limited, "env", *(f"{key}={value}" for key, value in given.items()), *within)
         told = controller.up()
         try:
             port = int(told["address"].rpartition(":")[2])
@@ -185,6 +185,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield Place(controller, Tenant(one), Tenant(other), users)
         finally:
             controller.kill()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with open_folder() as home, a_place(tmp_path_factory.mktemp("attacks"), home / "h") as made:
+        yield made
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Place]:
+    """A farm on a small disk."""
+    limits = ("--tenant-disk", "40MiB", "--tenant-files", "2000")
+    with (
+        small_disk(256 * 2**20, inodes=20_000) as disk,
+        a_place(tmp_path, disk / "h", *limits, GRIDMILL_DISK_RESERVE="16MiB") as made,
+    ):
+        yield made
 
 
 def python(code: str) -> str:
@@ -360,3 +377,40 @@ def test_nothing_is_left_outside_its_folders(place: Place) -> None:
     within = str(home)
     assert [path for path in owned_outside(user) if not path.startswith(within)] == []
     assert list((Path(place.hostile.root).parent / "scratch").iterdir()) == []
+
+
+FILLS = """
+import os, time
+at = 0
+while True:
+    at += 1
+    with open(os.path.expanduser(f"~/{at}"), "wb") as file:
+        file.write(bytes(SIZE))
+    time.sleep(PAUSE)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("size", "pause", "what"), [("2**20", "0.1", "disk"), ("1", "0.002", "inodes")], ids=["bytes", "inodes"]
+)
+def test_who_fills_the_disk_is_ended_alone(narrow: Place, size: str, pause: str, what: str) -> None:
+    with narrow.beside() as attacker:
+        attacker.begin(python(FILLS.replace("SIZE", size).replace("PAUSE", pause)))
+        until(lambda: living(narrow.users["hostile"]) == [])  # its pod was ended
+        third = narrow.pod(narrow.neighbour)
+        assert (
+            third.run("dd if=/dev/zero of=$HOME/x bs=1M count=4 2>/dev/null; echo fine").written == "fine\n"
+        )
+        third.end()
+        reports = narrow.hostile.visitor.ask(
+            "POST", "/v1/pods/observe", PodNames(pods=(f"{attacker.name}.0",))
+        )
+        [report] = reports.told["reports"].values()
+        assert "tenant hostile uses" in report["message"]
+        assert what in report["message"]
+        home = Path(attacker.root).parent / "user"
+        until(lambda: len(list(home.iterdir())) == 0)  # and it may begin again
+    again = narrow.pod(narrow.hostile)
+    assert again.run("echo fine").written == "fine\n"
+    again.end()

@@ -250,6 +250,8 @@ class TickLoop:
             self._still.add(tenant.name)
         if not has_room and not tenant.revoked:
             self._farm.sandbox_of(tenant).files.tidy()
+            if self._farm.disk.why_over(tenant.name):
+                self._farm.sandbox_of(tenant).empty_home()
 
     def _end_expired(self) -> None:
         farm = self._farm

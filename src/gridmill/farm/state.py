@@ -22,16 +22,17 @@ from gridmill.farm.tenant_sandbox import TenantSandbox, open_sandbox
 from gridmill.settings import Settings
 from gridmill.version import __version__
 
-FORECAST_SECONDS, CHANGED_SECONDS = 5.0, 1.0
-"""How long a forecast is told, and how long if the deployments or nodes have changed: all tenants ask each
-second."""
+FORECAST_SECONDS, CHANGED_TIMES = 5.0, 5.0
+"""How long a forecast is told; if the deployments or nodes have changed, how many times as long as making it
+took. All tenants ask each second."""
 
 
 class KeptForecast:
     """The latest forecast of the queue. Safe to use from several threads."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lock, self._clock = threading.Lock(), clock
+        self._took_seconds = 0.0
         self._made: tuple[Sequence[TenantDeployment], Sequence[Node], float, QueueForecast] | None = None
 
     def read(
@@ -45,10 +46,15 @@ class KeptForecast:
         with self._lock:
             if self._made is not None:
                 of, on, at, made = self._made
-                holds = FORECAST_SECONDS if of is everybody and on == nodes else CHANGED_SECONDS
+                same = of is everybody and on == nodes
+                holds = (
+                    FORECAST_SECONDS if same else min(FORECAST_SECONDS, CHANGED_TIMES * self._took_seconds)
+                )
                 if 0 <= now - at < holds:
                     return made
+            began = self._clock()
             made = make(now)
+            self._took_seconds = self._clock() - began
             self._made = (everybody, nodes, now, made)
             return made
 

@@ -104,6 +104,14 @@ class TenantSandbox:
         with acting_as(self.user):
             shutil.rmtree(self.settings.home / "cache" / "bundles", ignore_errors=True)
 
+    def empty_home(self) -> None:
+        """Delete what its jobs left in their home folder; only while none runs. A tenant above its limit of
+        disk space can run no job that deletes it."""
+        if self.user is not None and any(self.folders.person.iterdir()):
+            _LOG.warning("home_emptied folder=%s", self.folders.person)
+            remove_tree(self.folders.person)
+            self.folders.make()
+
     def close(self) -> None:
         """Pods go on."""
         self.files.close()

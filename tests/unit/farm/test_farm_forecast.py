@@ -89,7 +89,8 @@ def test_behind_very_many_others_follow_at_the_same_pace() -> None:
 
 
 def test_a_forecast_is_kept_for_a_moment() -> None:
-    kept, made = KeptForecast(), []
+    readings = iter(at / 5 for at in range(100))
+    kept, made = KeptForecast(clock=lambda: next(readings)), []  # it takes 0.2 s to make one
 
     def make(now: float) -> QueueForecast:
         made.append(now)
