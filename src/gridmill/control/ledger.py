@@ -117,6 +117,8 @@ class Ledger:
         self.owner = owner
         self.snapshot = Snapshot()
         self.doubtful = True
+        self.text_size = 0
+        """Characters of logs in the last commit."""
         self._versions: dict[Key, int] = {}
         self._written: dict[Key, tuple[Noun, int]] = {}
         self._staged: Transaction | None = None
@@ -266,6 +268,7 @@ class Ledger:
         try:
             for act in staged.before:
                 act()
+            self.text_size = sum(len(record.text) for record in staged.logs)
             if staged.logs:  # what is committed is acknowledged; a text that comes again is kept once
                 self.logs.append(staged.logs)
             self.store.commit([*puts, *staged.deletes.values()], staged.events)

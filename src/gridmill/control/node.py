@@ -28,6 +28,8 @@ CROWD = 16
 """If at least this many attempts are live, messages of pods are gathered for a moment after a tick: one
 commit, and one wait for the disk, for all of them. Use cases do not wait for this; with fewer attempts
 nothing does."""
+LOUD_CHARACTERS = 16_000
+"""The same if so much text of logs came with the last commit."""
 LONGEST_END_SECONDS = 10.0
 """How long an ending control node waits for background actions."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
@@ -215,7 +217,9 @@ class ControlNode:
 
     def _gather(self) -> None:
         left = self._ticked + GATHER_SECONDS - self.control.clock.monotonic()
-        if left > 0 and len(self.control.ledger.snapshot.attempts) >= CROWD:
+        ledger = self.control.ledger
+        is_busy = len(ledger.snapshot.attempts) >= CROWD or ledger.text_size >= LOUD_CHARACTERS
+        if left > 0 and is_busy:
             self._wake_immediately.wait(left)
 
     def _guarded(self, tick: Callable[[], float]) -> float:

@@ -185,6 +185,8 @@ class ControlLink:
 _LOG = logging.getLogger(__name__)
 _RECONNECT_SECONDS, _LINE_SECONDS = 10.0, 120.0
 _LONGEST_WAIT_SECONDS = 1.0
+_GATHER_SECONDS = 0.002
+"""If a job writes much, its pipe fills for so long: each turn costs as much for 8 KiB as for 200."""
 _FAREWELL_SECONDS = 1.0
 
 
@@ -376,6 +378,9 @@ class Agent:
         self._journal.flush()
         self._control_link.deliver(now)
         self._catch_up()
+        if self._supervisor.loud:
+            self._supervisor.loud = False
+            time.sleep(_GATHER_SECONDS)
         return self._has_ended(now)
 
     def _catch_up(self) -> None:

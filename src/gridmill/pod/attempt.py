@@ -3,10 +3,12 @@
 The bytes of a job's pipes are split into log texts of whole lines and into reported events.
 """
 
+import fcntl
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
@@ -26,6 +28,8 @@ from gridmill.pod.small_spares import SmallSpare
 
 FLUSH_SECONDS = 0.02
 FLUSH_BYTES = 32 * KIB
+TEXT_BYTES = 128 * KIB
+"""The longest text of a log."""
 PROGRESS_SECONDS = 0.1
 
 
@@ -72,7 +76,7 @@ def _boundary(line: bytes, cut: int) -> int:
 class LogStream:
     """Gathers lines into texts: a text is due FLUSH_SECONDS after its first line, or when it is large.
 
-    Lines are not looked at one by one: jobs may write millions in a second. Of a line longer than FLUSH_BYTES
+    Lines are not looked at one by one: jobs may write millions in a second. Of a line longer than TEXT_BYTES
     a text is a part. Bytes that are no UTF-8 are replaced, each sequence by U+FFFD.
     """
 
@@ -89,7 +93,7 @@ class LogStream:
         self._data += data
         if self._whole and self.due is None:
             self.due = now + FLUSH_SECONDS
-        if len(self._data) >= FLUSH_BYTES:
+        if self._whole >= FLUSH_BYTES or len(self._data) > TEXT_BYTES:
             self.due = now
 
     def end(self, now: float) -> None:
@@ -99,10 +103,10 @@ class LogStream:
             self.due = now
 
     def take(self) -> list[str]:
-        """The gathered texts, each of at most FLUSH_BYTES: whole lines, or a part of a longer one."""
+        """The gathered texts, each of at most TEXT_BYTES: whole lines, or a part of a longer one."""
         texts: list[str] = []
         data, begin = bytes(self._data), 0
-        while begin < self._whole or len(data) - begin > FLUSH_BYTES:
+        while begin < self._whole or len(data) - begin > TEXT_BYTES:
             end = self._cut(data, begin)
             texts.append(data[begin:end].decode("utf-8", "replace"))
             begin = end
@@ -112,10 +116,10 @@ class LogStream:
 
     def _cut(self, data: bytes, begin: int) -> int:
         """Where the text that begins there ends."""
-        if begin < self._whole <= begin + FLUSH_BYTES:
+        if begin < self._whole <= begin + TEXT_BYTES:
             return self._whole
-        newline = data.rfind(b"\n", begin, begin + FLUSH_BYTES)
-        return newline + 1 if newline >= 0 else _boundary(data, begin + FLUSH_BYTES)
+        newline = data.rfind(b"\n", begin, begin + TEXT_BYTES)
+        return newline + 1 if newline >= 0 else _boundary(data, begin + TEXT_BYTES)
 
 
 def parse_event(line: str) -> tuple[EventType, dict[str, Any]] | None:
@@ -170,7 +174,11 @@ def _text(report: dict[str, Any]) -> tuple[EventType, dict[str, Any]]:
 _REPORTS = {"progress": _progress, "metric": _metric, "log": _text}
 
 
-READ_BYTES = 64 * 1024
+READ_BYTES = 256 * KIB
+_PIPE_BYTES = 512 * KIB
+"""The pipe of a job that writes much: then it need not wait for the pod each 64 KiB."""
+LOUD_BYTES = 8 * KIB
+"""A job writes much if a single read gives so much."""
 _DRAIN_READS = 64
 NEWS_SECONDS = 0.3
 """If all processes of a pod are killed from outside, its jobs and the pod end in any order within this
@@ -281,6 +289,8 @@ class OutputReader:
         self._progress: Mapping[str, Any] | None = None
         self._progress_due: float | None = None
         self._quiet = True
+        self._widened: set[str] = set()
+        self.loud = False
         for descriptor in descriptors.values():
             os.set_blocking(descriptor, False)
 
@@ -301,8 +311,18 @@ class OutputReader:
         if not data:
             os.close(self.open.pop(name))
             return False
+        if len(data) >= LOUD_BYTES:
+            self._widen(name)
+            self.loud = True
         self._take(name, data, now)
         return True
+
+    def _widen(self, name: str) -> None:
+        """Enlarge the pipe, once. It stays as it is where the user's pipes have too much memory already."""
+        if name not in self._widened:
+            self._widened.add(name)
+            with suppress(OSError):
+                fcntl.fcntl(self.open[name], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def drain(self, now: float) -> bool:
         """Read what is there; False when there is so much that others must come first."""

@@ -74,6 +74,8 @@ class Supervisor:
         self._done_with: list[str] = []
         self._record = os.open(folder.starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.last_end = time.monotonic()
+        self.loud = False
+        """Whether a job wrote much since this was made false."""
 
     # what the control node asks
 
@@ -423,6 +425,8 @@ class Supervisor:
         def read() -> None:
             if name in attempt.reader.open and descriptor in self._selector.get_map():
                 attempt.reader.read(name, time.monotonic())
+                self.loud |= attempt.reader.loud
+                attempt.reader.loud = False
                 if name not in attempt.reader.open:
                     self._selector.unregister(descriptor)
 

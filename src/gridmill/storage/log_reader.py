@@ -158,7 +158,7 @@ def _entry(frame: Frame, text: bytes, offset: int) -> LogEntry:
 def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
     """Lines that contain the text, the next of them; an empty entry when so much was searched in vain.
 
-    Of a line that came in several texts (it has more than 32 KiB) those are given that have it.
+    Of a line that came in several texts (it has more than 128 KiB) those are given that have it.
     """
     search = _Search(needle=query.search.encode(), query=query)
     for part, data in _parts_from(index, max(-1, query.after - 1), query):

@@ -227,7 +227,7 @@ def _drain(channel: Channel) -> bool | None:
     return True
 
 
-RECEIVE_LIMIT_BYTES = 64 * 2**20
+RECEIVE_LIMIT_BYTES = 16 * 2**20
 """If this much waits for the control loop, nothing more is read: the pods keep the rest in their journals."""
 _CLOSE_SECONDS = 10.0
 _BREATH_SECONDS = 0.1  # after a defect: what fails each time must not take a whole CPU

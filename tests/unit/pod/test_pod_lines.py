@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.domain.pod_protocol import EventType
-from gridmill.pod.attempt import FLUSH_BYTES, FLUSH_SECONDS, LineBuffer, LogStream, parse_event
+from gridmill.pod.attempt import FLUSH_BYTES, FLUSH_SECONDS, TEXT_BYTES, LineBuffer, LogStream, parse_event
 
 
 def test_lines_are_whole():
@@ -51,14 +51,14 @@ def test_however_a_log_arrives_and_is_taken_it_is_the_same_text(text, cuts, take
 
 
 def test_a_line_longer_than_a_text_comes_in_parts_that_are_cut_between_characters():
-    log, line = LogStream(), "x" + "é" * FLUSH_BYTES
+    log, line = LogStream(), "x" + "é" * TEXT_BYTES
     log.feed(b"before\n" + line.encode(), now=1.0)
     first = log.take()
     log.feed(b"\nafter\n", now=1.0)
     texts = [*first, *log.take()]
     assert "".join(texts) == f"before\n{line}\nafter\n"
     assert texts[0] == "before\n"
-    assert max(len(text.encode()) for text in texts) <= FLUSH_BYTES
+    assert max(len(text.encode()) for text in texts) <= TEXT_BYTES
 
 
 def test_a_text_is_due_soon_after_its_first_line():
@@ -78,7 +78,7 @@ def test_a_large_text_is_due_at_once_and_comes_in_pieces():
     assert log.due == 5.0
     texts = log.take()
     assert "".join(texts) == "0123456789\n" * 10_000
-    assert max(map(len, texts)) <= FLUSH_BYTES
+    assert max(map(len, texts)) <= TEXT_BYTES
 
 
 def test_reports_become_events():
