@@ -179,3 +179,35 @@ def test_the_kernel_says_whose_memory_ran_out(tmp_path, machine, pod, job, short
         assert done.stdout.strip().removeprefix("MemoryShortage.") == shortage, done.stderr
     finally:
         destroy(outer)
+
+
+READER = """
+import sys, time
+while True:
+    try:
+        file = open(sys.argv[1])
+        break
+    except OSError:
+        time.sleep(0.01)
+input()
+"""
+
+
+def test_what_a_job_leaves_in_shared_memory_is_freed_and_nothing_else(grid, shared_memory):
+    mine, theirs, kept, other = (shared_memory(name) for name in ("mine", "theirs", "kept", "other"))
+    theirs.write_bytes(b"1" * MIB)
+    script = f"{SHM}{WRITTEN}\nt = open({str(theirs)!r}, 'ab', 0)\nt.write(block)\n"
+    script += f"k = open({str(kept)!r}, 'w+b', 0)\nk.write(block)"
+    with subprocess.Popen((sys.executable, "-c", READER, str(kept)), stdin=subprocess.PIPE) as process:
+        outcome = grid.control.run(order(grid, "p-1.j.1", script, mine))
+        other.write_bytes(b"1")
+        process.communicate(b"\n")
+    assert outcome.state == AttemptState.SUCCEEDED
+    assert [mine.exists(), theirs.exists(), kept.exists(), other.exists()] == [False, True, True, True]
+    assert "150 MiB that it left in /dev/shm were freed" in grid.control.log("p-1.j.1", "err")
+
+
+def test_a_job_that_says_how_many_cpus_it_wants_has_so_many(grid):
+    script = "import os; print(len(os.sched_getaffinity(0)))"
+    grid.control.run(grid.command("p-1.j.1", ("python", "-c", script), cpus=1.0))
+    assert grid.control.log("p-1.j.1") == "1\n"

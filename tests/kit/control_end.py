@@ -150,7 +150,7 @@ class Grid:
             for name in ("env", "folder", "environment", "shell", "outputs")
             if name in changes
         }
-        job_fields = {name: changes.pop(name) for name in ("timeout_seconds",) if name in changes}
+        job_fields = {name: changes.pop(name) for name in ("timeout_seconds", "cpus") if name in changes}
         fields: dict[str, object] = {
             "token": f"token of {attempt_id}",
             "run_id": "p-1",

@@ -402,7 +402,7 @@ def _job(view: JobView) -> Iterator[RenderableType]:
         )
     if view.attempts:
         yield Text("\nattempts", style="bold")
-        head = ("attempt", "state", "on", "given", "wall", "cpu", "peak memory", "")
+        head = ("attempt", "state", "on", "given", "wall in its pod", "cpu", "peak memory", "")
         yield table(*head, rows=[_attempt_row(one) for one in view.attempts])
     if view.ranks:
         yield Text("\nother ranks", style="bold")

@@ -39,6 +39,9 @@ AHEAD_BYTES = 40
 """Bytes of one label among labels many rows ahead: computed, encoded and written."""
 JOINED_COLUMNS = 6
 """Columns that an as-of join adds if it names none."""
+COMMAND_CELL_BYTES = 16
+"""Bytes per value for a command that declares how many rows it handles: one copy as numbers, and another one
+while it works."""
 WEIGHT_BYTES = 24
 """Bytes per weight of a network: itself, its gradient, two moments of the optimizer, the best so far, and the
 copy that is written."""
@@ -109,6 +112,9 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
         return footprint.base_bytes + swarm_bytes(size, workers)
     if isinstance(spec, DatasetSpec):
         return footprint.base_bytes + _dataset_bytes(spec, footprint, size)
+    if isinstance(spec, CommandSpec) and job.rows is not None:
+        declared = job.rows * (size.columns or COLUMNS) * COMMAND_CELL_BYTES
+        return max(footprint.unknown_bytes, declared)
     return footprint.base_bytes + extra + data_bytes(footprint, size)
 
 

@@ -93,7 +93,11 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredUse:
-    """What an attempt really used. Memory is the peak over all its processes (cgroup or sampled PSS).
+    """What an attempt really used. Memory is the peak over all its processes (cgroup or sampled).
+
+    `wall_seconds` is the time from the start of its process until its processes have ended and their output
+    is read, as its pod measured it. Forecasts use it. The time of a job from its start to its end also holds
+    bringing up its pod, transfers and commits.
 
     `system_seconds` is the part of the CPU seconds that the kernel worked for it. `disk_seconds` counts each
     second that a process stood still for a disk (sampled). None: it was not measured.

@@ -82,6 +82,7 @@ class GroupUse:
 
     used_bytes: int
     cached_bytes: int
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +146,12 @@ class AttemptGroup:
         figures = _figures(f"{self.memory}/memory.stat")
         if "anon" in figures:
             shared = figures.get("shmem", 0)
-            return GroupUse(used_bytes=figures["anon"] + shared, cached_bytes=figures.get("file", 0) - shared)
+            cached = figures.get("file", 0) - shared
+            return GroupUse(used_bytes=figures["anon"] + shared, cached_bytes=cached, shared_bytes=shared)
         shared = figures.get("total_shmem", 0)
         used = figures.get("total_rss", 0) + shared + figures.get("total_swap", 0)
-        return GroupUse(used_bytes=used, cached_bytes=max(0, figures.get("total_cache", 0) - shared))
+        cached = max(0, figures.get("total_cache", 0) - shared)
+        return GroupUse(used_bytes=used, cached_bytes=cached, shared_bytes=shared)
 
     def highest_bytes(self) -> int:
         """The kernel's own peak, page cache included: it misses nothing between samples."""

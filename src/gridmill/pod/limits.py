@@ -9,7 +9,7 @@ cgroup measures, its own peak tells of memory between two samples.
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gridmill.domain.amounts import MIB, Amounts
@@ -94,6 +94,8 @@ class AttemptMeter:
         else:
             self._used = measured.used_bytes
             self._cached = max(self._cached, measured.cached_bytes)
+            if measured.shared_bytes >= MIB:
+                self._memory.look(pids)
         self.peak_bytes = max(self.peak_bytes, self._used)
         return self._used
 
@@ -115,6 +117,14 @@ class AttemptMeter:
         if kills > self._outer_kills and (killed or before - self._pids):
             self.shortage = shortage_in(outer_group(), self._limit, self._used)
         self._outer_kills = kills
+
+    def knows(self, key: tuple[int, int]) -> bool:
+        """Whether its processes used that file in memory."""
+        return self._memory.knows(key)
+
+    def left_behind(self) -> Mapping[tuple[int, int], str]:
+        """Files in /dev/shm that the attempt made and that are still there."""
+        return self._memory.left_behind()
 
     def finish(self) -> None:
         """Take the last figures before the cgroup is removed."""
@@ -190,10 +200,13 @@ class PodLimits:
         """Give a group that was made ahead its limit; False where the kernel refuses."""
         return group is None or group.limit(given.memory_bytes)
 
-    def affinity(self, given: Amounts, group: AttemptGroup | None) -> tuple[int, ...]:
-        """The CPUs to keep to; empty where the cgroup shares CPUs out, or all may be used."""
+    def affinity(
+        self, given: Amounts, group: AttemptGroup | None, *, declared: bool = False
+    ) -> tuple[int, ...]:
+        """The CPUs to keep to; empty where all may be used, or the pod's cgroup shares CPUs out among jobs
+        that have not `declared` how many they want."""
         count = max(1, round(given.cpus + 0.499))
-        if group is not None or count >= len(self._cpus) or not given.cpus:
+        if (group is not None and not declared) or count >= len(self._cpus) or not given.cpus:
             return ()
         first, self._next_cpu = self._next_cpu, self._next_cpu + count
         return tuple(self._cpus[(first + index) % len(self._cpus)] for index in range(count))

@@ -8,12 +8,14 @@ the attempt began. Pages of files on disks are not: the kernel takes them back w
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
 
+SHARED_MEMORY = "/dev/shm"
 _CLOCK_SECONDS = 0.05
 """Times of files may be so much behind the clock."""
 _MOST_FILES = 1000
@@ -47,6 +49,18 @@ class MemoryUse:
     def __init__(self, began: float | None = None) -> None:
         self._began = (time.time() if began is None else began) - _CLOCK_SECONDS
         self._files: dict[_File, _SharedFile] = {}
+        self._present = frozenset(_files_there())
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Take note of the files in memory that these processes use."""
+        for pid in pids:
+            self._see(_open_files(pid))
+            for key, path in _mapped_files(pid):
+                self._note_path(key, path)
+
+    def knows(self, key: _File) -> bool:
+        """Whether its processes were seen to use that file."""
+        return key in self._files
 
     def bytes_of(self, pids: Iterable[int]) -> int:
         """Bytes that the processes use now. Processes that are gone are fine."""
@@ -63,11 +77,16 @@ class MemoryUse:
         kept = sum(max(0, file.size - file.before) for file in self._files.values())
         return sum(part.private for part in parts.values()) + mapped + kept
 
-    def left_behind(self) -> tuple[str, ...]:
-        """Paths of files in memory that the attempt made and that are still there."""
-        return tuple(
-            file.path for key, file in self._files.items() if not file.before and _is(key, file.path)
-        )
+    def left_behind(self) -> dict[_File, str]:
+        """Files in /dev/shm that the attempt made, and that are still there: its processes used them, and
+        they were not there before it began. By device and inode: their paths."""
+        return {
+            key: file.path
+            for key, file in self._files.items()
+            if key not in self._present
+            and file.path.startswith(f"{SHARED_MEMORY}/")
+            and _is_ours(key, file.path)
+        }
 
     def _see(self, found: Iterable[tuple[_File, os.stat_result, str]]) -> set[_File]:
         """Take note of files that are open."""
@@ -86,15 +105,20 @@ class MemoryUse:
             before = 0 if status.st_ctime >= self._began else size
             self._files[key] = _SharedFile(path=path, before=before, size=size)
 
+    def _note_path(self, key: _File, path: str) -> bool:
+        """Take note of a mapped file; False where its name tells nothing."""
+        status = _status(path) if path.startswith("/") and not path.endswith(" (deleted)") else None
+        if status is None or (status.st_dev, status.st_ino) != key:
+            return False
+        self._note(key, status, path)
+        return True
+
     def _mapped(self, pid: int, seen: set[_File]) -> int:
         """Shared memory that the process maps and that is in no file of a known name."""
         total = 0
         for key, path, bytes_ in _shared_maps(pid):
-            if key not in seen and path.startswith("/") and not path.endswith(" (deleted)"):
-                status = _status(path)
-                if status is not None and (status.st_dev, status.st_ino) == key:
-                    seen.add(key)
-                    self._note(key, status, path)
+            if key not in seen and self._note_path(key, path):
+                seen.add(key)
             if key not in seen or key not in self._files:
                 total += bytes_
         return total
@@ -109,9 +133,44 @@ class MemoryUse:
                 self._files[key].size = status.st_blocks * _BLOCK
 
 
-def _is(key: _File, path: str) -> bool:
+def _is_ours(key: _File, path: str) -> bool:
     status = _status(path)
-    return status is not None and (status.st_dev, status.st_ino) == key
+    return status is not None and (status.st_dev, status.st_ino) == key and status.st_uid == os.getuid()
+
+
+def _files_there() -> Iterator[_File]:
+    """What /dev/shm holds now."""
+    try:
+        device = os.stat(SHARED_MEMORY).st_dev
+        with os.scandir(SHARED_MEMORY) as entries:
+            for entry in entries:
+                yield device, entry.inode()
+    except OSError:
+        return
+
+
+def remove_left(left: Mapping[_File, str]) -> int:
+    """Remove these files, but for those that a living process uses; how many bytes that freed."""
+    if not left:
+        return 0
+    freed, used = 0, _used_by_anyone(frozenset(left))
+    for key, path in left.items():
+        status = _status(path)
+        if key not in used and status is not None:
+            with suppress(OSError):
+                os.unlink(path)
+                freed += status.st_blocks * _BLOCK
+    return freed
+
+
+def _used_by_anyone(keys: frozenset[_File]) -> set[_File]:
+    """Those that are open or mapped. Looks at all processes: only for the few jobs that leave some."""
+    used: set[_File] = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            used |= {key for key, _, _ in _open_files(int(name))} & keys
+            used |= {key for key, _ in _mapped_files(int(name))} & keys
+    return used
 
 
 def _status(path: str) -> os.stat_result | None:
@@ -175,6 +234,17 @@ def _open_files(pid: int) -> Iterator[tuple[_File, os.stat_result, str]]:
                 yield (status.st_dev, status.st_ino), status, os.readlink(link)
         except OSError:
             continue
+
+
+def _mapped_files(pid: int) -> list[tuple[_File, str]]:
+    """Files in memory that the process maps."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found = (_mapping(line, memory_devices()) for line in lines)
+    return [one for one in found if one is not None]
 
 
 def _shared_maps(pid: int) -> list[tuple[_File, str, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gridmill.codec import to_builtins
 from gridmill.disk_space import FULL
+from gridmill.domain.amounts import show_bytes
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, EventType
 from gridmill.domain.resource import MeasuredUse
@@ -32,6 +33,7 @@ from gridmill.pod.journal import Journal
 from gridmill.pod.kill import OrphanKiller
 from gridmill.pod.launch import make_pipes
 from gridmill.pod.limits import AttemptMeter, PodLimits
+from gridmill.pod.memory_use import remove_left
 from gridmill.pod.network import is_free
 from gridmill.pod.outcome import AttemptEnding, judge, port_in_use, was_terminated
 from gridmill.pod.outputs import OutputCollection, left_by
@@ -171,7 +173,8 @@ class Supervisor:
             self._ended_early(attempt, f"no pipes could be made: {error.strerror}")
             return
         attempt.reader = OutputReader(ends, self._emitter(attempt.order))
-        affinity = self._limits.affinity(attempt.order.given, attempt.group)
+        declared = attempt.order.job.cpus is not None
+        affinity = self._limits.affinity(attempt.order.given, attempt.group, declared=declared)
         try:
             pid = self._starter.start(attempt, pipes, affinity, warm=warm)
         except OSError as error:
@@ -317,7 +320,7 @@ class Supervisor:
 
     def _conclude(self, attempt: Attempt, now: float) -> None:
         attempt.reader.end(now)
-        for line in attempt.notes:
+        for line in (*attempt.notes, *self._free_shared(attempt)):
             self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": f"gridmill: {line}"})
         attempt.meter.finish()
         outcome = self._disk_guard.explained(attempt.disk, judge(self._ending(attempt, now)), now)
@@ -336,6 +339,14 @@ class Supervisor:
         own = order.output_uri.rpartition("/")[2] == order.attempt_id
         if outcome.cause in (Cause.DISK, Cause.STORAGE) and own and order.gang is None and order.part is None:
             self._cleanup.remove_tree(below(order.root, order.output_uri))
+
+    def _free_shared(self, attempt: Attempt) -> tuple[str, ...]:
+        """Remove what it made in /dev/shm and nobody uses any more; a line for its log."""
+        left = attempt.meter.left_behind()
+        others = [other.meter for other in self._live.values() if other is not attempt]
+        mine = {key: path for key, path in left.items() if not any(meter.knows(key) for meter in others)}
+        freed = remove_left(mine)
+        return (f"{show_bytes(freed)} that it left in /dev/shm were freed\n",) if freed else ()
 
     def _remove_attempt(self, attempt: Attempt) -> None:
         self._by_pid.pop(attempt.pid, None)

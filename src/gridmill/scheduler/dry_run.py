@@ -17,6 +17,7 @@ from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.scheduler.alternatives import CachedForecasts, ResourceCandidate, alternatives, demand_at
 from gridmill.scheduler.bottleneck import may_be_cut
 from gridmill.scheduler.capacity import most_jobs
+from gridmill.scheduler.fair_share import ProjectShares
 from gridmill.scheduler.feasibility import (
     RefusalReason,
     asked_of,
@@ -27,7 +28,7 @@ from gridmill.scheduler.feasibility import (
     why_unchecked,
 )
 from gridmill.scheduler.plan import asked_when_alone
-from gridmill.scheduler.queue import Demand
+from gridmill.scheduler.queue import Demand, QuotaClaim
 from gridmill.scheduler.site_choice import InputVersion, choose, transfer_estimate
 from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
@@ -206,6 +207,7 @@ def _problem(
     problem = problem_of_resource(snapshot, name, resource)
     if problem is None and resource is not None:
         problem = problem_of(snapshot, resource, demand)
+        problem = problem or ProjectShares(snapshot, 0.0).problem(QuotaClaim(demand))
     if problem is None:
         return ""
     names = [*snapshot.resources, *(other.name for other in pipeline.resources)]

@@ -16,7 +16,7 @@ from gridmill.domain.project import Project
 from gridmill.scheduler.capacity_index import ProjectTotals
 from gridmill.scheduler.feasibility import RefusalReason
 from gridmill.scheduler.lane import Lane, LaneQueue
-from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, JobClass, QuotaClaim, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, QuotaClaim, Ticket
 from gridmill.scheduler.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
@@ -123,7 +123,7 @@ class ProjectShares(dict[str, ProjectStanding]):
         self[name] = standing
         return standing
 
-    def problem(self, group: JobClass) -> RefusalReason | None:
+    def problem(self, group: QuotaClaim) -> RefusalReason | None:
         """Why the quota is too little for such jobs ever, or None."""
         name = group.project
         whole = self._wholes.get(name)

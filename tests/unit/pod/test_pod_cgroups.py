@@ -47,7 +47,7 @@ def test_figures_of_version_2(tmp_path):
     (tmp_path / "memory.peak").write_text(f"{8 * MIB}\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
     found = group(tmp_path)
-    assert found.use() == GroupUse(used_bytes=4 * MIB, cached_bytes=8 * MIB)
+    assert found.use() == GroupUse(used_bytes=4 * MIB, cached_bytes=8 * MIB, shared_bytes=MIB)
     assert found.oom_kills() == 2
     assert found.highest_bytes() == 8 * MIB
     assert found.cpu_seconds() == 1.5
@@ -60,7 +60,7 @@ def test_figures_of_version_1(tmp_path):
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
     (tmp_path / "memory.max_usage_in_bytes").write_text(f"{8 * MIB}\n")
     found = group(tmp_path)
-    assert found.use() == GroupUse(used_bytes=4 * MIB, cached_bytes=6 * MIB)
+    assert found.use() == GroupUse(used_bytes=4 * MIB, cached_bytes=6 * MIB, shared_bytes=MIB)
     assert (found.oom_kills(), found.highest_bytes()) == (1, 8 * MIB)
     assert found.cpu_seconds() is None
 

@@ -1,5 +1,7 @@
 """The order of a pipeline's jobs, and dry runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from gridmill.domain.amounts import GIB, MIB, Amounts
@@ -8,6 +10,7 @@ from gridmill.domain.graph import order
 from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.prediction import PredictionSpec
+from gridmill.domain.project import Project
 from gridmill.domain.resource import MeasuredUse, Measurement, Resource
 from gridmill.domain.sink import SinkSpec
 from gridmill.domain.site import Node, Site, SiteKind
@@ -92,6 +95,15 @@ def test_unchanged_jobs_take_no_time_and_no_memory():
     assert shown.expected_seconds == 5.0
     assert shown.jobs[0].unchanged
     assert shown.peak_memory_bytes == shown.jobs[1].sizing.amounts.memory_bytes
+
+
+def test_a_job_above_its_projects_whole_quota_is_refused_by_the_plan():
+    pipeline = replace(a_pipeline(a_job("a", memory_bytes=2 * GIB), a_job("b")), project="vision")
+    snapshot = a_snapshot()
+    snapshot.put(Project(name="vision", memory_bytes=GIB))
+    problems = [job.problem for job in dry_run(pipeline, snapshot, {}, frozenset()).jobs]
+    assert problems[0].startswith("needs more than the whole quota of project vision: 2 GiB of 1 GiB")
+    assert problems[1] == ""
 
 
 def test_unknown_times_are_not_made_up():

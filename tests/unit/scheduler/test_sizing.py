@@ -465,3 +465,22 @@ def test_a_command_whose_text_changes_each_time_is_measured_all_the_same():
     assert sized(texts[3], history=history).amounts.memory_bytes == 256 * MIB
     dated = history_of(measured(command("./load.sh 2026-01-01T06:00:00Z"), 40 * MIB))
     assert sized(command("./load.sh 2026-02-01T06:00:00Z"), history=dated).amounts.memory_bytes == 256 * MIB
+
+
+def test_rows_that_a_command_declares_count():
+    many = replace(COMMAND, rows=20_000_000)
+    unknown, declared = sized(COMMAND), sized(many)
+    assert declared.amounts.memory_bytes > 4 * unknown.amounts.memory_bytes
+    assert declared.why[0].startswith("20,000,000 rows: ")
+    assert sized(replace(COMMAND, rows=1000)).amounts == unknown.amounts
+    small = history_of(measured(replace(COMMAND, rows=2_000_000), 400 * MIB, size=JobSize(rows=2_000_000)))
+    assert sized(many, history=small).amounts.memory_bytes > 4000 * MIB
+
+
+@pytest.mark.parametrize("peak", [50 * MIB, 3 * GIB])
+def test_after_a_kill_the_next_run_begins_with_twice_as_much(peak):
+    history = history_of(
+        measured(COMMAND, peak, number=1, given=8 * GIB),
+        measured(COMMAND, 512 * MIB, number=2, given=512 * MIB, killed=True),
+    )
+    assert sized(COMMAND, history=history).amounts.memory_bytes >= 1024 * MIB
