@@ -3,10 +3,14 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gridmill.stores.sql import make
+from gridmill.testing.store_samples import an_event
 from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
 from tests.kit.small_disks import fill, free_bytes, small_disk
 
@@ -133,3 +137,21 @@ jobs:
     first, second = attempts(json.loads(out), "work")
     assert (first["state"], first["cause"], second["state"]) == ("lost", "storage", "succeeded")
     assert "exit code 1; likely because the disk of the storage root" in first["message"]
+
+
+def test_clean_gives_free_pages_of_the_store_back_and_says_how_much(place: Place) -> None:
+    file = place.write("pipeline: small\njobs:\n  work:\n    command: echo well > $GRIDMILL_OUTPUT/file\n")
+    assert place.gridmill("run", file).returncode == 0
+    path = place.home / "store.db"
+    with closing(make(path)) as store:
+        for first in range(0, 5000, 500):
+            numbers = range(first + 1, first + 501)
+            store.commit([], [replace(an_event(one), body={"text": "x" * 2000}) for one in numbers])
+        store.drop_events([an_event(1).run_id])
+    before = path.stat().st_blocks * 512
+    assert before > 8 * MIB
+    cleaned = {one["kind"]: one for one in place.json("clean")}
+    after = path.stat().st_blocks * 512
+    assert after < MIB
+    assert abs(cleaned["store"]["size_bytes"] - (before - after)) < MIB
+    assert "(as the file system says" in place.gridmill("clean").stdout

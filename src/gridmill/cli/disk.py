@@ -11,6 +11,7 @@ from gridmill.cli.tables import table
 from gridmill.domain.amounts import show_bytes, show_count
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.usage import DiskUsage
+from gridmill.sdk.client import Client
 
 
 class GroupBy(StrEnum):
@@ -73,11 +74,22 @@ def clean(
     """
     kept = settings_of(context).history_seconds / DAY_SECONDS if days is None else days
     with session(context, reading=dry_run) as client:
+        before = _free_bytes(client)
         removed_items = client.clean(days=kept, dry_run=dry_run)
+        freed = _free_bytes(client) - before
     if json:
         return emit(removed_items)
     if removed_items:
         rows = [(one.kind, one.name, show_bytes(one.size_bytes), one.why) for one in removed_items]
         show(table("", "", "size", "", rows=rows))
     size = show_bytes(sum(one.size_bytes for one in removed_items))
-    return print(f"{show_count(len(removed_items), 'thing')} {'would go' if dry_run else 'went'}, {size}")
+    print(f"{show_count(len(removed_items), 'thing')} {'would go' if dry_run else 'went'}, {size}")
+    if not dry_run:
+        more = f"{show_bytes(freed)} more free than before" if freed > 0 else "no more free than before"
+        print(f"the disk has {more} (as the file system says, with what jobs wrote meanwhile)")
+    return None
+
+
+def _free_bytes(client: Client) -> int:
+    """Of the disks of home and root."""
+    return sum(space.free_bytes for space in client.control().disks)

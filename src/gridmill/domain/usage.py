@@ -114,3 +114,13 @@ class DiskSpace:
                 f"{disk} has {self.free_files:,} inodes free, less than its reserve of {self.reserve_files:,}"
             )
         return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpace:
+    """The space of a database on the disk. Of `size_bytes` it would give `free_bytes` back, or reuse them;
+    `note` says why it does not give them back."""
+
+    size_bytes: int = 0
+    free_bytes: int = 0
+    note: str = ""

@@ -3,7 +3,7 @@
 Every store uses the same key, parent and liveness of a record.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
@@ -21,6 +21,7 @@ from gridmill.domain.schedule import Schedule
 from gridmill.domain.sink_overrides import Alterations
 from gridmill.domain.site import Site
 from gridmill.domain.states import FINISHED_RUNS, LIVE_ATTEMPTS, DeploymentState
+from gridmill.domain.usage import StoreSpace
 
 Noun: TypeAlias = (
     Site
@@ -172,6 +173,13 @@ class Store(Protocol):
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """Forget the events of runs that ended long ago, all but the newest of the store: sequences go on
         growing. May be repeated."""
+
+    def space(self) -> StoreSpace:
+        """The space that it takes on the disk."""
+
+    def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
+        """Give free space back to the file system, as far as the database can, in small steps beside commits;
+        the space afterwards. May be repeated, and is cut short once `goes_on` is false."""
 
     def counters(self) -> Mapping[str, int]:
         """The highest number used so far of each `name-N` id: runs per pipeline, deployments per resource,

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.usage import StoreSpace
 from gridmill.errors import StorageError
 
 Values: TypeAlias = Mapping[str, Any]
@@ -107,6 +108,10 @@ class Dialect:
     """Lets a connection read text that is not UTF-8, as damage leaves it."""
     examine: str
     """The query that reads all of it, and says what is wrong with its structure; empty: it has none."""
+    space: Callable[[Connection], StoreSpace]
+    """The space of the database on the disk."""
+    release: Callable[[Connection], bool]
+    """Gives some free space back to the file system, outside a transaction; whether there is more to do."""
     unknown: type[StorageError]
     """What a failure is that has no cause in the table above: a server may come back."""
 

@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
 from itertools import islice
 from operator import itemgetter
@@ -11,6 +11,7 @@ from typing import Any
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import Event, event_id, sequence_of
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.usage import StoreSpace
 from gridmill.ports.store import (
     Change,
     DamagedRecord,
@@ -155,6 +156,14 @@ class MemoryStore:
             for run_id in gone:
                 kept = [event for event in self._events_of_runs.get(run_id, ()) if event.id == newest]
                 self._events_of_runs[run_id] = kept
+
+    def space(self) -> StoreSpace:
+        """Nothing is on the disk."""
+        return StoreSpace()
+
+    def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
+        """Nothing is on the disk."""
+        return StoreSpace()
 
     def counters(self) -> Mapping[str, int]:
         """See Store."""

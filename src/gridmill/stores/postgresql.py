@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from gridmill.domain.usage import StoreSpace
 from gridmill.errors import InputError, StoreLostError
 from gridmill.stores.dialect import Connection, Dialect
 
@@ -43,8 +44,34 @@ def at(url: str) -> Dialect:
         broken_rule=driver.IntegrityError,
         lenient=lambda connection: None,  # the server checks texts and pages itself
         examine="",
+        space=_space,
+        release=_release,
         unknown=StoreLostError,
     )
+
+
+_TABLES = ("record", "event", "counter")
+
+
+def _space(connection: Connection) -> StoreSpace:
+    """Of all of the database. What is free in its tables is estimated from the rows that were deleted."""
+    cursor = connection.cursor()
+    names = ", ".join(f"'{name}'" for name in _TABLES)
+    cursor.execute(
+        "SELECT pg_database_size(current_database()), coalesce(sum("
+        "pg_relation_size(relid) * n_dead_tup / greatest(1, n_live_tup + n_dead_tup)), 0)::bigint "
+        f"FROM pg_stat_user_tables WHERE schemaname = current_schema() AND relname IN ({names})"
+    )
+    ((size_bytes, free_bytes),) = cursor.fetchall()
+    note = "PostgreSQL reuses free space itself; `VACUUM FULL` gives it back to the file system"
+    return StoreSpace(size_bytes=size_bytes, free_bytes=free_bytes, note=note)
+
+
+def _release(connection: Connection) -> bool:
+    """Makes the space of deleted rows reusable, and gives back what is free at the ends of tables."""
+    for name in _TABLES:
+        connection.cursor().execute(f"VACUUM {name}")
+    return False
 
 
 def _address(url: str) -> SplitResult:

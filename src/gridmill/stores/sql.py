@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import JobRun, Run
+from gridmill.domain.usage import StoreSpace
 from gridmill.errors import StaleVersionError, StorageError
 from gridmill.ports.store import (
     Change,
@@ -480,6 +481,19 @@ class SqlStore:
                 cursor.executemany(
                     self._dialect.spell(_DROP_EVENTS), [{"run_id": run_id} for run_id in run_ids]
                 )
+
+    def space(self) -> StoreSpace:
+        """See Store."""
+        with self._lock, translated(self._dialect):
+            return self._dialect.space(self._connections.writer())
+
+    def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
+        """See Store."""
+        more = True
+        while more and goes_on():
+            with self._lock, translated(self._dialect):
+                more = self._dialect.release(self._connections.writer())
+        return self.space()
 
     def counters(self) -> Mapping[str, int]:
         """See Store."""

@@ -1,8 +1,12 @@
 """The SQLite dialect: one file per home."""
 
+import os
 import sqlite3
+from contextlib import suppress
 from functools import partial
 
+from gridmill.disk_space import space_of
+from gridmill.domain.usage import StoreSpace
 from gridmill.errors import InputError, StorageError
 from gridmill.stores.dialect import Connection, Dialect
 
@@ -36,12 +40,16 @@ def in_file(path: str) -> Dialect:
         broken_rule=sqlite3.IntegrityError,
         lenient=read_any_text,
         examine="PRAGMA integrity_check(20)",
+        space=partial(_space, path),
+        release=partial(_release, path),
         unknown=StorageError,
     )
 
 
 def _open(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    if not os.path.exists(path) or not os.path.getsize(path):
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only before it has tables
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     return connection
@@ -54,6 +62,58 @@ def read_any_text(connection: Connection) -> None:
 
 def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "surrogateescape")
+
+
+_STEP_PAGES = 1000
+"""Pages that are given back in one step: commits wait for no more than that."""
+_REWRITTEN_SHARE = 4
+_INCREMENTAL = 2
+
+
+def _ask(connection: Connection, pragma: str) -> int:
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA {pragma}")
+    return int(cursor.fetchall()[0][0])
+
+
+def _space(path: str, connection: Connection) -> StoreSpace:
+    """Of the file and its log; pages that are free in the file."""
+    size_bytes = 0
+    for name in (path, f"{path}-wal"):
+        with suppress(OSError):
+            size_bytes += os.stat(name).st_blocks * 512
+    free_bytes = _ask(connection, "freelist_count") * _ask(connection, "page_size")
+    note = (
+        ""
+        if _ask(connection, "auto_vacuum") == _INCREMENTAL
+        else "its file is rewritten once it is mostly free"
+    )
+    return StoreSpace(size_bytes=size_bytes, free_bytes=free_bytes, note=note)
+
+
+def _release(path: str, connection: Connection) -> bool:
+    """Some pages; at the end the log. A file that was made without `auto_vacuum` is rewritten as a whole, if
+    enough of it is free and the disk has room for the copy."""
+    cursor = connection.cursor()
+    free = _ask(connection, "freelist_count")
+    if free and _ask(connection, "auto_vacuum") == _INCREMENTAL:
+        script = f"PRAGMA incremental_vacuum({_STEP_PAGES})"
+        connection.executescript(script)  # type: ignore[attr-defined]  # `execute` ends after its first page
+        if free > _STEP_PAGES:
+            return True
+    elif _is_worth_rewriting(path, connection, free):
+        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        cursor.execute("VACUUM")
+    cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    cursor.fetchall()
+    return False
+
+
+def _is_worth_rewriting(path: str, connection: Connection, free: int) -> bool:
+    pages = _ask(connection, "page_count")
+    left_bytes = (pages - free) * _ask(connection, "page_size")
+    has_room = space_of("store", path).free_bytes > 2 * left_bytes  # a copy, and the log of it
+    return free > _STEP_PAGES and free * _REWRITTEN_SHARE > pages and has_room
 
 
 def _spell(statement: str) -> str:

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Protocol
 
 from gridmill.domain.pod_protocol import Event
+from gridmill.domain.usage import StoreSpace
 from gridmill.errors import InputError, StorageError
 from gridmill.ports.store import Change, DamagedRecord, Mark, Order, Record, Store
 
@@ -164,6 +165,14 @@ class FaultyStore:
     def drop_events(self, run_ids: Sequence[str]) -> None:
         """See Store."""
         self.store.drop_events(run_ids)
+
+    def space(self) -> StoreSpace:
+        """See Store."""
+        return self.store.space()
+
+    def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
+        """See Store."""
+        return self.store.release_space(goes_on)
 
     def counters(self) -> Mapping[str, int]:
         """See Store."""

@@ -465,6 +465,19 @@ def check_one_control_node_owns_it(open_store: Opener) -> None:
         put_new(other, a_run())
 
 
+def check_its_space_can_be_given_back(open_store: Opener) -> None:
+    """Releasing space loses nothing, may be repeated, and is cut short when it is told to."""
+    with closing(open_store()) as one:
+        put_new(one, a_run())
+        one.commit([], [an_event(number) for number in range(1, 200)])
+        one.drop_events([an_event(1).run_id])
+        one.release_space(lambda: False)
+        after = one.release_space()
+        assert one.release_space().size_bytes <= after.size_bytes
+        assert one.space().free_bytes >= 0
+        assert one.get(Run, a_run().id) == Record(noun=a_run(), version=1)
+
+
 CHECKS: tuple[Check, ...] = (
     check_every_noun_comes_back_as_it_was,
     check_what_is_not_there_is_none,
@@ -488,6 +501,7 @@ CHECKS: tuple[Check, ...] = (
     check_one_of_many_threads_wins,
     check_one_of_many_threads_makes_it,
     check_readers_see_whole_commits,
+    check_its_space_can_be_given_back,
     check_it_agrees_with_a_model,
 )
 """Checks for every store."""

@@ -1,7 +1,7 @@
 """Use cases of housekeeping: show what uses disk space, and delete what is not needed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from gridmill.control.ledger import Ledger
@@ -24,7 +24,7 @@ from gridmill.domain.artifact import Artifact, ArtifactKind
 from gridmill.domain.retention import DAY_SECONDS
 from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import FINISHED_RUNS
-from gridmill.domain.usage import HISTORY_DAYS, DiskSpace, DiskUsage, ReclaimableItem
+from gridmill.domain.usage import HISTORY_DAYS, DiskSpace, DiskUsage, ReclaimableItem, StoreSpace
 from gridmill.domain.views import RunRemovalPreview
 from gridmill.errors import ConflictError, NotFoundError
 from gridmill.ports.disk import DiskArea, DiskItem
@@ -57,6 +57,7 @@ class DiskUseCases(VersionUseCases):
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """Take away what can go; what that is. May be repeated, and cut short anywhere."""
         control = self._control
+        store_before = self._ledger.store.space()
         things = control.home_folders.items()  # before the records: what is made meanwhile is not among them
         with self._node.lock:
             now = control.timeline.now()
@@ -77,6 +78,7 @@ class DiskUseCases(VersionUseCases):
             self._ledger.logs.delete([*logs])
             delete_records(self._ledger.store, history, goes_on=lambda: not self._node.ending)
         return (
+            *self._release_store(store_before, dry_run=dry_run),
             *(_old(version) for version in versions),
             *(
                 ReclaimableItem(kind="events", name=run, why=f"its run ended over {days:g} days ago")
@@ -91,6 +93,20 @@ class DiskUseCases(VersionUseCases):
             *history.reclaimable_items(days),
             *(waste for waste, _ in unused),
         )
+
+    def _release_store(self, before: StoreSpace, *, dry_run: bool) -> Iterator[ReclaimableItem]:
+        """What the database gives back to the file system; of a dry run without what clean would delete."""
+        store = self._ledger.store
+        after = before if dry_run else store.release_space(lambda: not self._node.ending)
+        freed = (
+            before.free_bytes if dry_run and not before.note else max(0, before.size_bytes - after.size_bytes)
+        )
+        if freed:
+            why = "free pages of the database"
+            yield ReclaimableItem(kind="store", name="space", why=why, size_bytes=freed)
+        if after.note and after.free_bytes:
+            why = f"{show_bytes(after.free_bytes)} are free in the database: {after.note}"
+            yield ReclaimableItem(kind="store", name="reusable", why=why)
 
     def watch_disk(self) -> bool:
         """Look at the free space of home and root: while a disk is short no attempt starts, and what nothing
