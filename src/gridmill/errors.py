@@ -19,6 +19,7 @@
     │   └── InterruptedRunError
     ├── UnavailableError      a part does not answer now
     │   ├── UnreachedError    nothing listens at the address, and nothing was sent
+    │   ├── HungNodeError     the control node is up and does not answer
     │   ├── AwayError         nothing answers at the address
     │   └── StorageError      disk full, unreadable, ...
     │       └── StoreLostError  the store's server does not answer
@@ -180,6 +181,13 @@ class UnreachedError(UnavailableError):
     code = "unreached"
 
 
+class HungNodeError(UnavailableError):
+    """The control node's process is there and does not answer: it is stopped, or does nothing. Whether it
+    did what it was asked is not known."""
+
+    code = "hung"
+
+
 class AwayError(UnavailableError):
     """Nobody answers there, or there is no way to it: whether it would take what it is asked is not known."""
 
@@ -241,6 +249,7 @@ TABLE: dict[str, ErrorRow] = {
         ErrorRow(error=CapacityError, http_status=409, exit_code=7),
         ErrorRow(error=UnavailableError, http_status=503, exit_code=8),
         ErrorRow(error=UnreachedError, http_status=503, exit_code=8),
+        ErrorRow(error=HungNodeError, http_status=503, exit_code=8),
         ErrorRow(error=AwayError, http_status=503, exit_code=8),
         ErrorRow(error=InstallError, http_status=503, exit_code=8),
         ErrorRow(error=StorageError, http_status=507, exit_code=8),

@@ -183,6 +183,7 @@ OPEN_TO_ALL = {
     "gridmill.errors",
     "gridmill.codec",
     "gridmill.telemetry",
+    "gridmill.process_log",
     "gridmill.disk_space",
     "gridmill.private_files",
     "gridmill.version",

@@ -26,7 +26,7 @@ from gridmill.disk_space import space_of
 from gridmill.domain.amounts import GIB, Amounts, show_bytes, show_count
 from gridmill.domain.farm_protocol import FarmStatus, check_versions
 from gridmill.domain.naming import is_loopback, read_address
-from gridmill.errors import GridmillError, StorageError
+from gridmill.errors import GridmillError, HungNodeError, StorageError, explained
 from gridmill.farm.confinement import look_at_isolation, why_not_isolated
 from gridmill.farm.listening import listening
 from gridmill.farm.store import open_records
@@ -266,7 +266,7 @@ def look(settings: Settings) -> Iterator[Check]:
     for purpose, packages in _PACKAGES.items():
         yield _check_packages(purpose, packages, needed=not is_farm(settings.home))
     farm = list(look_at_farm(settings))
-    yield from farm or [("control node", True, _control(settings))]
+    yield from farm or [_control(settings)]
     yield from look_at_clusters(settings)
 
 
@@ -371,11 +371,13 @@ def _check_packages(purpose: str, packages: tuple[str, ...], *, needed: bool) ->
     return purpose, not missing or not needed, package_text
 
 
-def _control(settings: Settings) -> str:
+def _control(settings: Settings) -> Check:
     try:
         dialled = open_home(settings, embed=False)
+        control = dialled.grid.control()
+    except HungNodeError as error:
+        return "control node", False, explained(error)
     except GridmillError:
-        return "none is up (`gridmill run` embeds one)"
-    control = dialled.grid.control()
+        return "control node", True, "none is up (`gridmill run` embeds one)"
     dialled.close()
-    return f"up, version {control.version}, process {control.pid}"
+    return "control node", True, f"up, version {control.version}, process {control.pid}"

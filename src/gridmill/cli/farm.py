@@ -18,6 +18,7 @@ from gridmill.domain.naming import is_loopback, read_address
 from gridmill.domain.site import Site, SiteKind
 from gridmill.errors import InputError
 from gridmill.ports.host import FarmAddress, Host, ServedFarm, TenantRecords, TenantView
+from gridmill.process_log import log_to_standard_error
 from gridmill.settings import Settings
 
 
@@ -175,7 +176,7 @@ def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, jso
     quota = _read("--quota", parse_bytes, told.quota)
     retain = _read("--retain", parse_seconds, told.retain)
     limits = (read_limit("--tenant-disk", told.tenant_disk), told.tenant_files)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    log_to_standard_error(logging.INFO)
     with host.serve_farm(
         settings, place, address, quota_bytes=quota, retain_seconds=retain, limits=limits
     ) as served:

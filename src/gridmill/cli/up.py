@@ -18,8 +18,9 @@ from gridmill.domain.amounts import show_count
 from gridmill.domain.naming import is_loopback
 from gridmill.domain.naming import read_address as read_host
 from gridmill.domain.states import FINISHED_RUNS, RunState
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import HungNodeError, InputError, UnavailableError
 from gridmill.ports.host import GRID_PORT, Host, LooseGrid
+from gridmill.process_log import log_to_standard_error
 from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
@@ -142,6 +143,7 @@ def up(
             name=name,
         )
         return run_until_interrupted(host, with_bucket_hosts(settings, bucket_host or ()), words, json)
+    log_to_standard_error(format="gridmill: %(message)s")
     address = read_address(listen)
     head = _read_head(host, ray) if ray else None
     settings = with_store(settings, store)
@@ -262,6 +264,8 @@ def down(
             control, runs = client.control(), [run.id for run in client.list_runs(states=_UNFINISHED)]
             client.grid.shutdown(all=all)
             ended = client.wait_for_end(_END_SECONDS)
+    except HungNodeError:
+        raise
     except UnavailableError as error:
         if json:
             return emit({"ended": None, "stopped": ()})

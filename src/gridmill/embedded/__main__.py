@@ -5,7 +5,6 @@ control node is up, a non-empty one says why not.
 """
 
 import gc
-import logging
 import os
 import socket
 import sys
@@ -13,6 +12,7 @@ import sys
 from gridmill.codec import encode
 from gridmill.errors import GridmillError, to_body
 from gridmill.plugins import find
+from gridmill.process_log import log_to_standard_error
 from gridmill.rpc.protocol import send_frame
 from gridmill.settings import read_settings
 
@@ -22,7 +22,7 @@ def program() -> None:
     if os.fork():
         os._exit(0)  # nobody's child: who started it may live on, and need not wait for it
     gc.disable()  # what is imported stays: a tenth of the time until it is up went into looking for garbage
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    log_to_standard_error()
     with socket.socket(fileno=int(sys.argv[1])) as starter:
         try:
             settings = read_settings()

@@ -5,6 +5,8 @@ headers, and on how slowly a body may arrive and an answer be read.
 """
 
 import asyncio
+import ctypes
+import gc
 import hashlib
 import logging
 import resource
@@ -26,6 +28,10 @@ from gridmill.domain.frozen import dataclass
 CERTIFICATE = "gridmill.certificate"
 _LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.5
+_MANY, _REST_SECONDS = 200, 5.0
+"""If this many connections have ended, the memory that they had is given back to the system."""
+_REPORT_SECONDS = 60.0
+"""How often at most the number of refused connections is logged."""
 _AT_ONCE = 64
 """How many connections are accepted before others of the loop have their turn."""
 _DESCRIPTORS = 16_384
@@ -64,6 +70,14 @@ def within_descriptors(limits: Limits) -> Limits:
         return limits
     most = min(limits.connections, max(16, (soft - _RESERVED) // 2))
     return replace(limits, connections=most, of_one_address=min(most, limits.of_one_address))
+
+
+def give_memory_back() -> None:
+    """Return free memory to the system: the C library keeps it for later. Where that cannot be done, nothing
+    happens."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Connection(HttpToolsProtocol):
@@ -163,7 +177,9 @@ class Acceptor:
         self._by_address: Counter[str] = Counter()
         self._open: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refused = 0
+        self._refused, self._report_refused_at = 0, 0.0
+        self._most = 0  # connections that were open at once since memory was given back
+        self._give_back_at = float("inf")
 
     def start(self, server: Server) -> None:
         """Accept from now on; call it in the loop of the server."""
@@ -218,6 +234,15 @@ class Acceptor:
             with suppress(OSError):
                 client.close()
 
+    def _give_back(self, now: float) -> None:
+        """Give memory back some seconds after many connections have ended, when their requests have ended."""
+        self._most = max(self._most, len(self._open))
+        if self._most - len(self._open) >= _MANY:
+            self._give_back_at = min(self._give_back_at, now + _REST_SECONDS)
+        if now >= self._give_back_at:
+            self._most, self._give_back_at = len(self._open), float("inf")
+            give_memory_back()
+
     def _forget(self, address: str) -> None:
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -227,9 +252,10 @@ class Acceptor:
         now = self._loop.time()
         for connection in tuple(self._open):
             connection.end_if_late(now)
-        if self._refused:
+        if self._refused and now >= self._report_refused_at:
             _LOG.warning("refused %d connections: %d are open", self._refused, self._by_address.total())
-            self._refused = 0
+            self._refused, self._report_refused_at = 0, now + _REPORT_SECONDS
+        self._give_back(now)
         self._timer = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
 

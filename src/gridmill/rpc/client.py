@@ -16,10 +16,20 @@ from typing import Any, cast
 
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
-from gridmill.errors import InputError, UnavailableError, UnreachedError, from_body
+from gridmill.errors import HungNodeError, InputError, UnavailableError, UnreachedError, from_body
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
-from gridmill.rpc.protocol import Call, Hello, SessionMessage, Welcome, readable, receive_frame, send_frame
+from gridmill.rpc.liveness import hung, owner_of, wait_for_answer
+from gridmill.rpc.protocol import (
+    Call,
+    Hello,
+    SessionMessage,
+    Welcome,
+    peer_pid,
+    readable,
+    receive_frame,
+    send_frame,
+)
 from gridmill.settings import Settings, as_variables
 from gridmill.transport.unix import dial
 from gridmill.version import __version__
@@ -27,6 +37,7 @@ from gridmill.version import __version__
 SOCKET = "client.sock"
 """File in the home: the socket on which clients of this user and this machine call the control node."""
 _ANSWER_SECONDS = 60.0
+_PROBE_SECONDS = 0.9
 _CALL_SECONDS = 3600.0
 """Timeout of a call; only a defect takes longer: a backup copies all of its data."""
 _END_SECONDS = 30.0
@@ -49,13 +60,18 @@ def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
         sock = dial(path)
         sock.settimeout(_ANSWER_SECONDS)
         send_frame(sock, [encode(hello)])
+        wait_for_answer(sock, peer_pid(sock), str(path))
         parts = receive_frame(sock)
         if parts is None:
             raise ConnectionResetError("it ends")
         return sock, decode(parts[0], Welcome)
-    except (OSError, InputError) as error:
+    except BaseException as error:
         if sock is not None:
             sock.close()
+        if isinstance(error, BlockingIOError):  # nobody takes the connections that wait
+            raise hung(owner_of(path.parent), str(path)) from error
+        if not isinstance(error, OSError | InputError):
+            raise
         raise UnreachedError(
             f"the control node at {path} does not answer ({type(error).__name__})",
             hint="Start one with `gridmill up`.",
@@ -90,9 +106,14 @@ class ClientLink:
         connection = self._connection()
         try:
             send_frame(connection, [encode(call), *parts])
+            wait_for_answer(connection, self.welcome.pid, str(self._path), answers=self._answers)
             answer = receive_frame(connection)
             if answer is None:
                 raise ConnectionResetError("the connection was closed")
+        except HungNodeError:
+            connection.close()
+            self._ended = True  # no parting word, which would not be answered
+            raise
         except OSError as error:
             connection.close()
             readable(self._sign, milliseconds=_END_MILLISECONDS)  # who asks next then knows that it is gone
@@ -107,6 +128,16 @@ class ClientLink:
         if answer[0]:
             raise from_body(decode(answer[0], dict[str, object]))
         return answer[1]
+
+    def _answers(self) -> bool:
+        """Whether the control node takes up a connection at once."""
+        try:
+            with dial(self._path) as sock:
+                sock.settimeout(_PROBE_SECONDS)
+                send_frame(sock, [encode(Hello(client=self.welcome.client))])
+                return receive_frame(sock) is not None
+        except OSError:
+            return False
 
     def attend(self, run: str) -> None:
         """From now on the control node stops that run when the client goes."""

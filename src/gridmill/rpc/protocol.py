@@ -7,6 +7,7 @@ control node say what they are.
 import select
 import socket
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
@@ -57,6 +58,14 @@ def readable(*files: "socket.socket | int | None", milliseconds: int | None = 0)
         if file is not None:
             poll.register(file, select.POLLIN)
     return [descriptor for descriptor, _ in poll.poll(milliseconds)]
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process that opened the other end, or that listened there; 0 where the kernel does not say."""
+    if sys.platform != "linux":
+        return 0
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[0])
 
 
 def _whole(sock: socket.socket, size: int) -> bytes:

@@ -5,8 +5,6 @@ import logging
 import os
 import selectors
 import socket
-import struct
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +23,7 @@ from gridmill.rpc.protocol import (
     SessionMessage,
     Welcome,
     frame,
+    peer_pid,
     readable,
     receive_frame,
     send_frame,
@@ -195,14 +194,6 @@ def _send_message(sock: socket.socket, word: SessionMessage) -> None:
     """A client that does not read is not waited for: it goes without. The log has all."""
     with contextlib.suppress(OSError):
         sock.send(frame([encode(word)]), socket.MSG_DONTWAIT)
-
-
-def peer_pid(sock: socket.socket) -> int:
-    """The process that opened the other end; 0 where the kernel does not say."""
-    if sys.platform != "linux":
-        return 0
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[0])
 
 
 def _process(pid: int) -> int | None:

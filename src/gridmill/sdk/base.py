@@ -9,7 +9,14 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from gridmill.domain.views import RunView
-from gridmill.errors import HomeInUseError, StorageError, StoreLostError, UnavailableError, UnreachedError
+from gridmill.errors import (
+    HomeInUseError,
+    HungNodeError,
+    StorageError,
+    StoreLostError,
+    UnavailableError,
+    UnreachedError,
+)
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
 from gridmill.sdk.arguments import check_methods
@@ -130,6 +137,8 @@ class Connected:
             connection = self._grid_connection
             try:
                 return question(connection.grid)
+            except HungNodeError:
+                raise
             except UnavailableError as error:
                 lost += 1
                 will_stay = _is_storage(error) and (connection.reading or lost > 1)
@@ -182,6 +191,8 @@ class Connected:
                 self._grid_connection = self._connect_and_warn()
                 self._grid_connection.grid.control()
                 return
+            except HungNodeError:
+                raise
             except (UnavailableError, HomeInUseError):
                 if time.monotonic() > until:
                     raise

@@ -13,10 +13,13 @@ from urllib.parse import urlsplit
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError, UnreachedError
+from gridmill.rpc.liveness import hung, look_at, wait_for_answer
 
 TIMEOUT_SECONDS = 60.0
+_CONNECT_SECONDS, PROBE_SECONDS = 4.5, 3.0
 _REPEATABLE = ("GET", "PUT")
 _UP = "Start one with `gridmill up`."
+_LATE = "It is busy, or the connection is cut: look whether it was done, and try again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class Connections:
     make: Callable[[], HTTPConnection]
     where: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    pid: int = 0
+    """The control node's process, where it is known and on this machine."""
     _idle: list[HTTPConnection] = field(default_factory=list)
 
     def request(
@@ -44,11 +49,11 @@ class Connections:
     ) -> HttpAnswer:
         """Send and wait for the whole answer. Raises UnavailableError where there is none."""
         all_headers = {**self.headers, **(headers or {})}
-        ask = partial(_ask, method=method, target=target, body=body, headers=all_headers)
+        ask = partial(self._ask, method=method, target=target, body=body, headers=all_headers)
         try:
             connection, whole = self._request(ask, repeatable=method in _REPEATABLE)
         except (OSError, HTTPException) as error:
-            raise UnavailableError(self._silence(error), hint=_UP) from error
+            raise UnavailableError(self._silence(error), hint=_LATE if _is_late(error) else _UP) from error
         self._idle.append(connection)
         return whole
 
@@ -70,9 +75,43 @@ class Connections:
         made = self.make()
         try:
             made.connect()
+        except TimeoutError as error:  # something is there, and takes no connection
+            raise hung(self.pid, self.where, look_at(self.pid)) from error
         except (OSError, HTTPException) as error:
             raise UnreachedError(self._silence(error), hint=_UP) from error
+        made.sock.settimeout(TIMEOUT_SECONDS)
         return made
+
+    def _ask(
+        self,
+        connection: HTTPConnection,
+        *,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> HttpAnswer:
+        """Send and wait for the whole answer; what is left of one must not be taken for the next."""
+        try:
+            connection.request(method, target, body, headers)
+            wait_for_answer(connection.sock, self.pid, self.where, answers=self._answers)
+            answer = connection.getresponse()
+            return HttpAnswer(status=answer.status, body=answer.read())
+        except BaseException:
+            connection.close()
+            raise
+
+    def _answers(self) -> bool:
+        """Whether the control node answers another request."""
+        probe = self.make()
+        probe.timeout = PROBE_SECONDS
+        try:
+            probe.request("GET", "/healthz")
+            return probe.getresponse().status > 0
+        except (OSError, HTTPException):
+            return False
+        finally:
+            probe.close()
 
     def _silence(self, error: Exception) -> str:
         return f"the control node at {self.where} does not answer ({type(error).__name__})"
@@ -95,21 +134,13 @@ class Connections:
             self._idle.pop().close()
 
 
-def _ask(
-    connection: HTTPConnection, *, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
-) -> HttpAnswer:
-    """Send and wait for the whole answer; what is left of one must not be taken for the next."""
-    try:
-        connection.request(method, target, body, headers)
-        answer = connection.getresponse()
-        return HttpAnswer(status=answer.status, body=answer.read())
-    except BaseException:
-        connection.close()
-        raise
+def _is_late(error: Exception) -> bool:
+    return isinstance(error, TimeoutError)
 
 
-def tcp_connections(url: str, token: str | None) -> Connections:
-    """To the control node at `http://HOST:PORT`. Raises InputError for what is no address."""
+def tcp_connections(url: str, token: str | None, pid: int = 0) -> Connections:
+    """To the control node at `http://HOST:PORT`, whose process is `pid`. Raises InputError for what is no
+    address."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -119,4 +150,5 @@ def tcp_connections(url: str, token: str | None) -> Connections:
         raise InputError(f"{url} is no address of a control node", hint="Write http://127.0.0.1:8700.")
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return Connections(make=lambda: kind(host, port, timeout=TIMEOUT_SECONDS), where=url, headers=headers)
+    make = partial(kind, host, port, timeout=_CONNECT_SECONDS)
+    return Connections(make=make, where=url, headers=headers, pid=pid)

@@ -163,14 +163,22 @@ def open_url(url: str, token: str | None, settings: Settings) -> OpenGrid:
         raise InputError(f"{url!r} is no address of a control node", hint="Write http://127.0.0.1:8700.")
     from gridmill.sdk.grid_http import over_tcp  # and with it OpenSSL: homes are reached without
 
-    grid = over_tcp(url, token or read_token(settings.home))
+    announced = _announced(settings.home)
+    pid = announced.get("pid") if announced.get("url") == url.rstrip("/") else 0
+    grid = over_tcp(url, token or read_token(settings.home), pid if isinstance(pid, int) else 0)
     return OpenGrid(grid=cast(Grid, grid), close=grid.close, has_ended=lambda: True)
 
 
 def read_token(home: Path) -> str | None:
     """The token that `gridmill up` wrote into the home, if there is one."""
-    try:
-        token = json.loads((home / "control.json").read_text()).get("token")
-    except (OSError, ValueError, AttributeError):
-        return None
+    token = _announced(home).get("token")
     return token if isinstance(token, str) else None
+
+
+def _announced(home: Path) -> dict[str, object]:
+    """What `gridmill up` wrote into the home; nothing where it did not."""
+    try:
+        body = json.loads((home / "control.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return body if isinstance(body, dict) else {}

@@ -16,9 +16,10 @@ WAIT_SECONDS = 30.0
 """The longest wait that is requested: below the timeout of the connection."""
 
 
-def over_tcp(url: str, token: str | None) -> "HttpGrid":
-    """The control node at `http://HOST:PORT`. Raises InputError for what is no address."""
-    return HttpGrid(tcp_connections(url, token))
+def over_tcp(url: str, token: str | None, pid: int = 0) -> "HttpGrid":
+    """The control node at `http://HOST:PORT`, whose process is `pid` (0: unknown). Raises InputError for what
+    is no address."""
+    return HttpGrid(tcp_connections(url, token, pid))
 
 
 class HttpGrid:

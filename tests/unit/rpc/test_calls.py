@@ -21,8 +21,14 @@ from gridmill.errors import InputError, NotFoundError, UnavailableError, Unreach
 from gridmill.ports.usecases import use_case
 from gridmill.rpc import server
 from gridmill.rpc.client import SOCKET, ClientLink, ask_to_end, connect_to, differences
-from gridmill.rpc.protocol import REQUEST_BYTES, BrokenFrameError, Hello, receive_frame, send_frame
-from gridmill.rpc.server import peer_pid
+from gridmill.rpc.protocol import (
+    REQUEST_BYTES,
+    BrokenFrameError,
+    Hello,
+    peer_pid,
+    receive_frame,
+    send_frame,
+)
 from gridmill.settings import as_variables, chosen_variables, read_settings
 from gridmill.testing.fake_grid import Act, FakeGrid
 from gridmill.testing.local_calls import ServedGrid

@@ -1,0 +1,93 @@
+"""Tells a control node that is hung from one that is busy, and says what to do about it.
+
+A process is hung if it is stopped (SIGSTOP, a debugger), or if it neither answers nor uses processor time.
+One that computes, or answers other calls meanwhile, is busy: it is waited for.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gridmill.domain.frozen import dataclass
+from gridmill.errors import HungNodeError
+from gridmill.rpc.protocol import readable
+
+LOOK_SECONDS = 1.9
+"""Time between two looks at a process. Two looks without progress are enough."""
+_LOOKS = 2
+_STOPPED = "Tt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLook:
+    """The state of a process (a letter, as `ps` shows it) and the processor time that it has used."""
+
+    state: str
+    ticks: int
+
+    @property
+    def stopped(self) -> bool:
+        """It does not run until somebody continues it."""
+        return self.state in _STOPPED
+
+
+def look_at(pid: int) -> ProcessLook | None:
+    """The process now; None where there is none, or the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return ProcessLook(state=fields[0], ticks=int(fields[11]) + int(fields[12]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def wait_for_answer(
+    sock: socket.socket, pid: int, where: str, *, answers: Callable[[], bool] = lambda: False
+) -> None:
+    """Wait until the socket can be read. `pid` is the control node's process (0: unknown); `answers` asks it
+    something else, where it is to be known whether it does.
+
+    Raises HungNodeError about 4 s after a control node has hung, TimeoutError after the socket's timeout.
+    """
+    seconds = sock.gettimeout()
+    until = None if seconds is None else time.monotonic() + seconds
+    before, still = look_at(pid), 0
+    while sock.fileno() not in readable(sock, milliseconds=int(1000 * LOOK_SECONDS)):
+        now = look_at(pid)
+        if now is None and pid:
+            return  # it has ended, which the socket says
+        still = still + 1 if _stands_still(before, now) else 0
+        if still >= (_LOOKS if now else 1) and ((now and now.stopped) or not answers()):
+            raise hung(pid, where, now)
+        if until is not None and time.monotonic() > until:
+            raise TimeoutError
+        before = now
+
+
+def _stands_still(before: ProcessLook | None, now: ProcessLook | None) -> bool:
+    if before is None or now is None:
+        return True
+    return now.stopped or (now.ticks == before.ticks and now.state != "R")
+
+
+def hung(pid: int, where: str, look: ProcessLook | None = None) -> HungNodeError:
+    """The error for a control node that is up and hung."""
+    who = f"the control node at {where}" + (f" (process {pid})" if pid else "")
+    if look is not None and look.stopped:
+        message, first = f"{who} is hung: it is stopped", f"`kill -CONT {pid}` lets it continue. "
+    else:
+        message, first = f"{who} is hung: it is up and does not answer", ""
+    replace = f"`kill -KILL {pid}`" if pid else "kill its process"
+    hint = f"{first}To replace it: {replace}, then repeat this command, or `gridmill up`; its jobs continue."
+    return HungNodeError(message, hint=hint)
+
+
+def owner_of(home: Path) -> int:
+    """The process that owns a home as it wrote down; 0 where that is unknown or has ended."""
+    try:
+        pid = int((home / "control.lock").read_text().strip() or 0)
+        os.kill(pid, 0) if pid else None
+    except (OSError, ValueError):
+        return 0
+    return pid

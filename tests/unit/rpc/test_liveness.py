@@ -1,0 +1,110 @@
+"""A control node that is hung is told from one that is busy, with what to do about it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridmill.errors import HungNodeError
+from gridmill.rpc import liveness
+from gridmill.rpc.client import SOCKET, connect_to
+from gridmill.rpc.liveness import look_at, owner_of, wait_for_answer
+from gridmill.rpc.protocol import Hello
+from gridmill.sdk import connection
+from gridmill.sdk.grid_http import over_tcp
+from gridmill.testing.fake_grid import FakeGrid
+from gridmill.testing.local_calls import ServedGrid
+
+NODE = """
+import sys
+from pathlib import Path
+from gridmill.api.app import make_app
+from gridmill.http.server import serve
+from gridmill.testing.fake_grid import FakeGrid
+from gridmill.testing.local_calls import ServedGrid
+grid = FakeGrid()
+served = ServedGrid(grid, Path(sys.argv[1]))
+print(serve(make_app(grid)).address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A control node's process, and its URL."""
+    process = subprocess.Popen(
+        (sys.executable, "-c", NODE, str(tmp_path)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_stopped_control_node_is_reported_with_the_next_step(node, tmp_path: Path):
+    process, url = node
+    link, by_http = connect_to(tmp_path / SOCKET, Hello(), print), over_tcp(url, None, process.pid)
+    assert link.grid().control().pid == by_http.control().pid == 1
+    os.kill(process.pid, signal.SIGSTOP)
+    asked = (
+        lambda: connect_to(tmp_path / SOCKET, Hello(), print),
+        lambda: link.grid().control(),
+        by_http.control,
+        over_tcp(url, None, process.pid).control,
+    )
+    for ask in asked:
+        with pytest.raises(HungNodeError, match=f"process {process.pid}.* is hung: it is stopped") as caught:
+            ask()
+        assert f"`kill -CONT {process.pid}` lets it continue" in caught.value.hint
+        assert f"`kill -KILL {process.pid}`" in caught.value.hint
+    link.close()  # at once: no parting word is waited for
+    os.kill(process.pid, signal.SIGCONT)
+    assert connect_to(tmp_path / SOCKET, Hello(), print).grid().control().pid == 1
+
+
+def test_a_call_that_takes_long_is_waited_for_while_the_control_node_answers_others(tmp_path: Path):
+    class Slow(FakeGrid):
+        def control(self):
+            threading.Event().wait(1.0)
+            return super().control()
+
+    served = ServedGrid(Slow(), tmp_path)
+    try:
+        link = connect_to(tmp_path / SOCKET, Hello(), print)
+        assert link.grid().control().pid == 1
+        link.close()
+    finally:
+        served.stop()
+
+
+def test_a_control_node_that_takes_connections_and_does_nothing_is_hung():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(HungNodeError, match="up and does not answer"):
+            over_tcp(url, None).control()
+        assert time.monotonic() - began < 5
+
+
+def test_the_end_of_a_process_is_left_to_the_socket(tmp_path: Path):
+    process = subprocess.Popen((sys.executable, "-c", ""))
+    process.wait()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wait_for_answer(ours, process.pid, "there")
+    assert look_at(process.pid) is None
+    assert owner_of(tmp_path) == 0
