@@ -142,6 +142,7 @@ _limit_memory(outer, machine * MIB)
 groups = PodGroups.make(pod_folder, Amounts(cpus=2, memory_bytes=pod * MIB))
 group = groups.attempt("p-1.j.1", job * MIB)
 meter = AttemptMeter(job * MIB, group, 0.0)
+meter.sample((), 0.01)
 pid = os.fork()
 if pid == 0:
     for procs in group.joins:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gridmill.domain.amounts import KIB, Amounts
-from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.frozen import dataclass
 from gridmill.pod.limit_events import LimitEvents
 from gridmill.pod.processes import send
 
@@ -89,9 +89,8 @@ class GroupUse:
 class AttemptGroup:
     """An attempt's folders: `memory` limits and measures, `tracker` knows its processes.
 
-    `also` are folders of the pod that its processes join (CPU quota). `events` and `pod_events` tell of a
-    version 1 group and of its pod's that they had no more memory, `pod` is the pod's folder, and
-    `pod_shortages` what was counted there before.
+    `also` are folders of the pod that its processes join (CPU quota). `events` tell of its memory group, and
+    of its pod's, that they had no more; `pod` is the pod's memory group.
     """
 
     memory: Path | None
@@ -99,9 +98,7 @@ class AttemptGroup:
     cpuacct: Path | None
     also: tuple[Path, ...] = ()
     events: LimitEvents | None = None
-    pod_events: LimitEvents | None = None
     pod: Path | None = None
-    pod_shortages: int = 0
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -169,25 +166,14 @@ class AttemptGroup:
         Where version 1 sends no events, by its highest use, which counts files that could be let go."""
         if self.memory is None:
             return False
-        events = _figures(f"{self.memory}/memory.events")
-        if events:
-            return events.get("oom", 0) > 0
-        own = self.events.count() if self.events is not None else None
-        if own is not None:
-            return own > self._pod_events()
-        return was_full(self.memory)
+        own = self.events.own() if self.events is not None else None
+        return was_full(self.memory) if own is None else own > 0
 
     def pod_reached_limit(self) -> bool:
-        """Whether its pod had no more memory since the group was made, at the pod's own limit."""
-        if self.pod is None:
+        """Whether its pod had no more memory meanwhile, at the pod's own limit."""
+        if self.pod is None or self.events is None or not self.events.above():
             return False
-        if _figures(f"{self.memory}/memory.events"):
-            return pod_shortages(self.pod, None) > self.pod_shortages
-        return self._pod_events() > 0 and was_full(self.pod)
-
-    def _pod_events(self) -> int:
-        counted = self.pod_events.count() if self.pod_events is not None else None
-        return 0 if counted is None else counted - self.pod_shortages
+        return is_version_2(self.pod) or was_full(self.pod)
 
     def cpu_seconds(self) -> float | None:
         """CPU seconds of all its processes, those gone included; None when no cgroup counts them."""
@@ -217,10 +203,9 @@ def was_full(folder: Path) -> bool:
     return bool(limit) and _peak(folder) >= int(limit) * _REACHED
 
 
-def pod_shortages(folder: Path, events: LimitEvents | None) -> int:
-    """How often a group had no more memory at its limit: in version 1 since `events` were asked for."""
-    counted = events.count() if events is not None else None
-    return _figures(f"{folder}/memory.events.local").get("oom", 0) if counted is None else counted
+def is_version_2(folder: Path) -> bool:
+    """Whether it is a group of version 2."""
+    return os.access(f"{folder}/memory.events", os.F_OK)
 
 
 def _peak(folder: Path) -> int:
@@ -240,6 +225,7 @@ class PodGroups:
         self._memory, self._tracker, self._cpuacct, self._cpu = memory, tracker, cpuacct, cpu
         self._waiting: list[AttemptGroup] = []
         self._events = LimitEvents(memory)
+        self._events.watch()
 
     @classmethod
     def make(cls, pod_folder: Path, capacity: Amounts) -> "PodGroups | None":
@@ -264,12 +250,14 @@ class PodGroups:
     def attempt(self, attempt_id: str, memory_bytes: int) -> AttemptGroup | None:
         """A group for an attempt (0 bytes: no limit); None when it cannot be made."""
         self.sweep()
-        before = 0 if self._memory is None else pod_shortages(self._memory, self._events)
+        memory = self._memory and self._memory / attempt_id
         group = AttemptGroup(
-            memory=self._memory and self._memory / attempt_id,
+            memory=memory,
             tracker=self._tracker and self._tracker / attempt_id,
             cpuacct=self._cpuacct and self._cpuacct / attempt_id,
             also=(self._cpu,) if self._cpu is not None and self._cpu != self._memory else (),
+            events=LimitEvents(memory, self._events),
+            pod=self._memory,
         )
         try:
             for folder in group.folders:
@@ -279,15 +267,7 @@ class PodGroups:
         except OSError:
             group.remove()
             return None
-        if group.memory is None:
-            return group
-        return replace(
-            group,
-            events=LimitEvents(group.memory),
-            pod_events=self._events,
-            pod=self._memory,
-            pod_shortages=before,
-        )
+        return group
 
     def release(self, group: AttemptGroup) -> None:
         """Remove an attempt's folders, now or as soon as the kernel lets go of them."""

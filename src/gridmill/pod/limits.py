@@ -88,6 +88,8 @@ class AttemptMeter:
 
     def _measure(self, pids: Iterable[int]) -> int:
         """Take its use now into the peak."""
+        if self._counts and self._group is not None and self._group.events is not None and not self._samples:
+            self._group.events.watch()
         measured = self._group.use() if self._group else None
         if measured is None:
             self._used = self._memory.bytes_of(pids)

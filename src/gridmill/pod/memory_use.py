@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
@@ -49,7 +49,7 @@ class MemoryUse:
     def __init__(self, began: float | None = None) -> None:
         self._began = (time.time() if began is None else began) - _CLOCK_SECONDS
         self._files: dict[_File, _SharedFile] = {}
-        self._present = frozenset(_files_there())
+        self._present = _files_there()
 
     def look(self, pids: Iterable[int]) -> None:
         """Take note of the files in memory that these processes use."""
@@ -138,15 +138,23 @@ def _is_ours(key: _File, path: str) -> bool:
     return status is not None and (status.st_dev, status.st_ino) == key and status.st_uid == os.getuid()
 
 
-def _files_there() -> Iterator[_File]:
+def _files_there() -> frozenset[_File]:
     """What /dev/shm holds now."""
     try:
-        device = os.stat(SHARED_MEMORY).st_dev
-        with os.scandir(SHARED_MEMORY) as entries:
-            for entry in entries:
-                yield device, entry.inode()
+        status = os.stat(SHARED_MEMORY)
     except OSError:
-        return
+        return frozenset()
+    return _files_in(status.st_dev, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _files_in(device: int, _changed_ns: int) -> frozenset[_File]:
+    """The same as it was when the folder was changed last."""
+    try:
+        with os.scandir(SHARED_MEMORY) as entries:
+            return frozenset((device, entry.inode()) for entry in entries)
+    except OSError:
+        return frozenset()
 
 
 def remove_left(left: Mapping[_File, str]) -> int:

@@ -16,7 +16,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.pod_protocol import AttemptOutcome
 from gridmill.domain.resource import MeasuredUse
 from gridmill.domain.states import AttemptState, Cause
-from gridmill.pod.cgroups import own_hierarchies, pod_shortages, was_full
+from gridmill.pod.cgroups import own_hierarchies, was_full
+from gridmill.pod.limit_events import LimitEvents
 from gridmill.pod.outputs import CollectedFiles
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
@@ -230,7 +231,7 @@ def outer_group() -> OuterGroup | None:
         full: bool | None = limit is not None and was_full(folder)
     else:
         limit = _number(folder / "memory.max")
-        full = pod_shortages(folder, None) > 0 if (folder / "memory.events.local").exists() else None
+        full = LimitEvents(folder).total() > 0 if (folder / "memory.events.local").exists() else None
     return None if limit is None or limit > _NO_LIMIT else OuterGroup(limit_bytes=limit, was_full=full)
 
 

@@ -6,6 +6,7 @@ import pytest
 from gridmill.domain.amounts import MIB
 from gridmill.pod import outcome
 from gridmill.pod.cgroups import AttemptGroup, GroupUse, _limit_memory, read_hierarchies
+from gridmill.pod.limit_events import LimitEvents
 from gridmill.pod.limits import AttemptMeter, shortage_in
 from gridmill.pod.outcome import MemoryShortage
 
@@ -38,7 +39,7 @@ def test_a_container_that_sees_only_its_part():
 
 
 def group(folder):
-    return AttemptGroup(memory=folder, tracker=folder, cpuacct=None)
+    return AttemptGroup(memory=folder, tracker=folder, cpuacct=None, events=LimitEvents(folder))
 
 
 def test_figures_of_version_2(tmp_path):
@@ -113,12 +114,17 @@ def test_the_group_that_holds_the_pod_tells_whose_memory_ran_out(
 
 @pytest.mark.parametrize(("oom", "shortage"), [(3, MemoryShortage.MACHINE), (4, MemoryShortage.POD)])
 def test_version_2_tells_of_the_pods_limit(tmp_path, oom, shortage):
-    (tmp_path / "memory.events.local").write_text(f"oom {oom}\n")
+    (tmp_path / "memory.events.local").write_text("oom 3\n")
     folder = tmp_path / "a"
     folder.mkdir()
-    (folder / "memory.events").write_text("oom 0\noom_kill 1\n")
-    found = AttemptGroup(memory=folder, tracker=folder, cpuacct=None, pod=tmp_path, pod_shortages=3)
+    (folder / "memory.events").write_text("oom 0\noom_kill 0\n")
+    events = LimitEvents(folder, LimitEvents(tmp_path))
+    found = AttemptGroup(memory=folder, tracker=folder, cpuacct=None, pod=tmp_path, events=events)
     meter = AttemptMeter(512 * MIB, found, 0.0)
+    assert meter.sample([], 0.1) is False
+    (tmp_path / "memory.events.local").write_text(f"oom {oom}\n")
+    (folder / "memory.events").write_text("oom 0\noom_kill 1\n")
+    (tmp_path / "memory.events").write_text(f"oom {oom}\n")
     meter.ended(1, 9)
     assert meter.shortage is shortage
 
