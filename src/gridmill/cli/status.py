@@ -69,7 +69,7 @@ def status(
 def _grid(client: Client, as_json: bool) -> None:
     control, runs = client.control(), client.list_runs(limit=_RECENT)
     if client.reading:
-        return _records(client, runs, as_json)
+        return _records(client, runs, control.problems, as_json)
     schedules, backfills = client.list_schedules(), client.list_backfills()
     farms = client.list_farms()
     if as_json:
@@ -103,11 +103,13 @@ def _attends(client: ClientView) -> str:
     return f" (waits for {', '.join(client.runs)})" if client.runs else ""
 
 
-def _records(client: Client, runs: Sequence[Run], as_json: bool) -> None:
+def _records(client: Client, runs: Sequence[Run], problems: Sequence[str], as_json: bool) -> None:
     """What is known without a control node."""
     if as_json:
-        return emit({"control": None, "runs": runs})
+        return emit({"control": None, "runs": runs, "problems": problems})
     print(f"no control node is up for {client.settings.home} (`gridmill up` starts one)")
+    for trouble in problems:
+        print_sentence(trouble)
     if any(run.state not in FINISHED_RUNS for run in runs):
         print("runs that are not finished go on when one is up, or with `gridmill resume RUN`")
     return show(run_list(runs)) if runs else print("nothing has run yet")
@@ -119,7 +121,8 @@ def _nothing_yet(context: typer.Context) -> bool:
         return False
     settings = settings_of(context)
     home = settings.home
-    return not settings.store and not any((home / name).exists() for name in ("store.db", "client.sock"))
+    used = any((home / name).exists() for name in ("store.db", "client.sock", "control.lock"))
+    return not settings.store and (is_farm(home) or not used)
 
 
 def _print_no_home(context: typer.Context, as_json: bool) -> None:

@@ -7,6 +7,7 @@ time. CRC-32 finds every error of up to 32 adjacent bits, and costs a microsecon
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any, TypeAlias, get_args
 from zlib import crc32
@@ -167,17 +168,13 @@ def is_counter(name: object, value: object, checksum: object) -> bool:
 
 
 def describe(row: Row, problem: str) -> DamagedRecord:
-    """What is known of a damaged row: by its body, where that can be read, or else by its columns."""
-    _, noun, key, _, parent, _, body, _ = row
-    kind = CLASSES.get(noun) if isinstance(noun, str) else None
-    try:
-        if kind is not None:
-            meant = decode(body, kind)
-            return DamagedRecord(
-                noun=_shown(noun), key=key_of(meant), parent=parent_of(meant), problem=problem
-            )
-    except (InputError, ValueError, TypeError):
-        pass
+    """What is known of a damaged row: by its body, where that is as it was written, else by its columns."""
+    _, noun, key, version, parent, _, body, checksum = row
+    with suppress(InputError, KeyError, ValueError, TypeError):
+        meant = decode(body, CLASSES[noun])
+        live = not isinstance(meant, JobRun) and is_live(meant)
+        if record_checksum(noun, key_of(meant), version, parent_of(meant), live, body) == checksum:
+            key, parent = key_of(meant), parent_of(meant)
     return DamagedRecord(noun=_shown(noun), key=_shown(key), parent=_shown(parent), problem=problem)
 
 
