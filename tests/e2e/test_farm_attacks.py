@@ -3,6 +3,7 @@
 The farm runs below a control group that bounds all of it: no attack reaches the machine of the tests.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -30,26 +31,42 @@ pytestmark = pytest.mark.e2e
 PROCESSES = 700
 """Of the farm and all that runs there."""
 MEMORY_BYTES = 2 * 2**30
-ENTER = 'for group in pids memory; do echo 0 > /sys/fs/cgroup/$group/$0/cgroup.procs; done; exec "$@"'
+ENTER = 'for file in $0; do echo 0 > $file; done; exec "$@"'
+GROUPS = Path("/sys/fs/cgroup")
 SIZE = Amounts(cpus=0.5, memory_bytes=2**28)
 
 
 @contextmanager
 def bounded(name: str) -> Iterator[tuple[str, ...]]:
     """A program that runs another one with limits which no attack can pass."""
-    limits = {"pids": ("pids.max", PROCESSES), "memory": ("memory.limit_in_bytes", MEMORY_BYTES)}
-    folders = [Path("/sys/fs/cgroup") / group / name for group in limits]
+    version_2 = (GROUPS / "cgroup.controllers").exists()
+    limits = (
+        {f"{name}/pids.max": PROCESSES, f"{name}/memory.max": MEMORY_BYTES}
+        if version_2
+        else {f"pids/{name}/pids.max": PROCESSES, f"memory/{name}/memory.limit_in_bytes": MEMORY_BYTES}
+    )
+    folders = dict.fromkeys((GROUPS / file).parent for file in limits)
     try:
-        for folder, (file, limit) in zip(folders, limits.values(), strict=True):
+        for folder in folders:
             folder.mkdir()
-            (folder / file).write_text(str(limit))
+        for file, limit in limits.items():
+            (GROUPS / file).write_text(str(limit))
+        inner = [_hand_down(folder) if version_2 else folder for folder in folders]
     except OSError as error:
-        pytest.skip(f"attacks need limits by control groups of version 1: {error}")
+        pytest.skip(f"attacks need limits by control groups that root may write: {error}")
     try:
-        yield ("sh", "-c", ENTER, name)
+        yield ("sh", "-c", ENTER, " ".join(f"{folder}/cgroup.procs" for folder in inner))
     finally:
         for folder in folders:
             destroy(folder)
+
+
+def _hand_down(folder: Path) -> Path:
+    """Version 2 has processes in groups only that hand nothing down."""
+    (folder / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+    inner = folder / "controller"
+    inner.mkdir()
+    return inner
 
 
 @dataclass
@@ -414,3 +431,52 @@ def test_who_fills_the_disk_is_ended_alone(narrow: Place, size: str, pause: str,
     again = narrow.pod(narrow.hostile)
     assert again.run("echo fine").written == "fine\n"
     again.end()
+
+
+def doctor(controller: Controller, **settings: str) -> dict[str, str]:
+    """What `gridmill doctor` says on the farm's machine, by check."""
+    environment = {**os.environ, **settings}
+    words = [*controller.within, *controller.gridmill("doctor", "--json")]
+    found = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    return {check["what"]: check["found"] for check in json.loads(found.stdout)}
+
+
+def test_doctor_shows_what_keeps_tenants_apart(place: Place) -> None:
+    told = doctor(place.controller)
+    assert told["farm users"] == "one for each tenant"
+    assert "memory, processes and CPUs of each tenant and pod by control groups v" in told["farm isolation"]
+    assert "all other files of the machine are read-only" in told["farm isolation"]
+    assert "limits the memory" in told["cgroups"]
+    told = doctor(place.controller, GRIDMILL_CGROUPS="0")
+    assert told["farm isolation"].startswith("one tenant only: this machine permits no limits of memory")
+    assert told["cgroups"] == "not used (GRIDMILL_CGROUPS=0)"
+
+
+@pytest.mark.long
+def test_a_machine_without_namespaces_serves_one_tenant(tmp_path: Path) -> None:
+    """As in a container that may not mount."""
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    with bounded(f"gridmill-test-{os.getpid()}-one") as limited, open_folder() as home:
+        controller = Controller(home / "h", free_port())
+        without = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+        controller.within = (*opened(keep), *limited, *without)
+        told = controller.up()
+        try:
+            port = int(told["address"].rpartition(":")[2])
+            one, other = Visitor(port, tmp_path / "one"), Visitor(port, tmp_path / "other")
+            assert one.join(told["join"].rpartition(":")[2], "only").status == 200
+            answer = other.join(controller.farm("invite")["join"].rpartition(":")[2], "other")
+            assert answer.status == 422
+            assert b"permits no namespaces" in answer.body
+            pod = Pod(Tenant(one), "d-1")
+            ended = pod.run("ulimit -p; id -u; touch /tmp/left-$(id -u); ls /tmp/left-*")
+            assert ended.state == "succeeded", ended
+            limit, user, _ = ended.written.split()
+            assert int(limit) == PROCESSES * 3 // 4
+            pod.end()
+            left = Path(f"/tmp/left-{user}")
+            until(lambda: not left.exists())  # removed by its user's number
+            assert "no namespaces" in doctor(controller)["farm isolation"]
+        finally:
+            controller.kill()
