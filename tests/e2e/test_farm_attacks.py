@@ -5,6 +5,7 @@ The farm runs below a control group that bounds all of it: no attack reaches the
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.farm_protocol import DeployRequest, PodNames
 from gridmill.domain.pod_protocol import Events, Hello, Welcome
-from gridmill.farm.unix_users import living
+from gridmill.farm.unix_users import end_processes, living
 from gridmill.pod.cgroups import destroy
 from tests.contract.test_farm_api import attempt, pod_order
 from tests.e2e.test_farm import PATIENCE_SECONDS, Controller, opened, root_of, until
@@ -190,7 +191,7 @@ def a_place(folder: Path, home: Path, *words: str, **settings: str) -> Iterator[
         controller = Controller(home, free_port(), *words)
         given = {"GRIDMILL_CPUS": "2", "GRIDMILL_MEMORY": "1GiB", "GRIDMILL_ZYGOTE": "0", **settings}
         controller.within = (*limited, "env", *(f"{key}={value}" for key, value in given.items()), *within)
-        told = controller.up()
+        told, users = controller.up(), dict[str, int]()
         try:
             port = int(told["address"].rpartition(":")[2])
             one, other = Visitor(port, folder / "one"), Visitor(port, folder / "other")
@@ -202,6 +203,9 @@ def a_place(folder: Path, home: Path, *words: str, **settings: str) -> Iterator[
             yield Place(controller, Tenant(one), Tenant(other), users)
         finally:
             controller.kill()
+            for user in users.values():  # of a test that failed: what keeps a pod removes its groups
+                end_processes(user)
+                until(lambda: groups_of(user) == [])  # noqa: B023  within the loop
 
 
 @pytest.fixture(scope="module")
@@ -480,3 +484,33 @@ def test_a_machine_without_namespaces_serves_one_tenant(tmp_path: Path) -> None:
             assert "no namespaces" in doctor(controller)["farm isolation"]
         finally:
             controller.kill()
+
+
+def groups_of(user: int) -> list[Path]:
+    """Control groups of a tenant, in any tree."""
+    return [path for path in GROUPS.rglob(f"user-{user}") if path.is_dir()]
+
+
+@pytest.mark.long
+def test_confined_pods_outlive_the_controller_and_end_with_their_keeper(tmp_path: Path) -> None:
+    with open_folder() as home, a_place(tmp_path, home / "h") as place:
+        user, pod = place.users["hostile"], place.pod(place.hostile)
+        pod.begin("sleep 1000")
+        until(lambda: len(living(user)) > 2)
+        records = Path(pod.root).parent / "confined"
+        place.controller.kill()
+        place.controller.up()
+        assert len(living(user)) > 2
+        pod.end()  # whose process the controller knows by its record
+        assert living(user) == []
+        until(lambda: groups_of(user) == [] and list(records.iterdir()) == [])
+
+        place.hostile = Tenant(place.hostile.visitor)
+        pod = place.pod(place.hostile)
+        pod.begin("sleep 1000")
+        until(lambda: len(living(user)) > 2)
+        [record] = records.iterdir()
+        os.kill(json.loads(record.read_bytes())["pid"], signal.SIGKILL)
+        until(lambda: living(user) == [])
+        until(lambda: groups_of(user) == [] and list(records.iterdir()) == [])
+        assert list((Path(pod.root).parent / "scratch").iterdir()) == []

@@ -64,7 +64,9 @@ _DISK = frozenset({"GRIDMILL_DISK_RESERVE", "GRIDMILL_JOB_DISK", "GRIDMILL_JOB_F
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
-_NOTED = 200
+_NOTED = 1000
+NOT_CONFINED = "the pod could not be confined"
+"""How the log of a pod begins that the confiner's program could not start."""
 
 
 class Confiner(Protocol):
@@ -241,7 +243,7 @@ class ProcessSite:
         if _is_locked(folder):
             return PodReport(status=PodStatus.RUNNING)
         if not _was_started(folder):
-            return PodReport(status=PodStatus.GONE, message="it was never started")
+            return PodReport(status=PodStatus.GONE, message=_why_never_started(folder))
         if _has_ended(folder):  # between the two looks
             return PodReport(status=PodStatus.GONE, message=_why_ended(folder))
         return PodReport(status=PodStatus.UNKNOWN, message="it died, and something of it is still there")
@@ -371,6 +373,13 @@ def _has_ended(folder: Path) -> bool:
 
 def _died(folder: Path) -> bool:
     return _was_started(folder) and not _has_ended(folder) and not _is_locked(folder)
+
+
+def _why_never_started(folder: Path) -> str:
+    """With what the program that confines it wrote, if that failed."""
+    lines = _noted(folder / "log").splitlines()
+    why = next((line for line in lines if line.startswith(NOT_CONFINED)), "")
+    return f"it was never started{why and ': '}{why}"
 
 
 def _why_ended(folder: Path) -> str:
