@@ -83,6 +83,21 @@ def test_what_is_wrong_at_joining_is_said(grid: Grid) -> None:
     assert "could not be joined, also not when tried again for 1.0 s: nothing answers" in told
 
 
+GANG = """
+pipeline: gang
+at: grid
+jobs:
+  j: {command: {run: hostname, workers: 400}}
+"""
+
+
+def test_a_gang_larger_than_the_grid_may_wait_for_machines_that_join(grid: Grid) -> None:
+    (grid.shared / "gang.yaml").write_text(GANG)
+    told = grid.gridmill("plan", str(grid.shared / "gang.yaml"))
+    [line] = [line for line in told.splitlines() if line.startswith("j: not checked")]
+    assert " of 400 with the nodes that it has now, and may get more" in line
+
+
 @pytest.mark.long
 def test_a_link_cut_for_half_a_minute_has_its_job_run_elsewhere_and_the_machine_join_again(
     grid: Grid,

@@ -222,6 +222,21 @@ def test_a_partition_that_there_is_not_is_refused_by_plan(lab: Lab) -> None:
     assert "is in partition 'mian'; site lab does not have it. There are: main, low." in planned.problem
 
 
+KILLED = """
+pipeline: p
+at: lab
+jobs:
+  j: {command: {run: '[ $RANK = 0 ] && sleep 60; kill -9 $$', workers: 2}, memory: 64MiB}
+"""
+
+
+def test_a_rank_that_is_killed_has_failed_and_its_pod_lives(lab: Lab) -> None:
+    view = lab.ended(lab.start(KILLED))
+    [attempt, *_] = view.jobs[0].attempts
+    told = (view.jobs[0].job.message, attempt.state, attempt.cause)
+    assert told == ("rank 1 of 2: killed by SIGKILL", AttemptState.FAILED, Cause.SIGNAL)
+
+
 GANG = """
 pipeline: p
 at: lab

@@ -2,8 +2,10 @@
 they can hold."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from tests.kit.planner_world import Work, World
 
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.deployment import Deployment, Pod
@@ -101,6 +103,33 @@ def test_kinds_of_jobs_that_use_threads_are_given_some(kind: JobKind, cpus: floa
     assert asked_of(snapshot, resource(type=kind), large).cpus == cpus
     assert asked_of(snapshot, resource(type=kind, cpus=32.0), large).cpus == 64.0
     assert asked_of(Snapshot([lab(SiteKind.RAY)]), resource(type=kind), large).cpus == 64.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_jobs_of_a_queue_end(seed: int) -> None:
+    """Whatever they need, and however their resources are set: nothing waits for what is never asked for."""
+    random = Random(seed)
+    world = World(
+        lab(), (resource(), replace(resource(cpus=2.0), name="b"), replace(resource(workers=2), name="c"))
+    )
+    for _ in range(8):
+        works: list[Work] = []
+        for number in range(random.randint(1, 12)):
+            needs = (random.choice(works).name,) if works and random.random() < 0.5 else ()
+            memory, cpus = random.choice((64, 1024, 6000, 13000)) * MIB, random.choice((None, 1.0, 2.0))
+            works.append(
+                Work(
+                    name=f"w{number}",
+                    memory_bytes=memory,
+                    seconds=random.choice((1.0, 100.0)),
+                    resource=random.choice("abc"),
+                    needs=needs,
+                    cpus=cpus,
+                )
+            )
+        world.submit(tuple(works))
+    world.run()
+    assert {one.state for one in world.finished.values()} == {JobState.SUCCEEDED}
 
 
 # --- when
