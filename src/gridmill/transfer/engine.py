@@ -404,11 +404,13 @@ class _RunningTransfer:
                 return act()
             except StorageError:
                 raise
-            except UnavailableError:
+            except UnavailableError as error:
                 if time.monotonic() - self._last_success > self._limits.patience_seconds:
                     raise
-            except DataError:
+                self._progress.hindered(str(error))
+            except DataError as error:
                 damaged += 1
+                self._progress.hindered(str(error))
                 if damaged == _DAMAGED:
                     raise
             self._wait(min(_LONGEST_WAIT_SECONDS, self._limits.wait_seconds * 2**tried))

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gridmill.domain.frozen import dataclass
 
@@ -16,13 +17,14 @@ _SURE_SECONDS = 3.0
 class TransferState:
     """The state of transfers: `present_bytes` of `total_bytes` need no transfer, `transferred_bytes` were
     sent or are being sent, lately at `bytes_per_second` (0 in the first moments); for `still_seconds` nothing
-    has moved."""
+    has moved. `trouble` is why something is sent again, until something arrives."""
 
     total_bytes: int
     present_bytes: int
     transferred_bytes: int
     bytes_per_second: float
     still_seconds: float = 0.0
+    trouble: str = ""
 
     @property
     def left_bytes(self) -> int:
@@ -47,6 +49,23 @@ class TransferProgress:
         self._total = self._present = self._transferred = self._under_way = 0
         self._marks = deque[tuple[float, int]]()
         self._moved = 0.0
+        self._trouble = ""
+        self.spent_seconds = 0.0
+        """For how long chunks travelled, those that had to travel again too."""
+
+    @contextmanager
+    def travelling(self) -> Iterator[None]:
+        """Chunks travel meanwhile."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self.spent_seconds += self._clock() - began
+
+    def hindered(self, why: str) -> None:
+        """Something did not arrive, and is tried again."""
+        with self._lock:
+            self._trouble = why
 
     def expect(self, total_bytes: int, there_bytes: int) -> None:
         """So much is wanted, of which so much is there."""
@@ -68,6 +87,7 @@ class TransferProgress:
     def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:
         """So much has arrived, and was checked; it was on its way as `moved_bytes`."""
         with self._lock:
+            self._trouble = ""
             self._transferred += size_bytes
             self._under_way -= moved_bytes
             self._mark()
@@ -96,4 +116,5 @@ class TransferProgress:
                 transferred_bytes=carried,
                 bytes_per_second=max(0, carried - before) / spent if spent >= sure else 0.0,
                 still_seconds=now - self._moved if self._marks else 0.0,
+                trouble=self._trouble,
             )

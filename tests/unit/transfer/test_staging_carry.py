@@ -275,3 +275,21 @@ def test_nothing_lacking_nothing_travels(tmp_path):
     far.store.send([Chunk(hash=named(b"a"), data=b"a")])
     transfer_chunks({named(b"a"): 1}, far, far)
     assert far.sent == []
+
+
+def test_why_something_is_sent_again_is_known_until_it_arrives(tmp_path):
+    seen = []
+
+    class Looking(Faulty):
+        def send(self, chunks):
+            seen.append(progress.look().trouble)
+            super().send(chunks)
+
+    store = ChunkStore(tmp_path / "far", 1000)
+    root = tree(tmp_path / "from", FILES)
+    manifest = scan(root, chunk_bytes=10)
+    progress = TransferProgress()
+    far = Looking(store, [None, UnavailableError("what the bucket sends breaks off")])
+    push(manifest, root, far, progress=progress, terms=AT_ONCE)
+    assert "what the bucket sends breaks off" in seen
+    assert progress.look().trouble == ""

@@ -419,8 +419,16 @@ class FarmSite:
         self._relay.close()
 
 
+CONFIRMED_SECONDS = 5.0
+"""The farm confirms what is sent in this time, unless the way to it, or a bucket, is slow."""
+
+
 def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
     """In words: how quick it goes, and what is left."""
+    if transfer_state.trouble:
+        yield f"tried again, as {transfer_state.trouble}"
+    if not transfer_state.left_bytes and transfer_state.still_seconds >= CONFIRMED_SECONDS:
+        yield f"all is sent; for {show_seconds(transfer_state.still_seconds)} the farm has not confirmed it"
     # what ssh holds may take so long
     if transfer_state.left_bytes and transfer_state.still_seconds >= LATELY_SECONDS:
         yield f"nothing has moved for {show_seconds(transfer_state.still_seconds)}"

@@ -217,17 +217,17 @@ class HomeAttemptData:
             self._lock_of(order.attempt_id),
             self._telling(order.attempt_id, _by("to", order.staging)) as progress,
         ):
-            spent = 0.0
             self._refuse_ended(order.attempt_id)
             order = check_order(order, self._home_root, _LOG.info)
             try:
                 if order.checkpoint_uri and counts(order):
                     self.checkpoints.take_over(order.checkpoint_uri, order.attempt_id)
                 self.cleanup.first(read_by(order))
-                for tree in self.trees.of(order):
-                    spent += self._transfer(tree, order, progress)
+                with self._bearing(order.attempt_id, results=False):
+                    for tree in self.trees.of(order):
+                        self._transfer(tree, order, progress)
             finally:
-                self._record_transfer(order.attempt_id, progress.look(), spent)
+                self._record_transfer(order.attempt_id, progress.look(), progress.spent_seconds)
             self.checkpoints.carried(order.attempt_id)
         farm_root = self._farm_root()
         bundle = f"{farm_root}/{BUNDLES}/{order.bundle}.tar.gz" if order.bundle_path else ""
@@ -305,13 +305,13 @@ class HomeAttemptData:
             self._root = self._farm.status().root
         return self._root
 
-    def _transfer(self, tree: InputTree, order: AttemptOrder, progress: TransferProgress) -> float:
+    def _transfer(self, tree: InputTree, order: AttemptOrder, progress: TransferProgress) -> None:
         """Until nothing lacks there: what was there when it was asked may have gone since. What another
-        attempt is sending is waited for. For how many seconds chunks travelled."""
+        attempt is sending is waited for."""
         place = PlaceTree(
             uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
         )
-        sizes, seconds, tried = chunk_sizes(tree.manifest), 0.0, 0
+        sizes, tried = chunk_sizes(tree.manifest), 0
         stop = self._stops.get(order.attempt_id, self._closed)
         counted = set[str]()  # of what is there, or was sent by this attempt
         while tried < _TIMES:
@@ -321,22 +321,22 @@ class HomeAttemptData:
             progress.expect(there_bytes, there_bytes)
             counted |= sizes.keys() - lacking
             if not told:
-                return seconds
+                return
             with self._in_flight.taken(lacking) as mine:
                 if mine or not lacking:
-                    began, tried = time.monotonic(), tried + 1
+                    tried += 1
                     counted |= mine
                     carrier = self._endpoint(order.staging, tree.manifest)
-                    push(
-                        tree.manifest,
-                        tree.path,
-                        carrier,
-                        progress=progress,
-                        terms=self._terms,
-                        stop=stop,
-                        only=mine or None,  # it names none of these: all are looked at
-                    )
-                    seconds += time.monotonic() - began
+                    with progress.travelling():
+                        push(
+                            tree.manifest,
+                            tree.path,
+                            carrier,
+                            progress=progress,
+                            terms=self._terms,
+                            stop=stop,
+                            only=mine or None,  # it names none of these: all are looked at
+                        )
             self._in_flight.wait(lacking - mine, stop)
         raise UnavailableError(
             f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
@@ -447,18 +447,22 @@ class HomeAttemptData:
             _LOG.warning("checkpoints_not_transferred reason=%s", error)
 
     @contextmanager
-    def _bearing(self, attempt_id: str) -> Iterator[None]:
-        """A disk there that fails, and a bucket that refuses, are waited for, but not for ever: then what is
-        there is left there. Raises DataError once it is too long, UnavailableError before."""
+    def _bearing(self, attempt_id: str, *, results: bool = True) -> Iterator[None]:
+        """A bucket that refuses is waited for, there and back, but not for ever; and so is a disk there that
+        fails, by `results`: in the end these are left there. Raises DataError once it is too long,
+        UnavailableError before."""
         try:
             yield
         except (FarmStorageError, TransferRefusedError) as error:
+            if not results and isinstance(error, FarmStorageError):
+                raise
             refused, now = isinstance(error, TransferRefusedError), time.monotonic()
             was, since = self._problem_since.get(attempt_id, (refused, now))
             since = since if was == refused else now
             self._problem_since[attempt_id] = refused, since
             if now - since >= (self._refused_seconds if refused else self._trouble_seconds):
-                self._left.add(attempt_id)
+                if results:
+                    self._left.add(attempt_id)
                 raise DataError(error.message, hint=error.hint, place=error.place) from error
             if refused:
                 raise UnavailableError(error.message, hint=error.hint, place=error.place) from error

@@ -18,6 +18,7 @@ from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Events, E
 from gridmill.domain.route import Staging
 from gridmill.domain.states import AttemptState, Cause
 from gridmill.errors import (
+    DataError,
     InputError,
     InterruptedRunError,
     NotFoundError,
@@ -26,12 +27,13 @@ from gridmill.errors import (
     UnsafePathError,
 )
 from gridmill.sites.farm.errors import FarmStorageError
-from gridmill.sites.farm.site import FarmSite, PodLeases
+from gridmill.sites.farm.site import FarmSite, PodLeases, _rate_texts
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.sites.processes import _is_locked, _pid
 from gridmill.transfer.chunk_manifest import scan
 from gridmill.transfer.engine import ScannedTree
 from gridmill.transfer.errors import TransferRefusedError
+from gridmill.transfer.progress import TransferState
 from gridmill.transfer.stream import Chunk
 
 URI = "files/p/j/p-1.j.1"
@@ -532,3 +534,37 @@ def test_a_transfer_that_waits_for_another_can_be_stopped(tmp_path: Path) -> Non
             second.result(timeout=10)
         there.go.set()
         first.result(timeout=10)
+
+
+def test_a_bucket_that_refuses_is_waited_for_on_the_way_there_too(tmp_path: Path, farm: Elsewhere) -> None:
+    refusals = [REFUSED]
+
+    def place(wanted: PlaceTree) -> tuple[str, ...]:
+        if refusals:
+            raise refusals.pop()
+        return ()
+
+    farm.place = place  # type: ignore[method-assign]
+    near = home(tmp_path, farm)
+    wanted = reads_parts(tmp_path, "p-1.j.1", 2)
+    near.note(wanted)
+    with pytest.raises(UnavailableError, match="s3://b: access is refused"):
+        near.upload_inputs(wanted)
+    assert "TimeTooSkewed. Set the clock." in near.held_up()["p-1.j.1"]
+    near.upload_inputs(wanted)
+    assert near.held_up() == {}
+    refusals.append(REFUSED)
+    impatient = home(tmp_path, farm, refused_seconds=0.0)
+    impatient.note(wanted)
+    with pytest.raises(DataError, match="access is refused"):
+        impatient.upload_inputs(wanted)
+
+
+def test_a_transfer_that_is_tried_again_or_not_confirmed_says_so() -> None:
+    sent = TransferState(total_bytes=10, present_bytes=0, transferred_bytes=10, bytes_per_second=0.0)
+    assert list(_rate_texts(sent)) == []
+    assert list(_rate_texts(replace(sent, still_seconds=20.0))) == [
+        "all is sent; for 20.0 s the farm has not confirmed it"
+    ]
+    hindered = replace(sent, transferred_bytes=5, trouble="the bucket is too slow")
+    assert list(_rate_texts(hindered)) == ["tried again, as the bucket is too slow"]
