@@ -387,3 +387,33 @@ def test_a_plan_asks_the_farms_to_which_jobs_may_go_at_once_and_of_what_these_re
     reads_i = command("j", needs=("i",), resources=("here", "there", "second"))
     service(one).plan_run(replace(made, jobs=(*made.jobs, reads_k, reads_i)))
     assert [far.asked for far in farms] == [["p/i@1"], ["p/i@1"]]
+
+
+class Compared(Far):
+    """A farm that has all of the newest version, in which a tenth was new."""
+
+    def missing_sizes(self, versions: Sequence[Artifact]) -> dict[str, int]:
+        return {one.id: 0 for one in versions}
+
+    def changed_shares(self, pairs: Sequence[tuple[Artifact, Artifact]]) -> dict[str, float]:
+        assert [(newer.id, older.id) for newer, older in pairs] == [("p/i@2", "p/i@1")]
+        return {newer.id: 0.1 for newer, _ in pairs}
+
+
+def test_of_an_input_that_is_made_anew_as_much_travels_as_was_new_the_last_time() -> None:
+    one = grid(100.0, 10.0)
+    made = Pipeline(name="p", jobs=(command("i"),))
+    finish(one, one.submit(made))
+    finish(one, one.submit(replace(made, jobs=(replace(command("i"), cache=False),))))
+    control = one.node.control
+    control.sites["farm"] = Compared(Barrier(1))
+    transaction = control.begin()
+    transaction.put(replace(control.ledger.snapshot.sites["farm"], kind=SiteKind.CLUSTER))
+    control.ledger.commit(transaction)
+    anew = replace(command("i"), cache=False)
+    reads = command("j", needs=("i",), resources=("here", "there"))
+    planned = service(one).plan_run(replace(made, jobs=(anew, reads)))
+    size = control.catalog.newest_artifact("p/i").output.size_bytes
+    (job,) = [job for job in planned.jobs if job.job == "j"]
+    (there,) = [one for one in job.alternatives if one.resource == "there"]
+    assert there.transfer.upload_bytes == round(size * 0.1)

@@ -109,6 +109,15 @@ class TransferSite(Protocol):
 
 
 @runtime_checkable
+class ComparingSite(Protocol):
+    """A TransferSite that knows of which parts the versions at home consist."""
+
+    def changed_shares(self, pairs: Sequence[tuple[Artifact, Artifact]]) -> Mapping[str, float]:
+        """Of pairs of a version and the one before it, by the id of the former: the share of its bytes that
+        the other does not have (0 to 1). Without those that it would take long to look at."""
+
+
+@runtime_checkable
 class SharedMachineSite(Protocol):
     """A site on a machine of which others use the memory as well."""
 

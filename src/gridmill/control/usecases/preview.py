@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 from gridmill.control.state import Catalog, SiteStates
-from gridmill.control.steps.references import find_version
+from gridmill.control.steps.references import fetch_artifact, find_version
 from gridmill.control.steps.resource_choice import crowded_among, made_before, readings_of
 from gridmill.control.steps.result_names import unknown_name
 from gridmill.domain.artifact import Artifact, ArtifactKind
@@ -22,14 +22,33 @@ from gridmill.domain.sink import SinkSpec
 from gridmill.domain.sink_overrides import AlterVerb, SinkChange
 from gridmill.domain.views import DryRun, PlannedJob
 from gridmill.errors import InputError, NotFoundError, UnavailableError, explained
-from gridmill.ports.site import SitePort, TransferSite
+from gridmill.ports.site import ComparingSite, SitePort, TransferSite
 from gridmill.ports.storage import Storage
 from gridmill.scheduler.dry_run import TransferInput
 from gridmill.scheduler.missing_columns import Known, missing, missing_of
 from gridmill.scheduler.site_choice import InputVersion
 
 Lacking = Mapping[str, Mapping[str, int]]
-"""Missing bytes, by site and by the id of a version."""
+"""Missing bytes, by site and by the id of a version, or by `next_of` its id."""
+
+
+def next_of(version: str) -> str:
+    """The key of the version that is made after this one: what of it is expected to be missing."""
+    return f"{version}, the next"
+
+
+def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -> Mapping[str, Artifact]:
+    """The version before each of these, by their ids, as far as it is there."""
+    found: dict[str, Artifact] = {}
+    for one in {one.id: one for some in versions.values() for one in some}.values():
+        if one.number > 1 and one.kind != ArtifactKind.SINK:
+            try:
+                before = fetch_artifact(catalog, f"{one.name}@{one.number - 1}")
+            except NotFoundError:
+                continue
+            if not before.removed:
+                found[one.id] = before
+    return found
 
 
 def versions_read(
@@ -45,24 +64,40 @@ def versions_read(
     return {site: tuple(versions.values()) for site, versions in artifacts.items() if versions}
 
 
-def missing_at_sites(ports: Mapping[str, SitePort], versions: Mapping[str, Sequence[Artifact]]) -> Lacking:
+def missing_at_sites(
+    ports: Mapping[str, SitePort],
+    versions: Mapping[str, Sequence[Artifact]],
+    before: Mapping[str, Artifact],
+) -> Lacking:
     """What the sites in other places say of the `versions` that jobs would read there; nothing of one that
-    does not answer. They are asked at the same time. Takes a moment."""
+    does not answer. They are asked at the same time. Of the versions that are made next the same share is
+    expected to be new as of these, compared with those `before` them. Takes a moment."""
     ports_to_ask = {
         name: (port, versions[name])
         for name, port in ports.items()
         if isinstance(port, TransferSite) and name in versions
     }
     with ThreadPoolExecutor(max(1, len(ports_to_ask)), "gridmill-lacking") as pool:
-        futures = {name: pool.submit(_missing_at, *one) for name, one in ports_to_ask.items()}
+        futures = {name: pool.submit(_missing_at, *one, before) for name, one in ports_to_ask.items()}
     return {name: found for name, one in futures.items() if (found := one.result()) is not None}
 
 
-def _missing_at(port: TransferSite, versions: Sequence[Artifact]) -> Mapping[str, int] | None:
+def _missing_at(
+    port: TransferSite, versions: Sequence[Artifact], before: Mapping[str, Artifact]
+) -> Mapping[str, int] | None:
     try:
-        return port.missing_sizes(versions)
+        missing_sizes = port.missing_sizes(versions)
     except UnavailableError:
         return None
+    pairs = [(one, before[one.id]) for one in versions if one.id in before and one.id in missing_sizes]
+    if not pairs or not isinstance(port, ComparingSite):
+        return missing_sizes
+    sizes = {one.id: one.output.size_bytes for one in versions}
+    expected = {
+        next_of(key): round(missing_sizes[key] * (1.0 - share) + sizes[key] * share)
+        for key, share in port.changed_shares(pairs).items()
+    }
+    return {**missing_sizes, **expected}
 
 
 def transfer_input(
@@ -103,7 +138,8 @@ def _version(catalog: Catalog, pipeline: Pipeline, name: str) -> Artifact | None
 def _reading(
     catalog: Catalog, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
 ) -> InputVersion:
-    """Of what is made anew, all travels; but of a sink only what comes to it."""
+    """Of what is made anew, as much travels as was new in the version before, and all of it where that is
+    not known; of a sink only what comes to it."""
     version = _version(catalog, pipeline, name)
     if version is None:
         return InputVersion(name=name, made_by=name if made_anew else "")
@@ -113,7 +149,8 @@ def _reading(
     answered = {site: some[version.id] for site, some in lacking.items() if version.id in some}
     there = {**recorded.missing_bytes, **answered}
     if made_anew and version.kind != ArtifactKind.SINK:
-        there = {}
+        key = next_of(version.id)
+        there = {site: some[key] for site, some in lacking.items() if key in some}
     return replace(recorded, name=name, missing_bytes=there, made_by=name if made_anew else "")
 
 

@@ -25,6 +25,7 @@ from gridmill.control.usecases.advice import advice_with
 from gridmill.control.usecases.preview import (
     Lacking,
     missing_at_sites,
+    predecessors,
     transfer_input,
     versions_read,
     with_columns_checked,
@@ -176,7 +177,8 @@ class RunUseCases(AlterationUseCases):
             versions = versions_read(self._control.catalog, pipeline, resources)
             sites = self._control.sites.items()
             ports = {name: port for name, port in sites if name not in self._control.site_states.unreachable}
-        return missing_at_sites(ports, versions)
+            before = predecessors(self._control.catalog, versions)
+        return missing_at_sites(ports, versions, before)
 
     def _resources(self, pipeline: Pipeline) -> dict[str, Resource]:
         resources = self._ledger.snapshot.resources.values()

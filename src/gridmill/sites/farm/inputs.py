@@ -176,6 +176,23 @@ def missing_bytes(
     return {key: sum(size for chunk, size in one.items() if chunk in gone) for key, one in sizes.items()}
 
 
+def changed_shares(
+    pairs: Iterable[tuple[Artifact, Artifact]], manifest_of: Callable[[Artifact], Manifest | None]
+) -> Mapping[str, float]:
+    """By the id of the newer version of each pair, the share of its bytes in chunks that the older lacks."""
+    shares: dict[str, float] = {}
+    for newer, older in pairs:
+        try:
+            manifests = manifest_of(newer), manifest_of(older)
+        except GridmillError:
+            continue  # the files of one are gone or changing
+        if manifests[0] is not None and manifests[1] is not None:
+            sizes, before = chunk_sizes(manifests[0]), chunk_sizes(manifests[1])
+            changed = sum(size for chunk, size in sizes.items() if chunk not in before)
+            shares[newer.id] = changed / max(1, sum(sizes.values()))
+    return shares
+
+
 def _missing(farm: FarmInventory, chunks: Iterable[str]) -> Iterable[str]:
     left = iter(chunks)
     while some := list(islice(left, _ASKED)):

@@ -37,7 +37,7 @@ from gridmill.sites.farm import carrier_choice
 from gridmill.sites.farm.carrier_choice import bucket_of
 from gridmill.sites.farm.client import FarmClient, member
 from gridmill.sites.farm.credentials import keeping
-from gridmill.sites.farm.inputs import missing_bytes
+from gridmill.sites.farm.inputs import changed_shares, missing_bytes
 from gridmill.sites.farm.join import read_controller, tenant_name
 from gridmill.sites.farm.relay import Relay, UndeliveredEvents, Words
 from gridmill.sites.farm.staging import HomeAttemptData
@@ -399,6 +399,10 @@ class FarmSite:
         return self._answer(
             partial(missing_bytes, self._farm, versions, self._attempt_data.trees.manifest_of)
         )
+
+    def changed_shares(self, pairs: Sequence[tuple[Artifact, Artifact]]) -> Mapping[str, float]:
+        """See ComparingSite."""
+        return changed_shares(pairs, self._attempt_data.trees.manifest_of)
 
     def probe(self) -> Route:
         """See Carries."""

@@ -12,7 +12,7 @@ import pytest
 from gridmill.codec import from_builtins, to_builtins
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.artifact import Artifact, ArtifactKind, Input, Output
-from gridmill.domain.farm_protocol import FarmStatus, Manifest, PlaceTree
+from gridmill.domain.farm_protocol import FarmStatus, FileEntry, Manifest, PlaceTree
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pod_protocol import AttemptOrder, AttemptOutcome, Events, EventType, PodEvent
 from gridmill.domain.route import Staging
@@ -27,6 +27,7 @@ from gridmill.errors import (
     UnsafePathError,
 )
 from gridmill.sites.farm.errors import FarmStorageError
+from gridmill.sites.farm.inputs import changed_shares
 from gridmill.sites.farm.site import FarmSite, PodLeases, _rate_texts
 from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.sites.processes import _is_locked, _pid
@@ -568,3 +569,24 @@ def test_a_transfer_that_is_tried_again_or_not_confirmed_says_so() -> None:
     ]
     hindered = replace(sent, transferred_bytes=5, trouble="the bucket is too slow")
     assert list(_rate_texts(hindered)) == ["tried again, as the bucket is too slow"]
+
+
+def test_what_is_new_in_a_version_is_told_by_its_chunks() -> None:
+    def version(number: int) -> Artifact:
+        return Artifact(
+            id=f"p/a@{number}",
+            name="p/a",
+            number=number,
+            output=Output(kind=ArtifactKind.FILES, uri="x"),
+            fingerprint="",
+        )
+
+    def manifest_of(one: Artifact) -> Manifest | None:
+        if one.number == 9:
+            return None
+        chunks = tuple(f"{part:064x}" for part in (*range(9), 100 + one.number))
+        return Manifest(files=(FileEntry(path="f", size_bytes=100, chunks=chunks),), chunk_bytes=10)
+
+    assert changed_shares([(version(2), version(1))], manifest_of) == {"p/a@2": 0.1}
+    assert changed_shares([(version(2), version(2))], manifest_of) == {"p/a@2": 0.0}
+    assert changed_shares([(version(2), version(9))], manifest_of) == {}
