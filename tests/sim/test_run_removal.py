@@ -7,6 +7,7 @@ import pytest
 from test_races import command, failing, finish, service, simulation
 
 from gridmill.domain.backfill import Backfill, Chunk
+from gridmill.domain.job_log import LogRecord
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.run import Attempt, JobRun, Run
@@ -89,3 +90,23 @@ def test_files_of_its_attempts_and_its_report_go_and_nothing_else(tmp_path: Path
     assert all(path.exists() for path in own)
     service(grid).remove_run(first)
     assert [path.exists() for path in (*own, *others)] == [False] * 2 + [True] * 4
+
+
+def test_logs_go_with_their_runs_and_with_runs_that_have_no_record() -> None:
+    grid = simulation()
+    first, second = ran(grid), ran(grid)
+    grid.logs.append(
+        [
+            LogRecord(run_id=one, job="a", attempt_id=one, number=1, time=1.0, stream="out", text="x\n")
+            for one in (first, second, "lost-1")
+        ]
+    )
+    assert service(grid).remove_run(first, dry_run=True).size_bytes > 0
+    service(grid).remove_run(first)
+    assert {*grid.logs.sizes()} == {second, "lost-1"}
+    cleaned = [item for item in service(grid).clean(days=90) if item.kind == "log"]
+    assert [(item.name, item.size_bytes) for item in cleaned] == [("lost-1", 2)]
+    grid.clock.advance(91 * 86400)
+    assert second in {item.name for item in service(grid).clean(days=90, dry_run=True) if item.kind == "log"}
+    service(grid).clean(days=90)
+    assert not grid.logs.sizes()

@@ -11,7 +11,7 @@ import typer
 from gridmill.cli.completion import complete_run_jobs, complete_runs
 from gridmill.cli.format import for_terminal, newest
 from gridmill.cli.session import Json, emit, print_error, session
-from gridmill.domain.job_log import LogEntry, LogLine, lines_of
+from gridmill.domain.job_log import LineAssembly, LogEntry, LogLine, last_lines, lines_of
 from gridmill.domain.run_failures import reason
 from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView
@@ -74,8 +74,10 @@ def logs(
             for entry in _last(_with_lines(entries), None if follow else tail):
                 emit(entry)
             return
-        for line in _last(lines_of(entries), None if follow else tail):
-            _print(line, prefixed=job is None)
+        if tail is None or follow:
+            _print_as_they_come(entries, prefixed=job is None)
+        else:
+            _print_lines(last_lines(lines_of(entries), tail), prefixed=job is None)
         _print_failures(client, run, job)
 
 
@@ -114,13 +116,25 @@ def _jobs(client: Client, run: str, job: str | None, state: JobState) -> Iterato
         yield view
 
 
-def _print(line: LogLine, *, prefixed: bool) -> None:
-    """A line of a job on standard output; what Gridmill says of the log on standard error."""
-    if line.note:
-        print_error(line.text)
-        return
-    prefix = f"{line.job} | " if prefixed else ""
-    sys.stdout.write(for_terminal(f"{prefix}{line.mark}{line.text}\n", sys.stdout))
+def _print_as_they_come(entries: Iterable[LogEntry], *, prefixed: bool) -> None:
+    lines = LineAssembly()
+    for entry in entries:
+        _print_lines(lines.take(entry), prefixed=prefixed)
+    _print_lines(lines.end(), prefixed=prefixed)
+
+
+def _print_lines(lines: Iterable[LogLine], *, prefixed: bool) -> None:
+    """Lines of jobs on standard output, in one write: there may be millions. What Gridmill says of the log
+    goes to standard error."""
+    texts = list[str]()
+    for line in lines:
+        if line.note:
+            print_error(line.text)
+        else:
+            texts.append(
+                f"{line.job} | {line.mark}{line.text}\n" if prefixed else f"{line.mark}{line.text}\n"
+            )
+    sys.stdout.write(for_terminal("".join(texts), sys.stdout))
     sys.stdout.flush()
 
 

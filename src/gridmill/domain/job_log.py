@@ -3,6 +3,7 @@
 Every byte of text has an offset in its run's log. A stream of texts is put together to lines by `lines_of`.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 
@@ -156,6 +157,14 @@ def _whole(entry: LogEntry, text: str, longest: int | None) -> LogLine:
         partial.add(text, longest)
         return partial.line()
     return LogLine(job=entry.job, text=text, mark=entry.mark, stream=entry.stream)
+
+
+def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
+    """The last lines, and before them what Gridmill says of those that are missing."""
+    last, notes = deque[LogLine](maxlen=count), list[LogLine]()
+    for line in lines:
+        (notes if line.note else last).append(line)
+    return [*notes, *last]
 
 
 def lines_of(entries: Iterable[LogEntry], *, longest: int | None = None) -> Iterator[LogLine]:

@@ -17,7 +17,7 @@ from gridmill.domain.environment_build import build_seconds
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import REMARKS as WHEN
 from gridmill.domain.job import Job
-from gridmill.domain.job_log import LogLine
+from gridmill.domain.job_log import LogLine, last_lines
 from gridmill.domain.metrics import headline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.remarks import RowFlow, row_flow
@@ -230,7 +230,7 @@ def shortened(text: str, most: int) -> str:
 
 def log_end(lines: Sequence[LogLine]) -> str:
     """The last lines of a log, as text."""
-    return "\n".join(shortened(line.mark + line.text, LONGEST_LINE) for line in lines[-LOG_LINES:])
+    return "\n".join(shortened(line.mark + line.text, LONGEST_LINE) for line in last_lines(lines, LOG_LINES))
 
 
 def graph_of(view: RunView) -> str:

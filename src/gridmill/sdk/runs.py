@@ -5,14 +5,13 @@ The error names the job that failed, its exit code, its last lines and what to d
 
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from gridmill.domain.frozen import dataclass
-from gridmill.domain.job_log import LogEntry, lines_of
+from gridmill.domain.job_log import LogEntry, LogLine, last_lines, lines_of
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import Event
 from gridmill.domain.resource import Resource
@@ -49,7 +48,7 @@ def run_error(view: RunView, logs: Callable[[JobView], Iterable[str]]) -> JobErr
         return _of_run(view)
     job, others = failed[0], [one.job.job.name for one in failed[1:]]
     name, attempt = job.job.job.name, at_fault(job)
-    lines = tuple(deque(logs(job), maxlen=LINES))
+    lines = tuple(logs(job))
     also = f" (and {', '.join(others)})" if others else ""
     kind = _ERRORS.get(attempt.cause, JobError) if attempt is not None and attempt.cause else JobError
     code = attempt.exit_code if attempt is not None else None
@@ -306,8 +305,10 @@ class RunVerbs(Connected):
         entries = self.log_entries(
             run, job, follow=follow, tail=tail, after=after, until=until, search=search
         )
-        lines = (f"{'' if job else f'{line.job} | '}{line.mark}{line.text}" for line in lines_of(entries))
-        yield from lines if tail is None or follow else deque(lines, maxlen=tail)
+        lines: Iterable[LogLine] = lines_of(entries)
+        for line in lines if tail is None or follow else last_lines(lines, tail):
+            prefix = "" if job or line.note else f"{line.job} | "
+            yield f"{prefix}{line.mark}{line.text}"
 
     def log_entries(
         self,
@@ -351,13 +352,12 @@ class RunVerbs(Connected):
 
     def last_lines(self, view: RunView, failed: JobView, count: int) -> tuple[str, ...]:
         """The last lines of the log of a job; of a command on each node those of nodes where it failed."""
-        last = deque[str](maxlen=count)
+        last = list[LogLine]()
         parts = [part.attempts[-1].id for part in failed_parts(failed) if part.attempts]
         for attempt in parts[:count] if failed.job.job.each is not None else (None,):
             entries = self.log_entries(view.run.id, failed.job.job.name, attempt=attempt, tail=count)
-            lines = deque(lines_of(entries, longest=_LONGEST_LINE), maxlen=count)
-            last.extend(line.mark + line.text for line in lines)
-        return tuple(last)
+            last += last_lines(lines_of(entries, longest=_LONGEST_LINE), count)
+        return tuple(line.mark + line.text for line in last_lines(last, count))
 
     def report(self, run: str, path: str | Path | None = None) -> Path:
         """Write the run's report (one HTML file; default: HOME/reports/RUN.html); its path."""

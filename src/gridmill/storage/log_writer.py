@@ -62,6 +62,7 @@ class RunWriter:
         self._last: dict[str, int] = {}
         self._descriptor: int | None = None
         self._segment, self._blocks_in_segment = 0, 0
+        self._emptied: set[int] = set()  # segments of which nothing is kept, and that do not grow
         self.kept: dict[str, int] = {}
         """Bytes of text of each job in blocks."""
         self.end = 0
@@ -216,17 +217,19 @@ class RunWriter:
         in it); by how many bytes the log shrank. Raises OSError."""
         shrank, kept = 0, dict[str, int]()
         for number in range(self._segment + 1):
-            path = self.files.segment(number)
-            if not path.exists():
+            if number in self._emptied or not self.files.segment(number).exists():
                 continue
             blocks = [(block, block.contents()) for block in self._segment_blocks_of(number, cut=False)]
             choices = [choose(number, block, contents) & contents.kept.keys() for block, contents in blocks]
             if any(choices):
                 shrank += self._rewrite(number, blocks, choices)
-            for (_, contents), jobs in zip(blocks, choices, strict=True):
-                for job, size in contents.kept.items():
-                    if job not in jobs:
-                        kept[job] = kept.get(job, 0) + size
+            left = [
+                _without(contents, jobs).kept for (_, contents), jobs in zip(blocks, choices, strict=True)
+            ]
+            for sizes in left:
+                kept = _sums(kept, sizes)
+            if number < self._segment and not any(left):
+                self._emptied.add(number)
         self.kept = kept
         return shrank
 

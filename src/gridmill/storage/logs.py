@@ -22,6 +22,7 @@ from gridmill.storage.log_writer import RunWriter, beyond_limit
 
 CHUNK_BYTES = MIB
 SEGMENT_BLOCKS = 16
+_LEAST_CHUNK_BYTES = 64
 _OPEN_FILES = 64
 """Chunks that are open for writing at a time."""
 _INDEXES = 8
@@ -46,7 +47,8 @@ class LogFiles:
     ) -> None:
         self.folder = folder
         self.limits = limits or LogLimits()
-        self._chunk_bytes, self._segment_blocks = chunk_bytes, segment_blocks
+        self._chunk_bytes = max(_LEAST_CHUNK_BYTES, min(chunk_bytes, self.limits.job_bytes // 16))
+        self._segment_blocks = segment_blocks
         self._background = background
         self._writers: OrderedDict[str, RunWriter] = OrderedDict()
         self._indexes: OrderedDict[str, RunIndex] = OrderedDict()

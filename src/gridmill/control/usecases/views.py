@@ -3,7 +3,6 @@
 It also selects what a report needs besides the run: the events that it shows, and the run before.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -18,7 +17,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.environment_build import ENVIRONMENT
 from gridmill.domain.frozen import replace
-from gridmill.domain.job_log import LogLine, lines_of
+from gridmill.domain.job_log import LogLine, last_lines, lines_of
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of
 from gridmill.domain.run_failures import at_fault, failed_jobs
@@ -301,7 +300,7 @@ def log_ends(view: RunView, logs: LogStore) -> Mapping[str, tuple[LogLine, ...]]
         if (attempt := at_fault(job)) is not None:
             query = LogQuery(run_id=view.run.id, attempt=attempt.id)
             entries = logs.tail(query, LOG_LINES, most_bytes=_LOG_END_BYTES)
-            ends[attempt.id] = tuple(deque(lines_of(entries, longest=LONGEST_LINE), maxlen=LOG_LINES))
+            ends[attempt.id] = tuple(last_lines(lines_of(entries, longest=LONGEST_LINE), LOG_LINES))
     return ends
 
 
