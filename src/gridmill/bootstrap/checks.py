@@ -206,8 +206,10 @@ def _tenants(settings: Settings) -> Iterator[Check]:
     records = open_records(settings)
     try:
         tenants = records.all(Tenant)
+        damaged = records.check()
     finally:
         records.close()
+    yield "farm records", not damaged, f"damaged: {', '.join(damaged)}" if damaged else "as they were written"
     unfit = [f"{tenant.name} had {tenant.version}" for tenant in tenants if not _fits(tenant.version)]
     summary = f"{show_count(len(tenants), 'tenant')} for version {__version__}"
     yield "farm tenants", not unfit, f"{summary}; {', '.join(unfit)}" if unfit else summary

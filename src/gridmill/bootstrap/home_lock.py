@@ -58,7 +58,15 @@ def home_secret(home: Path) -> bytes:
     path = home / "secret"
     if not path.exists():
         write_private(path, secrets.token_hex(32).encode())
-    return bytes.fromhex(path.read_text())
+    try:
+        return bytes.fromhex(path.read_text())
+    except ValueError as error:
+        raise StorageError(
+            "it is damaged: it holds no hexadecimal number",
+            hint="Remove it while no pods run (`gridmill down --all`): a new one is made. Pods that still "
+            "run have been given the old one, and end.",
+            place=str(path),
+        ) from error
 
 
 def open_store(settings: Settings) -> Store:

@@ -1,15 +1,17 @@
 """The farm's records (tenants, invitations, deployments) in one SQLite file, which commands read too."""
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
+from zlib import crc32
 
 from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
-from gridmill.errors import StorageError
+from gridmill.errors import InputError, StorageError
 from gridmill.farm.deployment import AttemptRecord, TenantDeployment
 from gridmill.farm.disk import TenantUse
 from gridmill.farm.tenant import Invitation, LastContact, Tenant
@@ -49,6 +51,7 @@ Noun: TypeAlias = (
     | TenantUse
 )
 _BUSY_SECONDS = 10.0
+_COLUMNS = "kind, key, body, checksum"
 _FORMAT = 2
 """The `user_version` of the file. Those of before the first release have none, and other names of records."""
 
@@ -61,6 +64,8 @@ class RecordStore:
         self._lock = threading.RLock()
         self._decoded: dict[type[Any], tuple[Any, ...]] = {}
         self._seen_version = -1
+        self.damaged: list[str] = []
+        """Records that are not what was written, as far as they were met (`Tenant lab`)."""
         try:
             self._db = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -87,7 +92,8 @@ class RecordStore:
                 place=str(path),
             )
         self._db.execute(
-            "CREATE TABLE IF NOT EXISTS nouns (kind TEXT, key TEXT, body BLOB, PRIMARY KEY (kind, key))"
+            "CREATE TABLE IF NOT EXISTS nouns "
+            "(kind TEXT, key TEXT, body BLOB, checksum INTEGER, PRIMARY KEY (kind, key))"
         )
         self._db.execute(f"PRAGMA user_version = {_FORMAT}")
         self._db.execute("COMMIT")
@@ -110,15 +116,24 @@ class RecordStore:
             self._db.execute("COMMIT")
 
     def all(self, kind: type[T]) -> tuple[T, ...]:
-        """All nouns of a kind, by key: the same tuple as long as nothing has changed."""
+        """All nouns of a kind, by key: the same tuple as long as nothing has changed. Damaged ones are left
+        out, and reported once."""
         with self._lock, _explained():
             self._notice_others()
             decoded: tuple[T, ...] | None = self._decoded.get(kind)
             if decoded is None:
-                rows = self._db.execute("SELECT body FROM nouns WHERE kind=? ORDER BY key", (kind.__name__,))
-                decoded = tuple(decode(body, kind) for (body,) in rows)
+                query = f"SELECT {_COLUMNS} FROM nouns WHERE kind=? ORDER BY key"
+                rows = self._db.execute(query, (kind.__name__,))
+                found = (self._read(row, kind) for row in rows)
+                decoded = tuple(noun for noun in found if noun is not None)
                 self._decoded[kind] = decoded
             return decoded
+
+    def check(self) -> Sequence[str]:
+        """Read all records; those that are damaged."""
+        for kind in get_args(Noun):
+            self.all(kind)
+        return self.damaged
 
     def _notice_others(self) -> None:
         """What another process has written, such as `gridmill farm invite`, is read again."""
@@ -128,18 +143,40 @@ class RecordStore:
             self._seen_version = version
 
     def find(self, kind: type[T], key: str) -> T | None:
-        """The noun of that key."""
+        """The noun of that key. Raises StorageError where it is damaged: it must not pass for one that is not
+        there, as numbers of Unix users are among them."""
         with self._lock, _explained():
-            wanted = (kind.__name__, key)
-            row = self._db.execute("SELECT body FROM nouns WHERE kind=? AND key=?", wanted).fetchone()
-            return None if row is None else decode(row[0], kind)
+            query = f"SELECT {_COLUMNS} FROM nouns WHERE kind=? AND key=?"
+            row = self._db.execute(query, (kind.__name__, key)).fetchone()
+            noun = None if row is None else self._read(row, kind)
+        if row is not None and noun is None:
+            raise StorageError(
+                f"the farm's record of {kind.__name__} {key} is damaged".rstrip(),
+                hint="A tenant can join again under another name (`gridmill farm invite`); put a backup of "
+                "farm/records.db in its place for any other record.",
+            )
+        return noun
+
+    def _read(self, row: Sequence[Any], kind: type[T]) -> T | None:
+        """The noun of a row; None, and a warning the first time, where it is not what was written."""
+        _, key, body, checksum = row
+        try:
+            if _checksum(kind.__name__, key, body) == checksum:
+                return decode(body, kind)
+        except (InputError, TypeError, ValueError, AttributeError):
+            pass
+        name = f"{kind.__name__} {key}"
+        if name not in self.damaged:
+            self.damaged.append(name)
+            print(f"gridmill: the farm's record of {name} is damaged, and is left out", file=sys.stderr)
+        return None
 
     def put(self, *nouns: Noun) -> None:
         """Keep or replace them."""
         with self._lock, _explained():
-            rows = [(type(noun).__name__, key_of(noun), encode(noun)) for noun in nouns]
+            rows = [_row(noun) for noun in nouns]
             self._forget(nouns)
-            self._db.executemany("INSERT OR REPLACE INTO nouns VALUES (?,?,?)", rows)
+            self._db.executemany("INSERT OR REPLACE INTO nouns VALUES (?,?,?,?)", rows)
 
     def remove(self, *nouns: Noun) -> None:
         """Forget them; may be repeated."""
@@ -156,6 +193,15 @@ class RecordStore:
         """May be repeated."""
         with self._lock:
             self._db.close()
+
+
+def _row(noun: Noun) -> tuple[str, str, bytes, int]:
+    kind, key, body = type(noun).__name__, key_of(noun), encode(noun)
+    return kind, key, body, _checksum(kind, key, body)
+
+
+def _checksum(kind: str, key: str, body: bytes) -> int:
+    return crc32(body, crc32(f"{kind}\0{key}\0".encode()))
 
 
 @contextmanager

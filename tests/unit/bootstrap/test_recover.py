@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from gridmill.bootstrap.home_lock import lock_home, open_store, open_store_as_it_is
+from gridmill.bootstrap.home_lock import home_secret, lock_home, open_store, open_store_as_it_is
 from gridmill.bootstrap.recover import recover
 from gridmill.control.state import FLOOR
 from gridmill.domain.artifact import LATEST, Alias, Artifact, ArtifactKind, Latest, Output
@@ -240,3 +240,9 @@ def test_a_home_that_is_in_use_is_not_recovered(settings: Settings):
     with closing(lock_home(settings.home)), pytest.raises(HomeInUseError) as refused:
         recover(settings, dry_run=False)
     assert refused.value.hint == "End it first: `gridmill down`."
+
+
+def test_a_damaged_secret_is_said_to_be_one(tmp_path: Path):
+    (tmp_path / "secret").write_text("rubbish")
+    with pytest.raises(StorageError, match="it is damaged"):
+        home_secret(tmp_path)

@@ -56,3 +56,21 @@ def test_what_another_process_writes_is_read(tmp_path: Path) -> None:
     assert mine.all(Invitation) == (two,)
     mine.close()
     other.close()
+
+
+def test_a_damaged_record_is_left_out_and_never_taken_for_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = RecordStore(tmp_path / "records.db")
+    one, two = (Invitation(hash=name, expires=1.0) for name in ("a", "b"))
+    records.put(one, two)
+    with closing(sqlite3.connect(tmp_path / "records.db")) as db, db:
+        db.execute("UPDATE nouns SET body = CAST(replace(body, '1.0', '9.0') AS BLOB) WHERE key = 'a'")
+    assert records.check() == ["Invitation a"]
+    assert records.all(Invitation) == (two,)
+    with pytest.raises(StorageError, match="record of Invitation a is damaged"):
+        records.find(Invitation, "a")
+    assert capsys.readouterr().err.count("Invitation a is damaged") == 1
+    records.put(one)
+    assert records.all(Invitation) == (one, two)
+    records.close()
