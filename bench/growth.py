@@ -140,17 +140,17 @@ def _last_run(home: Path) -> tuple[Mapping[str, list[Attempt]], float]:
     """The attempts of the last run by job, and its seconds."""
     (database,) = home.glob("**/store.db")
     with closing(make(database)) as store:
-        last = max(_all(store, Run), key=lambda run: run.created)
-        jobs = {job_run.id: job_run.job.name for job_run in _all(store, JobRun)}
+        last = max(all_of(store, Run), key=lambda run: run.created)
+        jobs = {job_run.id: job_run.job.name for job_run in all_of(store, JobRun)}
         attempts: dict[str, list[Attempt]] = {}
-        for attempt in _all(store, Attempt):
+        for attempt in all_of(store, Attempt):
             if attempt.run_id == last.id:
                 attempts.setdefault(jobs[attempt.job_run_id], []).append(attempt)
     times = list(_times(attempts))
     return attempts, max(end for _, end in times) - min(start for start, _ in times)
 
 
-def _all(store: Store, kind: type[_Noun]) -> Iterator[_Noun]:
+def all_of(store: Store, kind: type[_Noun]) -> Iterator[_Noun]:
     for record in store.list(kind):
         assert isinstance(record.noun, kind)
         yield record.noun

@@ -106,7 +106,7 @@ def _measured(part: str) -> Iterator[list[Sized]]:
             with short_folder() as folder:
                 ready = _with_its_data(file, Path(folder))
                 for _ in range(ROUNDS):
-                    _run(ready, Path(folder))
+                    run_forced(ready, Path(folder))
                 yield list(attempts_in(Path(folder)))
         return
     with short_folder() as folder:
@@ -115,7 +115,7 @@ def _measured(part: str) -> Iterator[list[Sized]]:
             if number in (0, ROUNDS - 1):
                 jobs = WORKLOADS[part](file.parent, GROWN if number else 1.0)
                 file.write_text(yaml.safe_dump({"pipeline": part, "jobs": jobs}, sort_keys=False))
-            _run(file, file.parent)
+            run_forced(file, file.parent)
         yield list(attempts_in(file.parent))
 
 
@@ -130,7 +130,7 @@ def _with_its_data(file: Path, folder: Path) -> Path:
     return copy / file.name
 
 
-def _run(file: Path, home: Path) -> None:
+def run_forced(file: Path, home: Path) -> None:
     command = (str(GRIDMILL), "run", str(file), "--force")
     done = subprocess.run(
         command, env=gridmill_environment(home), capture_output=True, text=True, check=False

@@ -541,11 +541,11 @@ def test_what_slurm_kills_for_its_memory_is_run_again_with_more(private: Lab) ->
     eat = (
         "import os, signal, subprocess; pod = os.getppid(); "
         "subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {pod}'], start_new_session=True); "
-        "os.kill(pod, signal.SIGSTOP); x = bytearray(1200 << 20)"
+        "os.kill(pod, signal.SIGSTOP); x = bytearray(2500 << 20)"
     )
     (private.folder / "eat.py").write_text(eat)
     once = f"[ -e {private.flag} ] && exit 0; touch {private.flag}; exec python3 {private.folder}/eat.py"
-    run_id = private.command(once, memory="256MiB")
+    run_id = private.command(once)
     assert private.ended(run_id).run.state == RunState.SUCCEEDED
     first, second = private.attempts(run_id)
     assert (first.state, first.cause) == (AttemptState.FAILED, Cause.MEMORY)

@@ -161,6 +161,11 @@ class AttemptGroup:
         events = _figures(f"{self.memory}/memory.events") or _figures(f"{self.memory}/memory.oom_control")
         return events.get("oom_kill", 0)
 
+    def watch(self) -> None:
+        """Count from now on how often it has no more memory."""
+        if self.events is not None:
+            self.events.watch()
+
     def reached_limit(self) -> bool:
         """Whether it had no more memory at its own limit, not at that of a group above or of the machine.
         Where version 1 sends no events, by its highest use, which counts files that could be let go."""

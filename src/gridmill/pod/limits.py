@@ -9,7 +9,7 @@ cgroup measures, its own peak tells of memory between two samples.
 
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gridmill.domain.amounts import MIB, Amounts
@@ -43,7 +43,14 @@ class AttemptMeter:
     `shortage` says that one of its processes was killed for memory, or has to be.
     """
 
-    def __init__(self, limit_bytes: int, group: AttemptGroup | None, now: float) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        group: AttemptGroup | None,
+        now: float,
+        alone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`alone` tells whether it is the only attempt of its pod."""
         self.peak_bytes = 0
         self.due = now + FIRST_SECONDS
         self._limit = limit_bytes
@@ -53,6 +60,7 @@ class AttemptMeter:
         self._seen = now
         self.disk_seconds = 0.0
         self.shortage: MemoryShortage | None = None
+        self._alone = alone
         self._pids: frozenset[int] = frozenset()
         self._memory = MemoryUse()
         self._used = self._cached = 0
@@ -84,12 +92,12 @@ class AttemptMeter:
         if self.guards and used > self._limit:
             self.shortage = self.shortage or MemoryShortage.ATTEMPT
         self._look_for_kills(pids)
+        if self._samples == 1 and self.shortage is None and self._group is not None:
+            self._group.watch()  # not before: of a kill that it does not see, the highest use tells
         return self.shortage is not None
 
     def _measure(self, pids: Iterable[int]) -> int:
         """Take its use now into the peak."""
-        if self._counts and self._group is not None and self._group.events is not None and not self._samples:
-            self._group.events.watch()
         measured = self._group.use() if self._group else None
         if measured is None:
             self._used = self._memory.bytes_of(pids)
@@ -117,7 +125,7 @@ class AttemptMeter:
         kills, before = outer_oom_kills(), self._pids
         self._pids = frozenset(pids)
         if kills > self._outer_kills and (killed or before - self._pids):
-            self.shortage = shortage_in(outer_group(), self._limit, self._used)
+            self.shortage = shortage_in(outer_group(), self._limit, self._used, alone=self._alone())
         self._outer_kills = kills
 
     def knows(self, key: tuple[int, int]) -> bool:
@@ -160,12 +168,12 @@ def _shortage_of(group: AttemptGroup) -> MemoryShortage | None:
     return MemoryShortage.POD if group.pod_reached_limit() else MemoryShortage.MACHINE
 
 
-def shortage_in(outer: OuterGroup | None, limit: int, used: int) -> MemoryShortage:
+def shortage_in(outer: OuterGroup | None, limit: int, used: int, *, alone: bool) -> MemoryShortage:
     """Who was short when the kernel killed a process in the group that holds the pod, of an attempt with that
     limit that used so much when it was last seen. Its own guard may not have seen it grow."""
     if outer is None or outer.was_full is False:
         return MemoryShortage.MACHINE
-    alone = not limit or limit >= outer.limit_bytes * _NEARLY_ALL
+    alone = alone or not limit or limit >= outer.limit_bytes * _NEARLY_ALL
     return MemoryShortage.ATTEMPT if alone or used > limit * _HALF else MemoryShortage.POD
 
 

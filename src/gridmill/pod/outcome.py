@@ -221,18 +221,22 @@ class OuterGroup:
 
 
 def outer_group() -> OuterGroup | None:
-    """The cgroup that holds the pod; None where it has no limit."""
+    """The nearest cgroup that holds the pod and has a limit; None where none has one."""
     counter = _counter()
     if counter is None:
         return None
-    folder = counter.parent
+    for folder in (counter.parent, *counter.parent.parents):
+        limits = (_number(folder / name) for name in ("memory.limit_in_bytes", "memory.max"))
+        limit = next((one for one in limits if one is not None and one < _NO_LIMIT), None)
+        if limit is not None:
+            return OuterGroup(limit_bytes=limit, was_full=_was_full(folder))
+    return None
+
+
+def _was_full(folder: Path) -> bool | None:
     if (folder / "memory.limit_in_bytes").exists():
-        limit = _number(folder / "memory.limit_in_bytes")
-        full: bool | None = limit is not None and was_full(folder)
-    else:
-        limit = _number(folder / "memory.max")
-        full = LimitEvents(folder).total() > 0 if (folder / "memory.events.local").exists() else None
-    return None if limit is None or limit > _NO_LIMIT else OuterGroup(limit_bytes=limit, was_full=full)
+        return was_full(folder)
+    return LimitEvents(folder).total() > 0 if (folder / "memory.events.local").exists() else None
 
 
 def _number(file: Path) -> int | None:

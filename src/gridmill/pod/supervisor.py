@@ -140,7 +140,7 @@ class Supervisor:
             order=order,
             folder=self._folder.attempt(order.attempt_id),
             group=group,
-            meter=AttemptMeter(order.given.memory_bytes, group, now),
+            meter=AttemptMeter(order.given.memory_bytes, group, now, lambda: len(self._live) < 2),
             reader=OutputReader({}, self._emitter(order)),
             began=now,
             disk=self._disk_guard.begin(order, self._folder.attempt(order.attempt_id), now),

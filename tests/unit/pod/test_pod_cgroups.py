@@ -109,7 +109,19 @@ def test_the_group_that_holds_the_pod_tells_whose_memory_ran_out(
     for name, text in files.items():
         (tmp_path / name).write_text(f"{text}\n")
     monkeypatch.setattr(outcome, "_counter", lambda: tmp_path / "memory.events")
-    assert shortage_in(outcome.outer_group(), limit * MIB, used * MIB) is shortage
+    assert shortage_in(outcome.outer_group(), limit * MIB, used * MIB, alone=False) is shortage
+    if shortage is MemoryShortage.POD:
+        assert shortage_in(outcome.outer_group(), limit * MIB, 0, alone=True) is MemoryShortage.ATTEMPT
+
+
+def test_a_limit_further_up_holds_the_pod_too(tmp_path, monkeypatch):
+    step = tmp_path / "step"
+    step.mkdir()
+    (step / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
+    for name, text in version_1(512).items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(outcome, "_counter", lambda: step / "memory.oom_control")
+    assert outcome.outer_group() == outcome.OuterGroup(limit_bytes=512 * MIB, was_full=True)
 
 
 @pytest.mark.parametrize(("oom", "shortage"), [(3, MemoryShortage.MACHINE), (4, MemoryShortage.POD)])
