@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.test_farm_api import framed, hash_of, hear, pod_order
+from tests.contract.test_farm_api import attempt, framed, hash_of, hear, pod_order
 from tests.contract.test_farm_api import tree_of as small_tree_of
 from tests.kit.farms import Answer, Listener, Visitor, farm, member
 from tests.kit.small_disks import fill, free_bytes, small_disk
 
+from gridmill.codec import encode_passed
 from gridmill.domain.confinement import Isolation
 from gridmill.domain.farm_protocol import DeployRequest, FileEntry, Manifest, PlaceTree, PodNames
-from gridmill.domain.pod_protocol import Hello
+from gridmill.domain.pod_protocol import Events, Hello, Welcome
 from gridmill.farm.deployment import TenantDeployment, TenantDeploymentState
 from gridmill.farm.disk import TenantLimits
 from gridmill.farm.main import RunningFarm
@@ -180,3 +181,38 @@ def test_files_without_content_count_by_their_inodes(disk: Path, tmp_path: Path)
         while not running.farm.disk.why_over("a"):
             running.farm.disk.measure(1000)
         assert "its limit is 50 (`gridmill up --light --tenant-files`" in running.farm.disk.why_over("a")
+
+
+def test_a_job_that_writes_more_than_its_tenant_may_is_ended_and_the_next_one_runs(
+    disk: Path, tmp_path: Path
+) -> None:
+    with farm(disk / "h", limits=TenantLimits(size_bytes=10 * MIB)) as running:
+        home = member(running, tmp_path / "a", "a")
+        wanted = DeployRequest(orders=(pod_order("w-1.0"),), lease_seconds=600)
+        listener = Listener(home)
+        assert home.ask("PUT", "/v1/deployments/w-1", wanted).status == 204
+        channel, _ = hear(listener, Hello)
+        root = home.ask("GET", "/v1/farm").told["root"]
+        path = f"/v1/relay/{listener.name}"
+        write = "dd if=/dev/urandom of=$GRIDMILL_OUTPUT/large bs=1M count=20; sleep 60"
+        orders = [Welcome(acknowledged=0), attempt("a1", write, root)]
+        lines = b"\n".join(encode_passed(channel, one) for one in orders)
+        assert home.ask("POST", path, lines, Sequence="1").status == 204
+        ended = outcome_of(listener)
+        assert (ended["state"], ended["cause"]) == ("failed", "disk"), ended
+        assert "its limit is 10 MiB" in ended["message"], ended
+        assert "--tenant-disk" in ended["hint"]
+        assert not (Path(root) / "out/a1/large").exists()
+        again = encode_passed(channel, attempt("a2", "echo well > $GRIDMILL_OUTPUT/file", root))
+        assert home.ask("POST", path, again, Sequence="2").status == 204
+        assert outcome_of(listener)["state"] == "succeeded"
+        assert home.ask("POST", "/v1/pods/end", PodNames(pods=("w-1.0",))).status == 204
+
+
+def outcome_of(listener: Listener) -> dict[str, str]:
+    while True:
+        _, message = hear(listener, Events)
+        assert isinstance(message, Events)
+        for event in message.events:
+            if event.type == "ended":
+                return dict(event.body["outcome"])
