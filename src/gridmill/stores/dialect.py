@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias
 
+from gridmill.disk_space import space_of
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import StoreSpace
 from gridmill.errors import StorageError
@@ -133,6 +134,8 @@ def translated(dialect: Dialect) -> Iterator[None]:
 
 def _explained(dialect: Dialect, error: Exception) -> StorageError:
     code = str(getattr(error, "sqlite_errorname", None) or getattr(error, "sqlstate", None) or "")
+    if code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and _is_full(dialect.place):
+        code = "SQLITE_FULL"  # it could not make its shared memory, or its log, for want of space
     for prefixes, what, hint in _CAUSES:
         if code.startswith(prefixes):
             return StorageError(f"the store cannot be used: {what} ({error})", hint=hint, place=dialect.place)
@@ -142,6 +145,18 @@ def _explained(dialect: Dialect, error: Exception) -> StorageError:
     )
     text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
     return dialect.unknown(f"the store cannot be used: {text}", hint=hint, place=dialect.place)
+
+
+_LEAST_BYTES, _LEAST_FILES = 128 * 1024, 4
+
+
+def _is_full(place: str) -> bool:
+    """Whether the disk of a SQLite file has no space for what belongs to it."""
+    try:
+        space = space_of("store", place)
+    except OSError:
+        return False
+    return space.free_bytes < _LEAST_BYTES or (space.files > 0 and space.free_files < _LEAST_FILES)
 
 
 _KEPT = 4

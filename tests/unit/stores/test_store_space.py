@@ -3,8 +3,15 @@
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from tests.kit.small_disks import fill as fill_disk
+from tests.kit.small_disks import small_disk
+
+from gridmill.domain.pod_protocol import Event
+from gridmill.errors import StorageError
 from gridmill.ports.store import Store
 from gridmill.stores.sql import make
 from gridmill.testing.store_samples import an_event
@@ -18,9 +25,7 @@ def fill(store: Store, events: int = 3000) -> None:
         store.commit([], [replace_body(number, body) for number in range(first, first + 500)])
 
 
-def replace_body(number: int, body: dict[str, str]) -> object:
-    from dataclasses import replace
-
+def replace_body(number: int, body: dict[str, str]) -> Event:
     return replace(an_event(number), body=body)
 
 
@@ -58,3 +63,11 @@ def test_a_file_without_incremental_vacuum_is_rewritten_once_it_is_mostly_free(t
         store.drop_events([an_event(1).run_id])
         assert not store.space().note  # it has become one that gives pages back
         assert store.release_space().free_bytes == 0
+
+
+def test_a_full_disk_is_named_whatever_sqlite_says() -> None:
+    with small_disk(4 * MIB) as place:
+        make(place / "store.db").close()
+        fill_disk(place, left_bytes=0)
+        with pytest.raises(StorageError, match="the disk is full"):
+            make(place / "store.db").commit([], [an_event(1)])
