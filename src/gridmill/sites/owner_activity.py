@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gridmill.sites.desktop_sessions import NEVER_SECONDS, DesktopSessions
-from gridmill.sites.process_table import grid_processes, is_grid_terminal, read_table, ssh_sessions
+from gridmill.sites.process_table import Table, grid_processes, is_grid_terminal, read_table, ssh_sessions
 
 _EVENT = struct.Struct("@llHHi")
 """struct input_event of linux/input.h: seconds, microseconds, type, code, value."""
@@ -89,6 +89,7 @@ class InputDevices:
             os.close(self._open.pop(path))
 
 
+_MASTERS = ("ptmx", "pts/ptmx")
 _WINDOW = 8
 """Seconds. The kernel (tty_update_time in drivers/tty/tty_io.c) writes a terminal's access time only where it
 differs from the last one in more than its three lowest bits: within such a window of 8 s further keys leave
@@ -96,8 +97,12 @@ no trace."""
 
 
 class Terminals:
-    """The terminals below `devices`, by their access times. A sign is one that changed: what a clock that was
-    set makes of an old time is none."""
+    """The terminals below `devices`. A sign is a time that changed: what a clock that was set makes of an old
+    one is none.
+
+    A program that reads what was typed changes the access time of its terminal. What no program reads changes
+    only the time at which something was written to ptmx, through which all terminal windows and logins type.
+    """
 
     def __init__(self, devices: Path = Path("/dev")) -> None:
         self._devices = devices
@@ -126,6 +131,10 @@ class Terminals:
         return max(0.0, now - self._last)
 
     def _access_times(self) -> Iterator[tuple[Path, tuple[float, int]]]:
+        for path in (self._devices / name for name in _MASTERS):
+            with suppress(OSError):
+                status = os.stat(path)
+                yield path, (status.st_mtime, status.st_rdev)
         for pattern in ("tty[0-9]*", "pts/[0-9]*"):
             for path in self._devices.glob(pattern):
                 with suppress(OSError):
@@ -153,7 +162,7 @@ class SshSessions:
         return min((max(0.0, now - at) for at in self._known.values()), default=NEVER_SECONDS)
 
 
-_SESSION_SECONDS = 2.0
+_SESSION_SECONDS = 1.0
 
 BLIND = (
     "this user may not read all keyboards and mice (who is in the group `input` may): terminals are watched,"
@@ -170,7 +179,9 @@ class IdleWatch:
         devices: Path = Path("/dev"),
         inputs: InputDevices | None = None,
         desktops: DesktopSessions | None = None,
+        processes: Callable[[], Table] = read_table,
     ) -> None:
+        self._processes = processes
         self._inputs = inputs or InputDevices(devices)
         self._terminals = Terminals(devices)
         self._sessions = SshSessions()
@@ -182,7 +193,7 @@ class IdleWatch:
         """Since the last sign of somebody; very many where there was none."""
         now, wall = time.monotonic(), time.time()
         self._desktops.look(now, wall)
-        table = read_table()
+        table = self._processes()
         grid = grid_processes(table, rays=False)
         signs = {
             "somebody is at the keyboard": self._inputs.seconds_since(now),

@@ -256,8 +256,8 @@ def _is_session(pid: int, process: Process, table: Table) -> bool:
 
 
 def is_grid_terminal(device: int, table: Table, grid: Collection[int]) -> bool:
-    """Whether a terminal (its st_rdev) is of jobs of the grid and of nobody else. Gridmill's commands do not
-    count: people run them at their own terminals."""
+    """Whether a terminal (its st_rdev) is of jobs of the grid and of nobody else; of ptmx, by which all type,
+    whether a job has it open. Gridmill's commands do not count: people run them at their own terminals."""
     users = {pid for pid, process in table.items() if _device(process.terminal) == device}
     known = dict.fromkeys(_pods(table), True)
     jobs = {pid for pid in grid if _descends(pid, table, known)}

@@ -25,6 +25,8 @@ from gridmill.domain.site import NodeUtilization
 from gridmill.sites.desktop_sessions import DesktopSessions
 from gridmill.sites.owner_activity import IdleWatch, InputDevices, SshSessions, Terminals, open_device
 from gridmill.sites.process_table import (
+    Table,
+    below,
     grid_processes,
     is_alive,
     is_grid_terminal,
@@ -83,6 +85,16 @@ class AtRest(LocalProvider):
         return NodeUtilization(busy_cpus=2.0, owner_cpus=0.0, used_bytes=0)
 
 
+def my_processes() -> Table:
+    """Those of this test: others run on this machine, too."""
+    table = read_table()
+    return {pid: table[pid] for pid in below(os.getpid(), table)}
+
+
+def watch_of(devices: Path, inputs: InputDevices | None = None) -> IdleWatch:
+    return IdleWatch(devices, inputs, processes=my_processes)
+
+
 def lent(watch: IdleWatch) -> OwnerWatch:
     owner = OwnerWatch(AtRest(watch), IdleRules(after_seconds=0.0))
     assert owner.look(is_lent=False) == (True, "")
@@ -93,9 +105,30 @@ def lent(watch: IdleWatch) -> OwnerWatch:
 def test_a_key_at_a_real_terminal_takes_a_lent_machine_back(tmp_path: Path) -> None:
     """The kernel writes the time of a key only once in 8 s: any change counts."""
     with typed_into(tmp_path, [sys.executable, "-c", READER]) as (keyboard, path):
-        owner = lent(IdleWatch(tmp_path))
+        owner = lent(watch_of(tmp_path))
         press(keyboard)
         assert owner.look(is_lent=True) == (False, f"input at a terminal (pts/{path.name})")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the times of /dev/ptmx")
+def test_keys_that_no_program_reads_leave_a_trace_at_ptmx() -> None:
+    keyboard, screen = pty.openpty()
+    try:
+        os.utime("/dev/ptmx", (LONG_AGO, LONG_AGO))
+        os.write(keyboard, b"x")
+        assert os.stat("/dev/ptmx").st_mtime > LONG_AGO
+    finally:
+        os.close(keyboard)
+        os.close(screen)
+
+
+def test_keys_that_no_program_reads_take_a_lent_machine_back(tmp_path: Path) -> None:
+    """As while a command runs that takes no input."""
+    (tmp_path / "ptmx").touch()
+    os.utime(tmp_path / "ptmx", (LONG_AGO, LONG_AGO))
+    owner = lent(watch_of(tmp_path))
+    (tmp_path / "ptmx").touch()
+    assert owner.look(is_lent=True) == (False, "input at a terminal (ptmx)")
 
 
 def test_a_terminal_counts_as_in_use_while_further_keys_would_leave_no_trace(tmp_path: Path) -> None:
@@ -140,9 +173,10 @@ input()
 """
 """A program that runs another one at a terminal, as `script` and pexpect do."""
 WITH_ONE = "import os; _, screen = os.openpty(); print(os.ttyname(screen), flush=True); input()"
+ALL = "import os; master, _ = os.openpty(); print('/dev/ptmx', flush=True); input()"
 
 
-@pytest.mark.parametrize("code", [AT_A_TERMINAL, WITH_ONE])
+@pytest.mark.parametrize("code", [AT_A_TERMINAL, WITH_ONE, ALL])
 def test_a_terminal_of_a_job_of_the_grid_is_not_the_owners(code: str) -> None:
     words = [sys.executable, "-c", code, "-m", "gridmill.pod"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
@@ -171,14 +205,15 @@ def ssh(server: sshd.Sshd, *words: str) -> list[str]:
 
 @needs_sshd
 def test_a_login_over_ssh_takes_a_lent_machine_back(tmp_path: Path) -> None:
-    (tmp_path / "pts").symlink_to("/dev/pts")
+    (tmp_path / "pts").mkdir()
     with sshd.ssh_server({"LANG": "C"}) as server:
-        watch = IdleWatch(tmp_path)
-        watch.seconds_since_input()
+        watch = watch_of(tmp_path)
+        assert watch.seconds_since_input() > 1e8
         words = ssh(server, "-tt", server.address, "tty; cat")
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
             assert session.stdout is not None
             name = session.stdout.readline().strip().removeprefix("/dev/")
+            (tmp_path / name).symlink_to(f"/dev/{name}")
             assert watch.seconds_since_input() == 0.0
             assert watch.sign == f"input at a terminal ({name})"
             session.kill()
@@ -201,7 +236,8 @@ def test_a_command_over_ssh_is_a_sign_once_it_lasts_and_a_tunnel_never() -> None
             uptime, now = time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic()
             table = read_table()
             known = SshSessions()
-            found = ssh_sessions(table, frozenset())
+            mine = set(below(os.getpid(), table))
+            found = {pid: start for pid, start in ssh_sessions(table, ()).items() if pid in mine}
             assert len(found) == 1
             assert known.seconds_since(now, uptime - 60.0, found) > 1e8, "it may be a short one"
             assert known.seconds_since(now, uptime + 60.0, found) <= 60.0
@@ -245,7 +281,7 @@ def keyboard(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("what", RECORDED)
 def test_a_device_that_a_person_used_takes_a_lent_machine_back(what: str, keyboard: Path) -> None:
-    watch = IdleWatch(keyboard.parents[1])
+    watch = watch_of(keyboard.parents[1])
     owner = lent(watch)
     try:
         with keyboard.open("wb", buffering=0) as device:
@@ -308,7 +344,7 @@ def test_a_desktop_that_is_no_longer_idle_takes_a_lent_machine_back(
     """A real logind's interface over a real bus. The keyboards may not all be read."""
     logind.add("c1", idle_since=time.time() - 400.0, began=time.monotonic() - 500.0)
     os.mkfifo(keyboard.with_name("event4"))
-    watch = IdleWatch(keyboard.parents[1], InputDevices(keyboard.parents[1], not_the_second))
+    watch = watch_of(keyboard.parents[1], InputDevices(keyboard.parents[1], not_the_second))
     try:
         owner = lent(watch)
         assert watch.cannot_watch
