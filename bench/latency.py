@@ -91,7 +91,7 @@ def first_line(grid: Grid) -> float:
     while not grid.logs(run_id, wait_seconds=5):
         pass
     seconds = time.perf_counter() - begin
-    _finish(grid, run_id)
+    finish(grid, run_id)
     return seconds
 
 
@@ -100,7 +100,7 @@ def throughput(grid: Grid) -> float:
     jobs = tuple(command(f"j{number}", ("true",)) for number in range(JOBS))
     begin = time.perf_counter()
     run_id = grid.start_run(Pipeline(name="many", jobs=jobs)).run.id
-    _finish(grid, run_id)
+    finish(grid, run_id)
     seconds = time.perf_counter() - begin
     view = grid.run(run_id)
     if any(job.job.state not in DONE_JOBS for job in view.jobs):
@@ -135,7 +135,7 @@ def _until_waiting(grid: Grid, run_id: str, count: int) -> None:
             raise TimeoutError(f"only {len(waiting)} of {count} jobs of {run_id} wait")
 
 
-def _finish(grid: Grid, run_id: str) -> None:
+def finish(grid: Grid, run_id: str) -> None:
     """Follow the run's events until one says that it has ended. Raises TimeoutError."""
     after, deadline = "", time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:

@@ -9,6 +9,7 @@ PAGE = REPOSITORY / "docs" / "benchmarks.md"
 MODULES = {
     "startup": "bench.startup",
     "latency": "bench.latency",
+    "logs": "bench.logs",
     "planner": "bench.planning",
     "peers": "bench.peers",
     "demo": "bench.demo",

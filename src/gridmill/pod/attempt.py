@@ -313,7 +313,7 @@ class OutputReader:
             return False
         if len(data) >= LOUD_BYTES:
             self._widen(name)
-            self.loud = True
+            self.loud = len(data) < READ_BYTES  # if there may be more, it is read at once
         self._take(name, data, now)
         return True
 

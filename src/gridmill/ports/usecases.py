@@ -101,7 +101,7 @@ _ROWS = (
         limits={
             "after": ArgumentLimits(max_length=100),
             "until": ArgumentLimits(ge=0),
-            "tail": ArgumentLimits(ge=0, le=10**9),
+            "tail": ArgumentLimits(ge=0, le=10**6),
             "search": ArgumentLimits(max_length=1000),
             "limit": _MANY,
             "wait_seconds": ArgumentLimits(ge=0, le=60),

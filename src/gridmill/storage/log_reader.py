@@ -160,7 +160,7 @@ def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
 
     Of a line that came in several texts (it has more than 128 KiB) those are given that have it.
     """
-    search = _Search(needle=query.search.encode(), query=query)
+    search, end = _Search(needle=query.search.encode(), query=query), query.after
     for part, data in _parts_from(index, max(-1, query.after - 1), query):
         if part.start >= search.page.until:
             break
@@ -177,9 +177,10 @@ def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
             continue
         search.page.add_gap(part, _dropped(part, query), "limit")
         search.searched += part.end - max(part.start, query.after)
+        end = min(part.end, search.page.until)
         if search.page.full or search.searched >= SEARCH_BYTES:
-            return search.page.entries + search.place(part.end)
-    return search.page.entries
+            break
+    return search.page.entries + (search.place(end) if search.searched >= ENOUGH_BYTES else [])
 
 
 class _Search:

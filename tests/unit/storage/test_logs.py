@@ -259,6 +259,19 @@ def test_damage_costs_the_block_that_it_is_in_and_is_told(seed: int, tmp_path: P
     assert text_of(logs_in(tmp_path)) == f"{left}more\n", "the log goes on"
 
 
+def test_a_search_in_vain_says_how_far_it_looked(tmp_path: Path) -> None:
+    logs = LogFiles(tmp_path, background=False)
+    text = f"{'-' * 99}\n" * 1000
+    for number in range(1, 6):
+        logs.append([record(number, text)])
+    [place] = logs.read(LogQuery(run_id="r-1", search="needle"))
+    assert (place.id, place.text) == (str(5 * len(text)), "")
+    assert logs.read(LogQuery(run_id="r-1", search="needle", after=5 * len(text))) == []
+    logs.append([record(6, "nee"), record(7, "dle\n")])
+    found = [*pages(logs, LogQuery(run_id="r-1", search="needle", after=5 * len(text) + 3))]
+    assert [one.text for one in found] == ["dle\n"], "it began in a text that was searched before"
+
+
 def test_logs_are_deleted_and_their_space_is_free(tmp_path: Path) -> None:
     logs = logs_in(tmp_path)
     for run_id in RUNS:

@@ -54,6 +54,7 @@ from gridmill.ports.store import Order
 from gridmill.scheduler.bottleneck import has_workers, may_be_cut
 from gridmill.scheduler.dry_run import dry_run
 
+MOST_TAIL_LINES = 1_000_000
 _FIRST_EVENTS = 250
 """Events of the first read. A further read has as many as may fit, and four times as many at most."""
 
@@ -337,6 +338,12 @@ class RunUseCases(AlterationUseCases):
         if "\n" in search:
             raise InputError(
                 "a line has no newline in it", place="search", hint="Search for one line's text."
+            )
+        if tail is not None and tail > MOST_TAIL_LINES:
+            raise InputError(
+                f"{tail} lines are too many to look for from the end",
+                place="tail",
+                hint=f"At most {MOST_TAIL_LINES:,} are; `after` begins at an offset.",
             )
         query = LogQuery(
             run_id=run_id, job=job, attempt=attempt, after=offset_of(after), until=until, search=search
