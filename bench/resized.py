@@ -19,6 +19,7 @@ from gridmill.domain.run import Attempt, JobRun, Run
 from gridmill.domain.states import Cause
 from gridmill.stores.sql import make
 
+COMMANDS = ("small", "large", "grows")
 SHARE = 0.2
 """Of the 1.5 million rows of a file of bench/workloads.py."""
 SECOND = 2.5
@@ -30,7 +31,8 @@ A table of 300,000 rows, two datasets, five trainings, a prediction and three co
 256, an `mlp` from 32 to 1,024, a dataset with windows, a command from `echo` to 1 GB), and run twice more, in
 the same home. An attempt is within its size when its peak memory is at most what it was given; an attempt
 that was killed for memory is not. Sizes over peaks are those of the attempts that succeeded. The least that a
-job of its kind is given counts as a peak where the peak is lower.
+job of its kind is given counts as a peak where the peak is lower. No size of a command that now takes three
+times as much, or 1 GB instead of nothing, can be right at first: its second attempt, in the same run, is.
 """
 
 
@@ -119,7 +121,17 @@ def results(rounds: list[list[Sized]]) -> list[Result]:
     everything = [one for attempts in rounds for one in attempts]
     share = sum(one.within for one in everything) / len(everything)
     names = ("first run", "second run", "first run after the change", "second run after the change")
-    lines = [at_least(WITHIN, AREA, "attempts within their size", share, "", runs=len(everything))]
+    known = [one for one in everything if one.job not in COMMANDS]
+    lines = [
+        at_least(WITHIN, AREA, "attempts within their size", share, "", runs=len(everything)),
+        row(
+            AREA,
+            "the same without commands",
+            sum(one.within for one in known) / len(known),
+            "",
+            runs=len(known),
+        ),
+    ]
     for name, attempts in zip(names, rounds, strict=True):
         ratios = [one.given / max(one.peak, one.floor) for one in attempts if not one.killed]
         what, low, high = f"{name}: size over peak, median", min(ratios), max(ratios)

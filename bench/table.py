@@ -22,6 +22,7 @@ MODULES = {
     "models": "bench.models",
     "search": "bench.search",
     "swarm": "bench.swarm",
+    "sizing-settings": "bench.resized",
     "sizing-examples": "bench.sizing examples",
     "sizing-published": "bench.sizing published",
     "sizing-sinks": "bench.sizing sinks",

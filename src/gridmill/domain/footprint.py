@@ -42,6 +42,8 @@ JOINED_COLUMNS = 6
 COMMAND_CELL_BYTES = 16
 """Bytes per value for a command that declares how many rows it handles: one copy as numbers, and another one
 while it works."""
+PREDICTED_ROWS = 16_384
+"""Rows that a trained network predicts at a time, by what was measured (122 MiB more with 1,024 units)."""
 WEIGHT_BYTES = 24
 """Bytes per weight of a network: itself, its gradient, two moments of the optimizer, the best so far, and the
 copy that is written."""
@@ -155,7 +157,10 @@ def _added_columns(spec: DatasetSpec) -> int:
 
 
 def activation_bytes(spec: TrainingSpec) -> int:
-    """What one batch through a recurrent network holds for its gradient: some 12 floats per step and unit."""
+    """What one batch through a recurrent network holds for its gradient: some 12 floats per step and unit.
+    Other networks hold most while the trained one predicts many rows: two floats per row and unit."""
+    if spec.model is ModelKind.MLP:
+        return PREDICTED_ROWS * spec.units * 2 * 4
     if spec.model is not ModelKind.LSTM:
         return 0
     return (spec.batch_size or LARGEST_BATCH) * spec.sequence * spec.units * spec.layers * 12 * 4

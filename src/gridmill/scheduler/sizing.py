@@ -224,7 +224,8 @@ def _by_job(
     near = _alike(size, _crewed(measured, workers))
     measured = _frugal(job, size, near, parts)
     peak = max(_scaled_peak(job, size, measurement, workers, parts) for measurement in measured)
-    margin, leap = _margin(job, len(near)), _leap(job, size, measured, workers)
+    margin = _margin(job, len(near)) if same else MODEL_MARGIN
+    leap = _leap(job, size, measured, workers)
     if leap > peak:
         peak, margin = leap, MODEL_MARGIN
     memory = _at_least_floor(peak * margin, job)
