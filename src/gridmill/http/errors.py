@@ -51,9 +51,20 @@ async def pass_on(
         log.info("%s %s was broken off", scope["method"], scope["path"])
     except Exception as error:
         log.exception("%s %s failed", scope["method"], scope["path"])
-        if not started:
+        if not started and _is_short_of_threads(error):
+            short = UnavailableError(
+                f"{who} can start no further thread now: its machine has no process or thread left",
+                hint="Try again in a moment; on that machine `ps -eLf | wc -l` counts them.",
+            )
+            await failure(short, 503)(scope, receive, send)
+        elif not started:
             defect = InternalError(f"{who} failed: {type(error).__name__}")
             await failure(defect, 500)(scope, receive, send)
+
+
+def _is_short_of_threads(error: Exception) -> bool:
+    """Python has no error of its own for it."""
+    return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
 def answer_errors(app: FastAPI) -> None:
@@ -68,19 +79,26 @@ async def _explained(_: Request, error: Exception) -> Response:
     return failure(error, TABLE[error.code].http_status)
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return failure(InputError(first["msg"], place=place, hint="See /docs for what this call takes."), 422)
+    return failure(InputError(first["msg"], place=place, hint=_hint(request)), 422)
+
+
+def _hint(request: Request) -> str:
+    """A farm has no page of its calls: only Gridmills make them."""
+    if any(getattr(route, "path", "") == "/docs" for route in request.app.routes):
+        return "See /docs for what this call takes."
+    return "The versions of both Gridmills may differ: `gridmill doctor` at home compares them."
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return failure(NotFoundError(f"there is nothing at {request.url.path}", hint="See /docs."), 404)
+        return failure(NotFoundError(f"there is nothing at {request.url.path}", hint=_hint(request)), 404)
     detail, busy = str(error.detail), error.status_code == 503
-    why = UnavailableError(detail, hint="Send it again.") if busy else InputError(detail, hint="See /docs.")
+    why = UnavailableError(detail, hint="Send it again.") if busy else InputError(detail, hint=_hint(request))
     answer = failure(why, error.status_code)
     answer.headers.update(error.headers or {})
     return answer

@@ -1,16 +1,17 @@
 """What a server does about clients that are gone: half of a request is not waited for for ever."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
-from gridmill.http.errors import answer_errors, bounded
+from gridmill.http.errors import answer_errors, bounded, pass_on
 from gridmill.http.server import keep_alive
 
 
@@ -76,4 +77,31 @@ def test_whoever_pauses_in_a_request_is_told_to_send_it_again() -> None:
     answer = asyncio.run(explained(None, HTTPException(503, "nothing more came")))
     assert b"nothing more came" in answer.body
     assert b"Send it again." in answer.body
-    assert b"/docs" in asyncio.run(explained(None, HTTPException(413, "too large"))).body
+    large = explained(Request({"type": "http", "app": app}), HTTPException(413, "too large"))
+    assert b"/docs" in asyncio.run(large).body
+
+
+def test_a_server_without_a_thread_left_says_so_and_no_hint_names_a_page_that_is_missing() -> None:
+    farm = FastAPI(docs_url=None)
+    answer_errors(farm)
+
+    async def starts_no_thread(scope: Any, receive: Receive, send: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def nothing_there(scope: Any, receive: Receive, send: Any) -> None:
+        await farm(scope, receive, send)
+
+    for app, status, text in (
+        (starts_no_thread, 503, b"no process or thread left"),
+        (nothing_there, 404, b"gridmill doctor"),
+    ):
+        sent: list[Message] = []
+
+        async def send(message: Message, sent: list[Message] = sent) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/no", "headers": [], "query_string": b""}
+        asyncio.run(pass_on(app, scope, saying(), send, who="the farm", log=logging.getLogger("test")))
+        assert sent[0]["status"] == status
+        assert text in sent[1]["body"]
+        assert b"/docs" not in sent[1]["body"]
