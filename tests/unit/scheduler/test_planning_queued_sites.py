@@ -10,10 +10,12 @@ from tests.kit.planner_world import Work, World
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.run import JobRun, Run
 from gridmill.domain.site import ConfiguredNodes, Node, Site, SiteKind
 from gridmill.domain.states import DeploymentState, JobState, PodState, RunState
+from gridmill.scheduler.dry_run import TransferInput, dry_run
 from gridmill.scheduler.feasibility import asked_of, problem_of, problem_of_resource, why_unchecked
 from gridmill.scheduler.plan import asked_when_alone, plan
 from gridmill.scheduler.queue import Demand
@@ -249,3 +251,14 @@ def test_a_partition_that_a_site_does_not_have_is_refused() -> None:
     assert problem is not None
     assert "is in partition 'hihg'; site lab does not have it" in problem.message
     assert problem.hint == "There are: main, low."
+
+
+def test_a_plan_says_what_is_asked_and_what_was_not_checked() -> None:
+    job = Job(name="j", resource="a", command=CommandSpec(run="true"), memory_bytes=GIB)
+    pipeline, snapshot = Pipeline(name="p", jobs=(job,)), Snapshot([lab(), resource()])
+    [planned] = dry_run(pipeline, snapshot, {}, frozenset()).jobs
+    assert planned.asked is not None
+    assert (planned.asked.workers, planned.asked.amounts.cpus, planned.most_cpus) == (1, 1.0, 1.0)
+    assert planned.unchecked == ""
+    [away] = dry_run(pipeline, snapshot, {}, frozenset(), TransferInput(unreachable=("lab",))).jobs
+    assert away.unchecked == "whether site lab has room for it: it does not answer now"
