@@ -193,7 +193,7 @@ class ChunkStore:
             lacking = [chunk for name in large for chunk in self._filled(name)]
             lacking += self._not_alone(small)
         except OSError as error:
-            raise self._not_kept(error) from error
+            raise self.why_not_kept(error, self.folder) from error
         return tuple(dict.fromkeys(lacking))
 
     def _begin(self, large: Mapping[str, FileLayout]) -> None:
@@ -256,25 +256,27 @@ class ChunkStore:
         with self._turns.turn(len(chunks)):
             for chunk in chunks:
                 _check(chunk)
-        self.take_room(sum(len(chunk.data) for chunk in chunks))
+        self.take_room(sum(len(chunk.data) for chunk in chunks), len(chunks))
         try:
             self._keep([chunk for chunk in chunks if not self._large.take(chunk)])
         except OSError as error:
-            raise self._not_kept(error) from error
+            raise self.why_not_kept(error, self.folder) from error
 
-    def take_room(self, wanted_bytes: int) -> None:
-        """Room for bytes that come now. Raises UnavailableError while the disk is short, StorageError."""
+    def take_room(self, wanted_bytes: int, files: int = 0) -> None:
+        """Room for bytes, in so many new files, that come now. Raises UnavailableError while the disk is
+        short, StorageError."""
         if self.disk is not None:
             try:
-                self.disk.take(self.name, wanted_bytes)
+                self.disk.take(self.name, wanted_bytes, files)
             except OSError as error:
                 raise not_kept(error, self.folder) from error
 
-    def _not_kept(self, error: OSError) -> StorageError | UnavailableError:
-        """Of a full disk who fills it: it can be tried again once there is room."""
+    def why_not_kept(self, error: OSError, place: Path) -> StorageError | UnavailableError:
+        """Of a full disk who fills it: what can be evicted goes, so that it can be tried again."""
         if error.errno not in FULL or self.disk is None:
-            return not_kept(error, self.folder)
-        return UnavailableError(f"chunks wait for room: {self.disk.explain(self.name)}")
+            return not_kept(error, place)
+        self.disk.relieve()
+        return UnavailableError(f"data waits for room: {self.disk.explain(self.name)}")
 
     def receive(self, flows: Iterable[ChunkStream]) -> None:
         """Keep these as they come: what is expected in a large file is written there piece by piece, smaller
@@ -296,7 +298,7 @@ class ChunkStore:
         try:
             return self._large.receive(flow)
         except OSError as error:
-            raise self._not_kept(error) from error
+            raise self.why_not_kept(error, self.folder) from error
 
     def _keep(self, chunks: Sequence[Chunk]) -> None:
         """Each as a file of its own, all in one lot: that gets its name once they are on the disk."""
@@ -353,6 +355,10 @@ class ChunkStore:
         return sum(
             self._large.absent_bytes(name) if name in self._sizes else size for name, size in sizes.items()
         )
+
+    def count_outstanding(self, sizes: Mapping[str, int]) -> int:
+        """See EvictingStore."""
+        return sum(name not in self._sizes for name in sizes)
 
     def oldest_unused(self) -> int | None:
         """See EvictingStore."""

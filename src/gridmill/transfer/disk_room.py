@@ -20,11 +20,17 @@ _LOG = logging.getLogger(__name__)
 _EVICTED_BYTES = 8 << 20  # of the store with the oldest; then it is asked again whose are the oldest
 
 
+_RELIEVED_BYTES = 32 << 20
+
+
 class EvictingStore(Protocol):
     """What a store of chunks offers."""
 
     def outstanding(self, sizes: Mapping[str, int]) -> int:
         """How many bytes of what has these names and sizes are not there yet."""
+
+    def count_outstanding(self, sizes: Mapping[str, int]) -> int:
+        """How many files of these are not there yet."""
 
     def oldest_unused(self) -> int | None:
         """When what nothing uses was used last (ns); None: everything is in use."""
@@ -77,14 +83,14 @@ class DiskRoom:
             store = self._stores.get(name)
             if store is None:
                 return
-            lacking_bytes = store.outstanding(sizes)
+            lacking_bytes, lacking_files = store.outstanding(sizes), store.count_outstanding(sizes)
             if lacking_bytes:
                 self._check_size(sum(sizes.values()))
             trees = {
                 uri: wanted for uri, wanted in self._promised.get((name, owner), {}).items() if uri != tree
             }
             others = {**self._promised, (name, owner): trees}
-            self._free(name, lacking_bytes, others)
+            self._free(name, lacking_bytes, others, lacking_files)
             self._promised[name, owner] = {**trees, tree: sizes}
 
     def arrived(self, name: str, owner: str, tree: str) -> None:
@@ -97,19 +103,25 @@ class DiskRoom:
         with self._lock:
             self._promised.pop((name, owner), None)
 
-    def take(self, name: str, wanted_bytes: int) -> None:
-        """Room for bytes that come now. Raises UnavailableError while the disk is short."""
+    def take(self, name: str, wanted_bytes: int, files: int = 0) -> None:
+        """Room for bytes, in so many new files, that come now. Raises UnavailableError while the disk is
+        short."""
         space = self.space()
-        if space.free_bytes - wanted_bytes < space.reserve_bytes or space.lacks_files:
+        if space.free_bytes - wanted_bytes < space.reserve_bytes or _lacks_files(space, files):
             with self._lock:
-                self._free(name, wanted_bytes, {})
+                self._free(name, wanted_bytes, {}, files)
+
+    def relieve(self) -> None:
+        """The disk was full although there seemed to be room: evict more, so that it can be tried again."""
+        with self._lock:
+            self._evict(_RELIEVED_BYTES)
 
     def recover(self) -> DiskSpace:
         """The space, after eviction where the reserve is not free. Raises OSError."""
         space = self.space()
         if space.is_short:
             with self._lock:
-                self._evict(space.lacking_bytes or 1)
+                self._evict(space.lacking_bytes)
             space = self.space()
         return space
 
@@ -136,21 +148,22 @@ class DiskRoom:
         name: str,
         wanted_bytes: int,
         promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]],
+        files: int = 0,
     ) -> None:
         """Evicts what is needed. Raises UnavailableError."""
         space = self.space()
         missing = wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
-        if missing > 0 or space.lacks_files:
-            self._evict(max(missing, 1))
+        if missing > 0 or _lacks_files(space, files):
+            self._evict(max(missing, 0), files)
             space = self.space()
             missing = (
                 wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
             )
-        if (wanted_bytes and missing > 0) or space.is_short:
+        if (wanted_bytes and missing > 0) or space.is_short or _lacks_files(space, files):
             coming = self._outstanding(promised, space)
             more = f"; {show_bytes(coming)} are promised to transfers under way" if coming else ""
             raise UnavailableError(
-                f"{show_bytes(wanted_bytes)} wait for room: {self.explain(name)}{more}",
+                f"{_amount(wanted_bytes, files)} wait for room: {self.explain(name)}{more}",
                 hint="It goes on by itself once there is room on the disk.",
             )
 
@@ -164,14 +177,16 @@ class DiskRoom:
             return most
         return sum(self._stores[name].outstanding(wanted) for name, wanted in trees if name in self._stores)
 
-    def _evict(self, wanted_bytes: int) -> None:
+    def _evict(self, wanted_bytes: int, files: int = 0) -> None:
         """Until so much more is free, as the disk says: of files that are linked elsewhere nothing is."""
         goal, evicted = self.space().free_bytes + wanted_bytes, 0
-        while (space := self.space()).free_bytes < goal or space.lacks_files:
+        while (space := self.space()).free_bytes < goal or _lacks_files(space, files):
             ages = [(age, name) for name, store in self._stores.items() if (age := store.oldest_unused())]
             if not ages:
                 break
-            freed = self._stores[min(ages)[1]].evict(min(goal - space.free_bytes, _EVICTED_BYTES))
+            lacking_bytes = goal - space.free_bytes
+            wanted = min(lacking_bytes, _EVICTED_BYTES) if lacking_bytes > 0 else _EVICTED_BYTES
+            freed = self._stores[min(ages)[1]].evict(wanted)
             if not freed:
                 break
             evicted += freed
@@ -179,6 +194,15 @@ class DiskRoom:
             self.evicted_bytes += evicted
             total = show_bytes(self.evicted_bytes)
             _LOG.warning("chunks_evicted disk=%s bytes=%d total=%s", self._folder, evicted, total)
+
+
+def _lacks_files(space: DiskSpace, wanted: int) -> bool:
+    """Whether fewer inodes than the reserve would be left."""
+    return bool(space.files) and space.free_files - wanted < space.reserve_files
+
+
+def _amount(size_bytes: int, files: int) -> str:
+    return f"{show_bytes(size_bytes)} in {show_count(files, 'file')}" if files > 1 else show_bytes(size_bytes)
 
 
 def who_uses(name: str, uses: Mapping[str, int]) -> str:

@@ -97,7 +97,7 @@ class TreeCheckout:
             with self._alone_at(uri):
                 return self._place(wanted, manifest)
         except OSError as error:
-            raise not_kept(error, below(self._root, uri)) from error
+            raise self._store.why_not_kept(error, below(self._root, uri)) from error
 
     @contextmanager
     def _alone_at(self, uri: str) -> Iterator[None]:
