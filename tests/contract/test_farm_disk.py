@@ -168,6 +168,21 @@ def test_a_short_disk_holds_deployments_back_with_the_reason_and_they_start_once
     assert home.ask("POST", "/v1/pods/end", PodNames(pods=("d-1.0",))).status == 204
 
 
+def test_caches_of_a_tenant_that_runs_nothing_go_when_the_disk_is_short(
+    running: RunningFarm, disk: Path, tmp_path: Path
+) -> None:
+    home = member(running, tmp_path / "a", "a")
+    home.ask("GET", "/v1/farm")
+    (sandbox,) = running.farm.sandboxes.values()
+    cache = sandbox.settings.home / "cache" / "environments"
+    cache.mkdir(parents=True)
+    (cache / "large").write_bytes(b"1" * 4 * MIB)
+    fill(disk, left_bytes=MIB)
+    running.tick_loop.tick()
+    assert not cache.exists()
+    assert free_bytes(disk) >= 4 * MIB
+
+
 def test_a_tenant_above_its_limit_is_held_and_its_neighbour_is_not(disk: Path, tmp_path: Path) -> None:
     limits = TenantLimits(size_bytes=4 * MIB, files=1000)
     with farm(disk / "h", quota_bytes=2**30, limits=limits) as running:

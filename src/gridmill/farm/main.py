@@ -163,7 +163,7 @@ class TickLoop:
         """The commit is before the effect: what was admitted before a crash is brought up after it. While the
         disk is short nothing is, and a tenant above its limit is passed over."""
         farm = self._farm
-        if farm.disk.recover().is_short:
+        if farm.disk.recover().is_short and self._evict_caches():
             self._log_short()
             return
         self._is_short = False
@@ -182,6 +182,17 @@ class TickLoop:
         return lodging.state == TenantDeploymentState.WAITING and bool(
             self._farm.disk.why_over(lodging.tenant)
         )
+
+    def _evict_caches(self) -> bool:
+        """Those of tenants of which nothing runs; whether the disk is still short."""
+        farm = self._farm
+        busy = {one.tenant for one in self._of(*HAS_ROOM)}
+        for tenant in farm.records.all(Tenant):
+            if tenant.name not in busy and not tenant.revoked:
+                freed = farm.sandbox_of(tenant).remove_caches()
+                if freed:
+                    _LOG.warning("caches_evicted tenant=%s bytes=%d", tenant.name, freed)
+        return farm.disk.room.space().is_short
 
     def _log_short(self) -> None:
         if not self._is_short:

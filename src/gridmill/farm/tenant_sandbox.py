@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gridmill.disk_space import measure
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.confinement import Isolation
 from gridmill.domain.frozen import dataclass
@@ -103,6 +104,15 @@ class TenantSandbox:
         transferred bundles."""
         with acting_as(self.user):
             shutil.rmtree(self.settings.home / "cache" / "bundles", ignore_errors=True)
+
+    def remove_caches(self) -> int:
+        """Delete unpacked code and environments; only while none of its jobs runs. They are made again. How
+        many bytes they used."""
+        cache = self.settings.home / "cache"
+        with acting_as(self.user):
+            size_bytes = measure([cache], entries=100_000).size_bytes
+            shutil.rmtree(cache, ignore_errors=True)
+        return size_bytes
 
     def empty_home(self) -> None:
         """Delete what its jobs left in their home folder; only while none runs. A tenant above its limit of

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gridmill.codec import decode, encode
+from gridmill.disk_space import FULL, space_of
 from gridmill.domain.amounts import POD_GPU_SHARES, POD_GPUS, Amounts
 from gridmill.domain.pod_protocol import PodEvent, PodOrder
 from gridmill.domain.site import Node, NodeUtilization
@@ -140,7 +141,8 @@ class ProcessSite:
             for order in orders:
                 self._bring_up(order)
         except OSError as error:
-            raise UnavailableError(f"a pod could not be started: {error}") from error
+            why = space_of("home", self._settings.home).shortage if error.errno in FULL else ""
+            raise UnavailableError(f"a pod could not be started: {why or error}") from error
 
     def _bring_up(self, order: PodOrder) -> None:
         folder = self._folder(order.pod_id)
