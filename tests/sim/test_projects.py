@@ -16,6 +16,7 @@ from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.command import CommandSpec
 from gridmill.domain.job import Job
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.states import RunState
 from gridmill.errors import ConflictError, InputError, NotFoundError, StorageError, UnsafePathError
 from gridmill.ports.store import Put
 from gridmill.storage import archive as archives
@@ -23,6 +24,7 @@ from gridmill.storage.archive import ArchiveManifest
 from gridmill.storage.manifests import new_manifest, write_manifest
 from gridmill.storage.root import StorageRoot
 from gridmill.testing.simulation import Simulation
+from gridmill.testing.store_samples import a_job_run, a_run
 from gridmill.transfer.contents import list_contents
 
 NAMES = st.sampled_from(["a", "b.parquet", "deep/c", "deep/_delta_log/0.json"])
@@ -295,6 +297,34 @@ def test_a_version_that_lies_elsewhere_is_refused(tmp_path: Path, archive: Path)
 
     with pytest.raises(UnsafePathError, match="elsewhere"):
         service(at(tmp_path / "other")).restore(str(changed(archive, elsewhere)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (b'"run_id":"w-1"', b'"run_id":"../../x"', "has a (job|version)"),
+        (b'"w-1"', b'"../../x"', "has a run '../../x': ids of a run are w-NUMBER"),
+        (b'"id":"w-1"', b'"id":"w-1x"', "has a run 'w-1x'"),
+    ],
+    ids=["of a version", "of all", "no number"],
+)
+def test_an_id_that_gridmill_does_not_give_is_refused(
+    tmp_path: Path, before: bytes, after: bytes, says: str
+) -> None:
+    def renamed(members: dict[str, bytes]) -> dict[str, bytes]:
+        manifest = members["manifest.json"].replace(before, after)
+        assert manifest != members["manifest.json"]
+        return {**members, "manifest.json": manifest}
+
+    one = at(tmp_path / "one")
+    ended = replace(a_run(pipeline="w", state=RunState.SUCCEEDED), ended=1e9 + 1)
+    keep(one, tmp_path / "one", model(2, 1.0, run_id=ended.id), {"model.json": b"{}"})
+    one.store.commit([Put(noun=noun, expected=0) for noun in (a_job_run(ended.id), ended)])
+    service(one).backup(("w",), str(tmp_path / "p.zip"))
+    assert service(at(tmp_path / "right")).restore(str(tmp_path / "p.zip")).versions == ("w/m@2",)
+    with pytest.raises(InputError, match=says) as caught:
+        service(at(tmp_path / "other")).restore(str(changed(tmp_path / "p.zip", renamed)))
+    assert "back up the project again" in caught.value.hint
 
 
 def test_a_restored_pipeline_is_unchanged_and_knows_what_its_versions_were_made_from(tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ route. Every error has the same typed body, also one that nobody expected.
 
 import hmac
 import logging
+from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
@@ -14,6 +17,7 @@ from jinja2 import Environment
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gridmill.api.replies import page
 from gridmill.api.routes import make_routes
 from gridmill.domain.naming import LOOPBACK
 from gridmill.errors import InputError
@@ -94,7 +98,34 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     answer_errors(app)
     app.add_middleware(TokenMiddleware, token=token)
+    app.openapi = partial(_openapi, app.openapi)  # type: ignore[method-assign]  # as FastAPI documents it
     return app
+
+
+def _openapi(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The document, with what FastAPI does not know of: bodies with unknown fields are refused."""
+    document = make()
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    operations = [one for path in document["paths"].values() for one in path.values()]
+    waiting = [_named(one.get("requestBody", {})) for one in operations]
+    seen = set[str]()
+    while waiting:
+        for name in waiting.pop() - seen:
+            seen.add(name)
+            if "properties" in schemas[name]:
+                schemas[name].setdefault("additionalProperties", False)
+            waiting.append(_named(schemas[name]))
+    bundle = document["paths"]["/v1/bundles/{bundle}"]["put"]["requestBody"]["content"]
+    bundle["application/octet-stream"]["schema"]["minLength"] = 1
+    return document
+
+
+def _named(part: object) -> set[str]:
+    """The schemas that a part of the document refers to."""
+    if isinstance(part, dict):
+        own = {str(part["$ref"]).rpartition("/")[2]} if "$ref" in part else set[str]()
+        return own.union(*map(_named, part.values()))
+    return set[str]().union(*map(_named, part)) if isinstance(part, list) else set[str]()
 
 
 def _health() -> dict[str, str]:
@@ -105,4 +136,4 @@ def _docs(request: Request) -> HTMLResponse:
     """The API as one page without scripts or anything fetched from elsewhere."""
     source = files("gridmill.api").joinpath("docs.html.j2").read_text()
     template = Environment(autoescape=True).from_string(source)
-    return HTMLResponse(template.render(api=request.app.openapi()))
+    return page(template.render(api=request.app.openapi()))

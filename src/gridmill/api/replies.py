@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_ty
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.routing import APIRoute
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from gridmill.codec import encode
 from gridmill.declarations.problems import did_you_mean
@@ -156,6 +156,20 @@ def make_router() -> APIRouter:
 def reply(noun: object) -> Response:
     """A noun as the codec writes it."""
     return Response(encode(noun), media_type="application/json")
+
+
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+"""Pages have no scripts and load nothing: what is written into one by a job cannot do either."""
+
+
+def page(html: str) -> HTMLResponse:
+    """A page for a browser, which loads and runs nothing."""
+    return HTMLResponse(html, headers=_PAGE_HEADERS)
 
 
 def check_name(given: str, name: str, *, field: str) -> None:

@@ -18,7 +18,7 @@ from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.responses import Response
 
-from gridmill.api.replies import Name, TheGrid, check_name, done, make_router, reply
+from gridmill.api.replies import Name, TheGrid, check_name, done, make_router, page, reply
 from gridmill.domain.backfill import Backfill
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
@@ -102,7 +102,7 @@ def _answer(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response
     if row.gives is NoneType:
         return done()
     if row.gives is str:
-        return HTMLResponse(answer)
+        return page(answer)
     return reply(_WRAPPER[row.name](present=answer) if row.name in _WRAPPER else answer)
 
 

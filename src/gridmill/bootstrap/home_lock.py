@@ -20,6 +20,7 @@ from gridmill.storage.recovery import claims, marks_of
 
 _OF_A_FARM = "`gridmill farm tenants` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
 _LOOK_SECONDS = 0.05
+_KEY_BYTES = 32
 
 
 def lock_home(home: Path) -> IO[str]:
@@ -54,19 +55,29 @@ def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
 
 
 def home_secret(home: Path) -> bytes:
-    """The key that pod secrets are derived from; made once, by who owns the home, for this user only."""
+    """The key that pod secrets are derived from; made once, by who owns the home, for this user only.
+
+    Raises StorageError for a file that has none.
+    """
     path = home / "secret"
     if not path.exists():
-        write_private(path, secrets.token_hex(32).encode())
+        write_private(path, secrets.token_hex(_KEY_BYTES).encode())
     try:
-        return bytes.fromhex(path.read_text())
+        key = bytes.fromhex(path.read_text("ascii"))
     except ValueError as error:
-        raise StorageError(
-            "it is damaged: it holds no hexadecimal number",
-            hint="Remove it while no pods run (`gridmill down --all`): a new one is made. Pods that still "
-            "run have been given the old one, and end.",
-            place=str(path),
-        ) from error
+        raise _no_key(path, "it holds no hexadecimal number") from error
+    if len(key) < _KEY_BYTES:
+        raise _no_key(path, f"it has {len(key)} bytes of a key instead of {_KEY_BYTES}")
+    return key
+
+
+def _no_key(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"it is damaged: {why}",
+        hint="Restore it, or remove it while no pods run (`gridmill down --all`): a new one is made. Pods"
+        " that still run have been given the old one, and end.",
+        place=str(path),
+    )
 
 
 def open_store(settings: Settings) -> Store:

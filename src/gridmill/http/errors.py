@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gridmill.codec import encode
@@ -23,6 +24,9 @@ from gridmill.errors import (
 
 PATIENCE_SECONDS = 60.0
 """Timeout for the next piece of a request."""
+
+
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 def failure(error: GridmillError, status: int) -> Response:
@@ -93,6 +97,18 @@ def _hint(request: Request) -> str:
     return "The versions of both Gridmills may differ: `gridmill doctor` at home compares them."
 
 
+def _methods_at(request: Request) -> str:
+    """The methods of all routes of that path: each route knows its own alone."""
+    return ", ".join(
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    )
+
+
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
@@ -101,6 +117,8 @@ async def _http(request: Request, error: Exception) -> Response:
     why = UnavailableError(detail, hint="Send it again.") if busy else InputError(detail, hint=_hint(request))
     answer = failure(why, error.status_code)
     answer.headers.update(error.headers or {})
+    if error.status_code == 405:
+        answer.headers["allow"] = _methods_at(request)
     return answer
 
 

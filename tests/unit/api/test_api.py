@@ -3,6 +3,7 @@
 import re
 import stat
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -52,7 +53,37 @@ schema.config.phases.update(phases=["fuzzing"])
 def test_nothing_that_comes_in_is_a_server_error(case: schemathesis.Case) -> None:
     if "wait_seconds" in (case.query or {}):
         case.query["wait_seconds"] = 0
-    case.call_and_validate(checks=[schemathesis.checks.not_a_server_error])
+    answer = case.call_and_validate(checks=[schemathesis.checks.not_a_server_error])
+    if answer.status_code == 422 and case.meta.generation.mode.is_positive:
+        assert "there is no field" not in answer.json()["message"], "the document allows it"
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [("/v1/pipelines", "GET, POST"), ("/v1/pipelines/p", "DELETE, GET"), ("/v1/runs/r/jobs", "GET")],
+)
+def test_a_wrong_method_is_answered_with_all_right_ones(
+    served: httpx.Client, path: str, methods: str
+) -> None:
+    answer = served.request("PATCH", path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+    assert "/docs" in answer.json()["hint"]
+
+
+def test_pages_run_no_scripts_and_load_nothing(served: httpx.Client) -> None:
+    body, kind = encode(replace(PIPELINE, name="shown")), {"content-type": "application/json"}
+    assert served.post("/v1/runs", content=body, headers=kind).status_code == 200
+    for path in ("/docs", "/v1/runs/shown-1/report"):
+        page = served.get(path)
+        assert page.status_code == 200
+        assert page.headers["content-security-policy"].startswith("default-src 'none'; style-src")
+        assert page.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["events", "jobs", "report", "jobs/a", ""])
+def test_what_is_below_a_run_that_does_not_exist_is_not_found(served: httpx.Client, path: str) -> None:
+    answer = served.get(f"/v1/runs/nobody-1/{path}".rstrip("/"))
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
 
 
 def test_docs_list_every_call_and_fetch_nothing(served: httpx.Client) -> None:

@@ -1,5 +1,6 @@
 """Use cases of archives: back up pipelines with everything they made, and restore them into another grid."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from gridmill.control.usecases.base import UseCases
 from gridmill.domain.archive import FORMAT, ArchiveContents, ArchiveResult
 from gridmill.domain.artifact import Alias, Artifact, ArtifactKind, Latest
 from gridmill.domain.frozen import replace
+from gridmill.domain.naming import check_name
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.provenance import CodeList, Provenance
 from gridmill.domain.run import JobRun, Run
@@ -20,6 +22,10 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, UnsafePath
 from gridmill.plugins import find
 from gridmill.ports.store import key_of
 from gridmill.version import __version__
+
+_NUMBER = re.compile("[1-9][0-9]{0,17}")
+_MAKER = re.compile(f"|[a-z0-9][a-z0-9_-]*-{_NUMBER.pattern}")
+"""The run that made a version, which may have been deleted; empty: of no run."""
 
 _Moved: TypeAlias = Pipeline | Run | JobRun | Artifact | Alias
 _WORDS: dict[type[object], str] = {
@@ -210,11 +216,13 @@ def _nouns(project: ArchiveContents) -> Iterator[_Moved]:
 
 
 def _check(project: ArchiveContents) -> None:
-    """Raises InputError for a format of another time, UnsafePathError for folders that are not its own."""
+    """Raises InputError for a format of another time and for ids that Gridmill does not give, UnsafePathError
+    for folders that are not its own."""
     if project.format != FORMAT:
         raise InputError(
             f"the archive has format {project.format}; this Gridmill reads {FORMAT}", hint="Update Gridmill."
         )
+    _check_runs(project)
     names = {artifact.name for artifact in project.artifacts}
     for uri in project.uris:
         parts: list[Any] = uri.split("/")
@@ -223,3 +231,26 @@ def _check(project: ArchiveContents) -> None:
     for uri in _folders(project.artifacts):
         if uri not in project.uris:
             raise UnsafePathError(f"a version of the archive lies where none may: {uri!r}")
+
+
+def _check_runs(project: ArchiveContents) -> None:
+    """Raises InputError for a run, a job or a version with an id that Gridmill does not give: folders have
+    these names."""
+    for run in project.runs:
+        check_name("pipeline", run.pipeline)
+        if not _NUMBER.fullmatch(run.id.removeprefix(f"{run.pipeline}-")):
+            raise _unknown_id("run", run.id, f"{run.pipeline}-NUMBER")
+    runs = {run.id for run in project.runs}
+    for job in project.job_runs:
+        if job.run_id not in runs or not job.id.startswith(f"{job.run_id}/") or ".." in job.id:
+            raise _unknown_id("job", job.id, "RUN/JOB, of a run of the archive")
+    for version in project.artifacts:
+        if version.id != f"{version.name}@{version.number}" or not _MAKER.fullmatch(version.run_id):
+            raise _unknown_id("version", version.id, "PIPELINE/JOB@NUMBER, made by PIPELINE-NUMBER")
+
+
+def _unknown_id(what: str, found: str, form: str) -> InputError:
+    return InputError(
+        f"the archive has a {what} {found!r}: ids of a {what} are {form}",
+        hint="It was changed, or damaged: back up the project again.",
+    )
