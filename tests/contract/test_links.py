@@ -325,3 +325,22 @@ def test_a_pod_spares_what_a_unix_link_does_not_need():
     heavy = "('ssl', 'asyncio', 'cryptography', 'pydantic')"
     code = f"import sys, gridmill.transport.pod_side; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_a_socket_takes_at_most_so_many_connections_and_silent_ones_go_first(folder: Path) -> None:
+    with contextlib.closing(PodLinkServer(lambda: None)) as server:
+        server.listen_unix(folder / "links.sock", most=3)
+        opened = [unix.dial(folder / "links.sock") for _ in range(9)]
+        try:
+            for one in opened:
+                one.setblocking(True)
+                one.settimeout(60.0)
+            for one in opened[:6]:
+                assert one.recv(1) == b""  # closed, for later ones came
+            for one in opened[6:]:
+                one.settimeout(0.05)
+                with pytest.raises(TimeoutError):
+                    one.recv(1)
+        finally:
+            for one in opened:
+                one.close()

@@ -307,6 +307,33 @@ def test_a_descriptor_bomb_ends_at_the_limit_of_its_process(place: Place) -> Non
         third.end()
 
 
+DIALS = """
+import os, socket, time
+held, closed = [], 0
+for _ in range(900):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(os.environ["GRIDMILL_POD"] + "/../../links.sock")
+    held.append(one)
+time.sleep(1)
+for one in held:
+    one.setblocking(False)
+    try:
+        closed += one.recv(1) == b""
+    except BlockingIOError:
+        pass
+print("closed", closed)
+"""
+
+
+@pytest.mark.long
+def test_connections_of_a_job_take_few_descriptors_of_the_farm(place: Place) -> None:
+    with place.beside() as attacker:
+        ended = attacker.run(python(DIALS))
+        assert ended.state == "succeeded", ended
+        assert int(ended.written.split()[1]) >= 900 - 256
+        assert attacker.run("echo fine").written == "fine\n"
+
+
 def test_who_deletes_the_home_folder_is_served_again(place: Place) -> None:
     with place.beside() as attacker:
         ended = attacker.run('set +e; rm -rf ~/* ~/.[!.]* "$HOME" "$GRIDMILL_HOME" 2>/dev/null; echo done')

@@ -30,6 +30,8 @@ from gridmill.transport.server import PodLinkServer
 
 _LOG = logging.getLogger(__name__)
 _SHOWN = 20
+_MOST_PODS = 256
+"""Connections at the socket of a tenant: its jobs can open many, and the farm's descriptors are for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,7 @@ def _listen(links: PodLinkServer, folders: TenantFolders) -> None:
             remove_tree(path)
         else:
             path.unlink()
-    links.listen_unix(path, user=folders.user)
+    links.listen_unix(path, user=folders.user, most=_MOST_PODS)
     if folders.user is not None:
         os.chown(path, folders.user, folders.user, follow_symlinks=False)
 

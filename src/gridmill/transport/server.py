@@ -72,12 +72,17 @@ class EventLoop:
         self._selector.register(sock, selectors.EVENT_READ, watcher)
 
     def add_listener(
-        self, listener: socket.socket, accept: Accept, new_liveness: NewLiveness | None = None
+        self,
+        listener: socket.socket,
+        accept: Accept,
+        new_liveness: NewLiveness | None = None,
+        most: int | None = None,
     ) -> None:
-        """Take connections from `listener` from now on."""
+        """Take connections from `listener` from now on, at most so many at a time."""
+        limited = None if most is None else _Limited(most)
 
         def watcher(_: int) -> None:
-            self._accept(listener, accept, new_liveness)
+            self._accept(listener, accept, new_liveness, limited)
 
         self._listeners[listener] = watcher
         self.watch(listener, watcher)
@@ -176,7 +181,13 @@ class EventLoop:
 
     # sockets
 
-    def _accept(self, listener: socket.socket, accept: Accept, new_liveness: NewLiveness | None) -> None:
+    def _accept(
+        self,
+        listener: socket.socket,
+        accept: Accept,
+        new_liveness: NewLiveness | None,
+        limited: "_Limited | None",
+    ) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 wire = accept(listener)
@@ -189,7 +200,25 @@ class EventLoop:
             except GridmillError as error:
                 _LOG.warning("connection_refused reason=%s", error)
                 continue
-            self._serve_socket(self._open(wire, new_liveness))
+            if limited is not None and not self._has_room(limited):
+                wire.close()
+                continue
+            channel = self._open(wire, new_liveness)
+            if limited is not None:
+                limited.numbers[channel.number] = None
+            self._serve_socket(channel)
+
+    def _has_room(self, limited: "_Limited") -> bool:
+        """Whether another connection may come: the oldest one that has said nothing is closed for it."""
+        for number in [number for number in limited.numbers if number not in self._channels]:
+            del limited.numbers[number]
+        if len(limited.numbers) < limited.most:
+            return True
+        channels = (self._channels[number] for number in limited.numbers)
+        silent = next((channel for channel in channels if not channel.has_spoken), None)
+        if silent is not None:
+            self._close(silent)
+        return silent is not None
 
     def _serve_socket(self, channel: Channel) -> None:
         def watcher(events: int) -> None:
@@ -209,6 +238,14 @@ class EventLoop:
             if alive is not None:
                 folder.stir()
                 self._settle(self._channels[number], alive)
+
+
+class _Limited:
+    """The connections of a listener that takes at most so many, oldest first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.numbers: dict[int, None] = {}
 
 
 def _serve(channel: Channel, events: int) -> bool:
@@ -264,8 +301,8 @@ class PodLinkServer:
 
     # what the links listen to
 
-    def listen_unix(self, path: Path | str, *, user: int | None = None) -> None:
-        """Take pods at a Unix socket: mode 0600, same user or root only, or that `user`.
+    def listen_unix(self, path: Path | str, *, user: int | None = None, most: int | None = None) -> None:
+        """Take pods at a Unix socket: mode 0600, same user or root only, or that `user`; at most so many.
 
         Raises HomeInUseError, StorageError.
         """
@@ -273,7 +310,9 @@ class PodLinkServer:
         listener = unix.listen(path)
         self._sockets.append((path, path.stat().st_ino))
         self._do(
-            lambda: self._exchange.add_listener(listener, lambda sock: SocketWire(unix.accept(sock, user)))
+            lambda: self._exchange.add_listener(
+                listener, lambda sock: SocketWire(unix.accept(sock, user)), most=most
+            )
         )
 
     def listens_at(self, path: Path) -> bool:
