@@ -18,7 +18,7 @@ from gridmill.domain.version_manifest import AliasMove
 from gridmill.ports.store import Noun, Store, key_of
 
 LOST = (
-    "runs with their jobs, attempts and logs in the store: `gridmill list runs` begins anew",
+    "runs with their jobs and attempts: `gridmill list runs` begins anew",
     "measurements of jobs: sizes are estimated anew by the next runs",
     "backfills that were not finished: start them again, chunks that are unchanged are not repeated",
     "quotas used so far by projects",

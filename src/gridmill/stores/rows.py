@@ -33,9 +33,9 @@ def _checksum(*parts: str) -> int:
     return crc32("\0".join(parts).encode("utf-8", "surrogateescape"))
 
 
-def record_checksum(noun: str, key: str, version: int, parent: str, live: int, body: str) -> int:
-    """The checksum of a record; `live` is 0 or 1."""
-    return crc32(f"{noun}\0{key}\0{version}\0{parent}\0{live:d}\0{body}".encode("utf-8", "surrogateescape"))
+def record_checksum(noun: str, key: str, version: int, parent: str, live: int, body: bytes) -> int:
+    """The checksum of a record; `live` is 0 or 1. Raises ValueError for texts that are not Unicode."""
+    return crc32(body, crc32(f"{noun}\0{key}\0{version}\0{parent}\0{live:d}\0".encode()))
 
 
 def event_checksum(values: Mapping[str, Any]) -> int:
@@ -79,9 +79,7 @@ def put_row(put: Put) -> Values:
     row["parent"] = parent_of(noun)
     row["live"] = kind is not JobRun and is_live(noun)
     row["body"] = body.decode()
-    row["checksum"] = record_checksum(
-        kind.__name__, key, row["version"], row["parent"], row["live"], row["body"]
-    )
+    row["checksum"] = record_checksum(kind.__name__, key, expected + 1, row["parent"], row["live"], body)
     return row
 
 
@@ -137,10 +135,11 @@ def read_record(row: Row) -> Record:
     """The record of a row of the columns RECORD. Raises DamagedRowError."""
     _, noun, key, version, parent, live, body, checksum = row
     try:
-        if record_checksum(noun, key, version, parent, live, body) != checksum:
+        data = body.encode()
+        if record_checksum(noun, key, version, parent, live, data) != checksum:
             raise DamagedRowError("it does not match its checksum")
-        return Record(noun=decode(body, CLASSES[noun]), version=version)
-    except (InputError, KeyError, ValueError, TypeError) as error:
+        return Record(noun=decode(data, CLASSES[noun]), version=version)
+    except (InputError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedRowError(f"it cannot be read: {str(error)[:_LONGEST]}") from error
 
 
@@ -170,10 +169,10 @@ def is_counter(name: object, value: object, checksum: object) -> bool:
 def describe(row: Row, problem: str) -> DamagedRecord:
     """What is known of a damaged row: by its body, where that is as it was written, else by its columns."""
     _, noun, key, version, parent, _, body, checksum = row
-    with suppress(InputError, KeyError, ValueError, TypeError):
+    with suppress(InputError, KeyError, ValueError, TypeError, AttributeError):
         meant = decode(body, CLASSES[noun])
         live = not isinstance(meant, JobRun) and is_live(meant)
-        if record_checksum(noun, key_of(meant), version, parent_of(meant), live, body) == checksum:
+        if record_checksum(noun, key_of(meant), version, parent_of(meant), live, body.encode()) == checksum:
             key, parent = key_of(meant), parent_of(meant)
     return DamagedRecord(noun=_shown(noun), key=_shown(key), parent=_shown(parent), problem=problem)
 
