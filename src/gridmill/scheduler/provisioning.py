@@ -129,6 +129,9 @@ def _needed(draft: DraftPlan, lane: Lane) -> Amounts:
         cpus, memory = cpus + each * count, memory + group.demand.memory_bytes * count
         largest = max(largest, group.demand.memory_bytes)
     share = max(largest, -(-memory // workers))
+    if resource.size is not None:
+        node = draft.snapshot.largest(resource.site)
+        share = max(share, size_resource(resource, draft.snapshot.history, node).amounts.memory_bytes)
     return Amounts(
         cpus=resource.cpus or max(1.0, min(most, -(-cpus // workers))),
         memory_bytes=resource.memory_bytes or -(-share // POD_STEP) * POD_STEP,

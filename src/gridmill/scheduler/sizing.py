@@ -411,15 +411,20 @@ def _gets_by_with_less(job: Job, history: MeasurementHistory, pipeline: str) -> 
     return footprint_of(job).spills and not any(measured.memory_killed for measured in measurements)
 
 
-def size_resource(resource: Resource, history: MeasurementHistory, largest: Amounts) -> Sizing:
+def size_resource(
+    resource: Resource, history: MeasurementHistory, largest: Amounts, *, node_cpus: float | None = None
+) -> Sizing:
     """What one worker of a resource gets when it serves one job of the resource's size.
 
-    Explicit amounts go before; `largest` (one pod's most at the site) bounds what is estimated.
+    Explicit amounts go before; `largest` (one pod's most at the site) bounds what is estimated. It has fewer
+    CPUs than the node (`node_cpus`) where no more are asked for than a job needs.
     """
     memory, why = _resource_memory(resource, history, largest)
     gpus = gpus_of(resource)
     cpus = cpus_of(resource, largest)
-    usual = "all of a node; jobs share them" if cpus == largest.cpus else "what goes with the GPUs"
+    whole = cpus == (largest.cpus if node_cpus is None else node_cpus)
+    part = "what goes with the GPUs" if gpus else "for one job; more where several are ready"
+    usual = "all of a node; jobs share them" if whole else part
     source = "set" if resource.cpus else usual
     why.append(f"{cpus:g} CPUs: {source}")
     if resource.gpus and not resource.default:

@@ -9,7 +9,7 @@ from tests.kit.planner_world import Work, World
 
 from gridmill.domain.amounts import GIB, MIB, Amounts
 from gridmill.domain.deployment import Deployment, Pod
-from gridmill.domain.job import CommandSpec, Job, JobKind
+from gridmill.domain.job import CommandSpec, Job, JobKind, JobSize
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.resource import Resource, Sizing
 from gridmill.domain.run import JobRun, Run
@@ -19,6 +19,7 @@ from gridmill.scheduler.dry_run import TransferInput, dry_run
 from gridmill.scheduler.feasibility import asked_of, problem_of, problem_of_resource, why_unchecked
 from gridmill.scheduler.plan import asked_when_alone, plan
 from gridmill.scheduler.queue import Demand
+from gridmill.scheduler.sizing import MeasurementHistory, size_resource
 from gridmill.scheduler.snapshot import Snapshot
 
 NOW = 1000.0
@@ -96,6 +97,20 @@ def test_what_one_job_alone_asks_of_a_queue(of: Demand, pods: int, cpus: float, 
     asked = asked_when_alone(lab(), resource(), of)
     assert asked is not None
     assert (asked.workers, asked.amounts.cpus, asked.amounts.memory_bytes) == (pods, cpus, memory)
+
+
+def test_a_resource_that_declares_a_size_is_asked_for_with_its_memory() -> None:
+    """More than the job that is ready needs, as it was declared."""
+    declared = resource(type=JobKind.TRAINING, size=JobSize(rows=10**8, columns=10))
+    node = lab().nodes[0].capacity
+    sized = size_resource(declared, MeasurementHistory(), node)
+    wish = asked_when_alone(lab(), declared, demand()._replace(kind=JobKind.TRAINING))
+    assert wish is not None
+    assert sized.amounts.memory_bytes > GIB
+    assert 0 <= wish.amounts.memory_bytes - sized.amounts.memory_bytes < 256 * MIB
+    less = asked_of(Snapshot([lab()]), resource(), node)
+    said = size_resource(resource(), MeasurementHistory(), less, node_cpus=node.cpus).why
+    assert "1 CPUs: for one job; more where several are ready" in said
 
 
 @pytest.mark.parametrize(("kind", "cpus"), [(JobKind.COMMAND, 1.0), (JobKind.TRAINING, 4.0)])

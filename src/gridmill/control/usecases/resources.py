@@ -12,6 +12,7 @@ from gridmill.domain.states import DeploymentState
 from gridmill.errors import CapacityError, ConflictError, NotFoundError
 from gridmill.ports.pages import PAGE_ITEMS, Page, names_of_deployment, page_by_names, page_request
 from gridmill.ports.store import Noun
+from gridmill.scheduler.feasibility import asked_of
 from gridmill.scheduler.sizing import size_resource
 
 
@@ -28,7 +29,9 @@ class ResourceUseCases(UseCases):
                 names = ", ".join(sorted(self._ledger.snapshot.sites))
                 raise NotFoundError(f"there is no site {resource.site!r}", hint=f"There are: {names}.")
             check_resource_settings(resource, site)
-            sizing = size_resource(resource, self._ledger.snapshot.history, site.largest)
+            snapshot, node = self._ledger.snapshot, site.largest
+            largest = asked_of(snapshot, resource, node)
+            sizing = size_resource(resource, snapshot.history, largest, node_cpus=node.cpus)
             if not sizing.amounts.fits_in(site.largest):
                 raise CapacityError(_too_large(resource, sizing, site))
             transaction.put(resource)
