@@ -3,13 +3,16 @@
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from gridmill.control.removable import read_records, unused_files
 from gridmill.control.steps.damage import SUBJECT
 from gridmill.domain.amounts import Amounts
+from gridmill.domain.artifact import Artifact
 from gridmill.domain.job import CommandSpec, Job
 from gridmill.domain.pipeline import Pipeline
 from gridmill.domain.pod_protocol import AttemptOrder
@@ -17,6 +20,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.domain.site import Node
 from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, FINISHED_RUNS, JobState, RunState
 from gridmill.errors import ConflictError
+from gridmill.ports.disk import DiskArea, DiskItem
 from gridmill.stores import sql
 from gridmill.testing.simulated_site import Behaviour
 from gridmill.testing.simulation import Simulation, random_pipeline
@@ -167,6 +171,24 @@ def test_a_damaged_run_can_be_stopped(story: Story):
     story.simulation.stop(run_id)
     story.finish()
     assert story.runs()[run_id].state == RunState.FAILED
+
+
+def test_files_of_a_version_stay_while_its_record_may_be_lost(story: Story):
+    story.simulation.submit(CHAIN)
+    story.simulation.run_until(lambda: story.simulation.clock.monotonic() > 1.0)
+    story.finish()
+    [version] = [one.noun for one in story.store.list(Artifact, parent="chain/a")]
+    files = [DiskItem(area=DiskArea.OUTPUT, name=version.output.uri, size_bytes=1, changed=0.0)]
+
+    def unused() -> list[str]:
+        control = story.simulation.node.control
+        records = read_records(control.ledger)
+        return [one.name for one, _ in unused_files(control.catalog, records, files, inf, inf)]
+
+    story.damage("noun = 'Artifact' AND key = ?", version.id)
+    assert unused() == []
+    story.simulation.node.check_store()
+    assert unused() == []
 
 
 def test_damage_that_only_a_check_finds_is_taken_in(story: Story):
