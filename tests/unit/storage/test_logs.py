@@ -159,6 +159,16 @@ def _pieces(text: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_log_files_hold_what_was_appended_whatever_is_killed(seed: int, tmp_path: Path) -> None:
+    try_at_random(seed, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(30, 400))
+def test_more_log_files_hold_what_was_appended_whatever_is_killed(seed: int, tmp_path: Path) -> None:
+    try_at_random(seed, tmp_path)
+
+
+def try_at_random(seed: int, tmp_path: Path) -> None:
     case = Case(tmp_path / "logs", seed)
     for _ in range(60):
         act = case.random.choice((case.write, case.write, case.write, case.compare, case.kill))
