@@ -116,6 +116,8 @@ def _step(made) -> None:  # type: ignore[no-untyped-def]  # as above
         with made.node.lock:
             made.world.step()
             mail = made.world.has_mail()
+            if len(made.world.executions) > 4 * PLACES:  # what has ended is no memory of the control node
+                made.world.executions[:] = [one for one in made.world.executions if one.ended is None]
         if mail:
             made.node.wake()
         time.sleep(STEP_SECONDS)

@@ -11,6 +11,7 @@ MODULES = {
     "latency": "bench.latency",
     "logs": "bench.logs",
     "planner": "bench.planning",
+    "readers": "bench.readers",
     "peers": "bench.peers",
     "demo": "bench.demo",
     "sink": "bench.sink",

@@ -15,8 +15,8 @@ from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
 LOOK_SECONDS = 1.9
-"""Time between two looks at a process. Two looks without progress are enough."""
-_LOOKS = 2
+"""Time between two looks at a process. Two looks without progress are enough, three without an answer."""
+_LOOKS, _LOOKS_UNKNOWN = 2, 3
 _STOPPED = "Tt"
 
 
@@ -48,7 +48,8 @@ def wait_for_answer(
     """Wait until the socket can be read. `pid` is the control node's process (0: unknown); `answers` asks it
     something else, where it is to be known whether it does.
 
-    Raises HungNodeError about 4 s after a control node has hung, TimeoutError after the socket's timeout.
+    Raises HungNodeError about 4 s after a control node has hung, or some 15 s if its process is unknown: then
+    only answers tell whether it is busy. Raises TimeoutError after the socket's timeout.
     """
     seconds = sock.gettimeout()
     until = None if seconds is None else time.monotonic() + seconds
@@ -57,18 +58,21 @@ def wait_for_answer(
         now = look_at(pid)
         if now is None and pid:
             return  # it has ended, which the socket says
-        still = still + 1 if _stands_still(before, now) else 0
-        if still >= (_LOOKS if now else 1) and ((now and now.stopped) or not answers()):
+        if now is not None:
+            still = still + 1 if _stands_still(before, now) else 0
+            is_hung = still >= _LOOKS and (now.stopped or not answers())
+        else:  # it may be busy: only answers tell
+            still = 0 if answers() else still + 1
+            is_hung = still >= _LOOKS_UNKNOWN
+        if is_hung:
             raise hung(pid, where, now)
         if until is not None and time.monotonic() > until:
             raise TimeoutError
         before = now
 
 
-def _stands_still(before: ProcessLook | None, now: ProcessLook | None) -> bool:
-    if before is None or now is None:
-        return True
-    return now.stopped or (now.ticks == before.ticks and now.state != "R")
+def _stands_still(before: ProcessLook | None, now: ProcessLook) -> bool:
+    return now.stopped or (before is not None and now.ticks == before.ticks and now.state != "R")
 
 
 def hung(pid: int, where: str, look: ProcessLook | None = None) -> HungNodeError:
