@@ -266,7 +266,7 @@ def test_a_gang_meets_there_and_finds_slurms_own_words_beside(lab: Lab) -> None:
     run_id = lab.start(GANG.format(python=shlex.quote(sys.executable), folder=lab.folder))
     view = lab.ended(run_id)
     assert view.run.state == RunState.SUCCEEDED, (view.run.message, lab.says(run_id))
-    told = sorted(line.split()[1:] for line in lab.says(run_id).splitlines())
+    told = sorted(line.split() for line in lab.says(run_id).splitlines())
     assert [line[0] for line in told] == ["0", "1", "2", "3"]
     assert sorted(line[1] for line in told) == ["0", "1", "2", "3"], "all are on this one machine"
     assert sorted(line[2] for line in told) == ["0", "0", "1", "1"]
