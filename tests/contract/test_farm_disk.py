@@ -99,6 +99,7 @@ def test_chunks_that_nothing_uses_go_for_another_tenants_job(
     assert running.farm.disk.room.evicted_bytes >= 10 * MIB
 
 
+@pytest.mark.long
 def test_inodes_of_chunks_that_nothing_uses_go_for_another_tenants_job(tmp_path: Path) -> None:
     with small_disk(40 * MIB, inodes=3300) as disk, farm(disk / "h") as running:
         apart(running)
@@ -118,6 +119,7 @@ def test_inodes_of_chunks_that_nothing_uses_go_for_another_tenants_job(tmp_path:
         assert answer.told == {"chunks": []}
 
 
+@pytest.mark.long
 def test_what_is_in_use_stays_and_the_other_waits_with_the_reason(
     running: RunningFarm, disk: Path, tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_tenant_above_its_limit_is_held_and_its_neighbour_is_not(disk: Path, t
         assert neighbour.ask("POST", "/v1/pods/end", PodNames(pods=("b-1.0",))).status == 204
 
 
+@pytest.mark.long
 def test_files_without_content_count_by_their_inodes(disk: Path, tmp_path: Path) -> None:
     with farm(disk / "h", limits=TenantLimits(size_bytes=0, files=50)) as running:
         home = member(running, tmp_path / "a", "a")
@@ -217,6 +220,7 @@ def test_files_without_content_count_by_their_inodes(disk: Path, tmp_path: Path)
         assert "its limit is 50 (`gridmill up --light --tenant-files`" in running.farm.disk.why_over("a")
 
 
+@pytest.mark.long
 def test_a_job_that_writes_more_than_its_tenant_may_is_ended_and_the_next_one_runs(
     disk: Path, tmp_path: Path
 ) -> None:

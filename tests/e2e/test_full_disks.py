@@ -47,6 +47,7 @@ jobs:
     assert not list(disk.glob("root/files/greedy/writes/*/large"))  # nobody needs it, others need the room
 
 
+@pytest.mark.long
 def test_a_limit_of_the_job_ends_it_with_the_option(place: Place) -> None:
     file = place.write(
         """
@@ -106,6 +107,7 @@ def test_caches_that_nothing_uses_go_first_and_the_run_succeeds(disk: Path) -> N
     assert left == ["old", "older"]
 
 
+@pytest.mark.long
 def test_a_command_whose_disk_is_full_names_it_and_is_tried_again(place: Place, disk: Path) -> None:
     (disk / "elsewhere").write_bytes(b"1" * 70 * MIB)
     file = place.write(
@@ -139,6 +141,7 @@ jobs:
     assert "exit code 1; likely because the disk of the storage root" in first["message"]
 
 
+@pytest.mark.long
 def test_clean_gives_free_pages_of_the_store_back_and_says_how_much(place: Place) -> None:
     file = place.write("pipeline: small\njobs:\n  work:\n    command: echo well > $GRIDMILL_OUTPUT/file\n")
     assert place.gridmill("run", file).returncode == 0
