@@ -28,6 +28,7 @@ class Task:
     gpus: int
     like: str
     resumable: bool = True
+    priority: int = 0
     started: float | None = None
     ended: float = 0.0
     done: float = 0.0
@@ -35,6 +36,9 @@ class Task:
     epoch: int = 0
     interruptions: int = 0
     due: float = 0.0
+    begun: float = 0.0
+    waited: float = 0.0
+    work: float = 0.0
 
     @property
     def end(self) -> float:
@@ -96,6 +100,7 @@ class Pool:
         assert task.gpus <= self.free, "more GPUs are given than there are"
         self.free -= task.gpus
         self.running[task.number] = task
+        task.begun, task.waited = self.now, self.now - task.submitted - task.done
         task.works_from = self.now + (0.0 if task.started is None else RESTART_SECONDS)
         task.started = self.now if task.started is None else task.started
         self._at(task.end, Kind.END, task)

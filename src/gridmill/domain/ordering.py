@@ -9,12 +9,21 @@ first (LAS; Tiresias, NSDI 2019, for GPUs and gangs).
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
-STRETCH = 20.0
-"""A job lets others pass that arrive within this many times its expected remaining time."""
-LONGEST_PASSED_SECONDS = 86_400.0
-"""Before its first start it lets none pass that arrive more than a day later: it cannot starve."""
+STRETCH = 10.0
+"""A job lets others pass that arrive within this many times the time that it is expected to take in all."""
+GAIN = 2.0
+"""A running job is interrupted for one that is expected to take at most this part of its work: less would be
+gained than lost when the forecasts are wrong."""
+SHORTEST_PATIENCE_SECONDS, LONGEST_PATIENCE_SECONDS = 3_600.0, 10 * 86_400.0
+PATIENCE_PER_BACKLOG = 2.5
+"""A job counts as delayed once it has waited this many times as long as the resource would take for all that
+waits, within these limits: in a long queue everybody waits, and an hour is nothing."""
+DELAYED_SHARE = 0.7
+"""The share of a resource that delayed jobs may hold with precedence: the most delayed first. The rest is
+given by due time, so that short jobs are served also while long ones have waited too long."""
 UNKNOWN_SECONDS = 600.0
 """The expected time of a job if nothing was measured."""
 RESTART_SECONDS = 60.0
@@ -30,11 +39,25 @@ bounded share of the job's time, and the job finishes."""
 
 
 class Interruptible(NamedTuple):
-    """A running job that can resume: its due time now, what it holds, and who it is."""
+    """A running job that can resume: its due time now, how many places its end gains, who it is, its `work`,
+    what is expected to be left of it, and what it holds."""
 
     due: float
-    amount: int
+    gain: int
     id: str
+    work: float = inf
+    left_seconds: float = inf
+    amount: float = 1.0
+
+
+class Wanting(NamedTuple):
+    """A waiting job that finds no room: its due time, its `work`, what is expected to be left of it, and what
+    it will hold."""
+
+    due: float
+    work: float = 0.0
+    left_seconds: float = 0.0
+    amount: float = 1.0
 
 
 def expected_left(lasted: Sequence[float], attained: float) -> float:
@@ -60,11 +83,44 @@ def remaining(lasted: Sequence[float], attained: float, share: float) -> float:
     return lasted[first + min(longer - 1, int(share * longer))] - attained
 
 
-def due(since: float, left_seconds: float, amount: float, *, started: bool) -> float:
-    """When a job would have its turn: smaller goes first. `since`: when it came; `amount`: what it holds
-    while it runs (GPUs, or 1). It does not change while a job waits."""
-    allowance = STRETCH * left_seconds * amount
-    return since + (allowance if started else min(allowance, LONGEST_PASSED_SECONDS))
+def work(left_seconds: float, served_seconds: float, amount: float) -> float:
+    """What decides a job's place: the time that it is expected to take in all, times what it holds while it
+    runs (GPUs, or 1). What was served counts, as forecasts are worst for what has run long."""
+    return (left_seconds + served_seconds) * amount
+
+
+def due(since: float, expected_work: float) -> float:
+    """When a job would have its turn: smaller goes first. `since`: when it came. It does not change while a
+    job waits."""
+    return since + STRETCH * expected_work
+
+
+def patience(backlog_seconds: float) -> float:
+    """For how long a job waits before it is delayed, where the resource would take so long for all that
+    waits."""
+    limit = PATIENCE_PER_BACKLOG * backlog_seconds
+    return min(max(limit, SHORTEST_PATIENCE_SECONDS), LONGEST_PATIENCE_SECONDS)
+
+
+def has_share(held: float, more: float, whole: float) -> bool:
+    """Whether delayed jobs that hold so much of the whole may have so much more with precedence. One may
+    always, however large it is."""
+    return held <= 0.0 or held + more <= DELAYED_SHARE * whole
+
+
+def with_precedence(
+    running: Iterable[tuple[float, float, str]], patience_seconds: float, whole: float
+) -> tuple[float, frozenset[str]]:
+    """Of running jobs (for how long each has waited, what it holds, who it is) the most delayed, as many as
+    the share of the delayed is for: what they hold together, and who they are."""
+    held, chosen = 0.0, set[str]()
+    for delay, amount, key in sorted(running, key=lambda one: (-one[0], one[2])):
+        if delay < patience_seconds:
+            break
+        if has_share(held, amount, whole):
+            held += amount
+            chosen.add(key)
+    return held, frozenset(chosen)
 
 
 def next_look(attained: float) -> float:
@@ -81,20 +137,30 @@ def alone_seconds(interruptions: int, *, urgent: bool = False) -> float:
     return (URGENT_ALONE_SECONDS if urgent else FIRST_LOOK_SECONDS) * ALONE_GROWTH**interruptions
 
 
-def may_interrupt(waiting_due: float, running_due: float) -> bool:
-    """Whether a job's turn comes so much before another's that interrupting that one is worth its cost."""
-    return running_due > waiting_due + 2 * STRETCH * RESTART_SECONDS
+def may_interrupt(waiting: Wanting, running: Interruptible) -> bool:
+    """Whether more is gained than lost. The turn of the waiting job comes so much before that an interruption
+    is worth its cost, and it is so much less work, as forecasts are wrong. And what its places gain, which
+    would wait for the other's end, is more than what those of the other lose, until it starts again."""
+    if not _comes_before(waiting, running) or running.work < GAIN * waiting.work:
+        return False
+    lost = (waiting.left_seconds + RESTART_SECONDS) * max(running.amount, waiting.amount)
+    return running.left_seconds * waiting.amount >= lost
+
+
+def _comes_before(waiting: Wanting, running: Interruptible) -> bool:
+    return running.due > waiting.due + 2 * STRETCH * RESTART_SECONDS
 
 
 def to_interrupt(
-    needed: int, free: int, waiting_due: float, latest_first: Iterable[Interruptible]
+    needed: int, free: int, waiting: Wanting, latest_first: Iterable[Interruptible]
 ) -> tuple[str, ...]:
     """Which running jobs make room for one that needs so much: those whose turn is last. Empty where they
     are not enough: none is interrupted in vain."""
     chosen: list[Interruptible] = []
     for running in latest_first:
-        if free >= needed or not may_interrupt(waiting_due, running.due):
+        if free >= needed or not _comes_before(waiting, running):
             break
-        chosen.append(running)
-        free += running.amount
+        if may_interrupt(waiting, running):
+            chosen.append(running)
+            free += running.gain
     return tuple(one.id for one in chosen) if free >= needed else ()

@@ -103,21 +103,20 @@ class Run:
 class JobRun:
     """A job within a run. Its id is `RUN/JOB`.
 
-    `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with why.
-    `attempts` counts attempts made; `failures` those that count against `retries`; `losses` those lost with
-    their pod; `interruptions` those that made room for other jobs, which ran for `served_seconds` together.
-    `moves` counts how often it went from one of its resources to another while it waited.
-    `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made, or
-    (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that it
-    reads, as its run has settled them; `size` is what was known of its size when it became ready. `force`: it
-    runs although nothing changed. `probe` is the share of its data that a probe does, and nothing it makes is
-    kept; None: no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each a
-    JobRun of its own with its `part`; then an attempt of the job makes one version of what they made.
+    `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with why. `attempts`
+    counts attempts made; `failures` those that count against `retries`; `losses` those lost with their pod;
+    `interruptions` those that made room for other jobs, which ran for `served_seconds` together and had
+    waited for `waited_seconds` before. `moves` counts how often it went from one of its resources to another
+    while it waited. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made,
+    or (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that
+    it reads, as its run has settled them; `size` is what was known of its size when it became ready. `force`:
+    it runs although nothing changed. `probe` is the share of its data that a probe does, and nothing it makes
+    is kept; None: no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each
+    a JobRun of its own with its `part`; then an attempt of the job makes one version of what they made.
     `part_report` is what the attempt that did a part told of it. `checkpoints` is the folder, below the
     storage root, that an attempt goes on from; empty for a job that leaves none. `lines` says where the job
     is written; None where its pipeline was not read from a file. `reason` says why it executes, or why it
-    does not: what changed since the version before; empty until it is ready.
-    """
+    does not: what changed since the version before; empty until it is ready."""
 
     id: str
     run_id: str
@@ -137,6 +136,7 @@ class JobRun:
     memory_kills: int = 0
     interruptions: int = 0
     served_seconds: float = 0.0
+    waited_seconds: float = 0.0
     attempt_id: str | None = None
     not_before: float = 0.0
     fingerprint: str = ""

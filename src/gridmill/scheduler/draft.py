@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gridmill.domain.plan import BringUp, Interrupt, Plan, Refuse, Release, StartJob
 from gridmill.domain.run import JobRun
 from gridmill.scheduler.capacity import POD_ID, Key, Nodes, PodCapacity, Pods
+from gridmill.scheduler.delayed import DelayedJobs
 from gridmill.scheduler.fair_share import ProjectShares, ProjectStanding
 from gridmill.scheduler.feasibility import RefusalReason, problem_of_resource, will_do_without
 from gridmill.scheduler.lane import Lane, find_pod
@@ -64,6 +65,11 @@ class DraftPlan:
         self._filled: dict[str, tuple[PodCapacity, int]] = {}
         self.shares = ProjectShares(snapshot, now) if snapshot.projects else None
         self._running: dict[str, tuple[PreemptibleJob, ...]] = {}
+        self._delayed: dict[str, DelayedJobs] = {}
+        self.least_elsewhere: dict[
+            str, float
+        ] = {}  # least priority at other resources of the site, once asked
+        self.taken: set[str] = set()  # delayed jobs that were dealt with before their turn
         self.used: set[str] = set()  # deployments that get jobs
         self.released: set[str] = set()  # deployments to be released
         self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
@@ -115,6 +121,12 @@ class DraftPlan:
             self._running[resource] = tuple(running_on(self.snapshot, resource, self.now))
         return self._running[resource]
 
+    def delayed(self, lane: Lane) -> DelayedJobs:
+        """Who holds the share of the delayed jobs of a resource, once somebody has waited long there."""
+        if lane.name not in self._delayed:
+            self._delayed[lane.name] = DelayedJobs(self.snapshot, lane)
+        return self._delayed[lane.name]
+
     def excluded_nodes(self, lane: Lane) -> Collection[str]:
         """The nodes that lack what they promised for a resource, as long as others will do."""
         if lane.name not in self._excluded_nodes:
@@ -124,10 +136,11 @@ class DraftPlan:
         return self._excluded_nodes[lane.name]
 
     def can_start(self, job_run_id: str) -> bool:
-        """Not refused, not held back, and without a live attempt."""
+        """Not refused, not held back, not dealt with in this plan, and without a live attempt."""
         return (
             job_run_id not in self._attempts_of
             and job_run_id not in self.refused
+            and job_run_id not in self.taken
             and (job_run_id not in self._held_until or self._held_until[job_run_id] <= self.now)
         )
 
@@ -233,7 +246,7 @@ class DraftPlan:
             for pod_id, (whole, jobs) in self._filled.items()
         }
         starts: list[StartJob] = []
-        for (_, _, _, _, job_run_id, group), pod_id in zip(self._started, self._where, strict=True):
+        for (_, _, _, _, job_run_id, group, _, _), pod_id in zip(self._started, self._where, strict=True):
             memory_bytes, gpus, cpus = group.demand[:3]
             deployment_id, share = shares[pod_id]
             given = (job_run_id, deployment_id, pod_id, cpus or share, memory_bytes, gpus)

@@ -5,9 +5,10 @@ from heapq import heappop, heappush, heapreplace
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.resource import Resource
-from gridmill.scheduler.capacity import JOBS, Key, Pods, PodSlot
+from gridmill.scheduler.capacity import JOBS, Key, Pods, PodSlot, places_in
 from gridmill.scheduler.feasibility import gpus_of, most_memory
 from gridmill.scheduler.queue import JOB_CLASS, Demand, JobClass, JobQueue, Ticket
+from gridmill.scheduler.reservation import Reservation
 from gridmill.scheduler.snapshot import Snapshot
 
 _NO_PODS = Pods()
@@ -24,13 +25,14 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
 class Lane:
     """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
     `reserved`: room is kept for one of its jobs (a gang's in `kept`). `reclaimed`: room is being taken back
-    for one; `interrupting`: running jobs are making room for one (`beneficiary`, once they were asked).
-    `tries`: for how many it was tried to make room so; `over_quota`: how many of those that the quota of
-    their project has no room for have come into that line. `fair`: several projects wait. `kept_free`: a pod
-    that waits for the first. `alive`: pods that are up (of broken deployments those that run something),
-    coming or planned. `members`: those behind the first of a class, once that was dealt with.
-    `wanted_amounts`: what a new pod should have, once that was asked.
-    """
+    for one (`drained`: by emptying that node); `interrupting`: running jobs are making room for one
+    (`beneficiary`, once they were asked). `tries`: for how many it was tried to make room so; `over_quota`:
+    how many of those that the quota of their project has no room for have come into that line. `fair`:
+    several projects wait. `alive`: pods that are up (of broken deployments those that run something), coming
+    or planned. `members`: those behind the first of a class, once that was dealt with. `wanted_amounts`: what
+    a new pod should have, once that was asked. `kept_for`: when the room that is kept for one is expected to
+    be free; `backfills`: for how many jobs it was tried to go before it. `claimant`: the delayed job that has
+    precedence and found no room."""
 
     __slots__ = (
         "_gpus",
@@ -42,13 +44,17 @@ class Lane:
         "_too_much",
         "_up",
         "alive",
+        "backfills",
         "beneficiary",
+        "claimant",
         "closed",
         "coming",
+        "drained",
         "fair",
         "interrupting",
         "kept",
-        "kept_free",
+        "kept_for",
+        "kept_for_gang",
         "members",
         "name",
         "open",
@@ -74,11 +80,15 @@ class Lane:
         self.stuck = False
         self.reserved = False
         self.reclaimed = False
+        self.drained = ""
         self.interrupting = name in snapshot.places.yielding
         self.beneficiary = ""
         self.tries = 0
         self.over_quota = 0
-        self.kept_free: PodSlot | None = None
+        self.kept_for: Reservation | None = None
+        self.kept_for_gang = False
+        self.backfills = 0
+        self.claimant: Ticket | None = None
         self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
         self.alive = len(self.open) + len(self.coming) + snapshot.places.busy_broken(name)
         self.wanted_amounts: Amounts | None = None
@@ -99,6 +109,11 @@ class Lane:
         if self.resource.workers is None:
             return None
         return max(0, self.resource.workers - self.alive)
+
+    @property
+    def up(self) -> Pods:
+        """Its pods that are up, as the snapshot has them."""
+        return self._up
 
     def next_class(self, ticket: Ticket | None) -> Ticket | None:
         """The first job of the class behind the last that is in line, if `ticket` is that last one's first
@@ -185,32 +200,41 @@ class Lane:
 
     def places(self, demand: Demand) -> int:
         """How many of a gang's ranks have a place in what is free, kept for it, and coming."""
-        pods = (self.open, self.kept, self.coming)
+        pods = (self.open, self.coming, *((self.kept,) if self.kept_for_gang else ()))
         return sum(pod.places(demand.memory_bytes, demand.gpus) for pod in pods)
 
-    def keep(self, demand: Demand) -> None:
-        """Let no later job onto the pods that a gang can use."""
-        for pod_id, slot in list(self.open.items()):
-            capacity = slot.whole.capacity
-            if capacity.memory_bytes >= demand.memory_bytes and capacity.gpus >= demand.gpus:
-                self.kept.set(slot)
-                self.open.drop(pod_id)
+    def keep(self, demand: Demand, places: int | None = None) -> None:
+        """Let no later job onto the pods that a gang can use; of these, onto no more than have so many places
+        when they are empty, those with the most free."""
+        self.kept_for_gang = True
+        found = []
+        for pod_id, slot in self.open.items():
+            whole, memory, gpus = slot.whole, demand.memory_bytes, demand.gpus
+            if whole.capacity.memory_bytes >= memory and whole.capacity.gpus >= gpus:
+                free = Amounts(memory_bytes=slot.free_memory, gpus=slot.free_gpus)
+                room = places_in(free, whole.most - slot.jobs, memory, gpus)
+                found.append((-room, pod_id, places_in(whole.capacity, whole.most, memory, gpus)))
+        for _, pod_id, most in sorted(found):
+            if places is not None and places <= 0:
+                break
+            places = None if places is None else places - most
+            self.kept.set(self.open.slot(pod_id))
+            self.open.drop(pod_id)
 
     def keep_free(self, pod_id: str) -> None:
         """Let no later job onto a pod that one job waits for."""
-        self.kept_free = self.open.slot(pod_id)
+        self.kept.set(self.open.slot(pod_id))
         self.open.drop(pod_id)
 
     def slots(self) -> Iterator[PodSlot]:
         """All pods that are up, and what is free in them, kept for somebody or not; in no order."""
         for pods in (self.open, self.kept):
             yield from (slot for _, slot in pods.items())
-        if self.kept_free is not None:
-            yield self.kept_free
 
     def claim(self, demand: Demand) -> None:
         """Count on what is coming, for the ranks that what is free has no place for."""
-        free = sum(one.places(demand.memory_bytes, demand.gpus) for one in (self.open, self.kept))
+        pods = (self.open, *((self.kept,) if self.kept_for_gang else ()))
+        free = sum(one.places(demand.memory_bytes, demand.gpus) for one in pods)
         for _ in range(demand.workers - free):
             key = self.coming.find(demand.memory_bytes, demand.gpus)
             if key is not None:

@@ -81,9 +81,16 @@ def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now:
         job_run,
         interruptions=job_run.interruptions + 1,
         served_seconds=job_run.served_seconds + max(0.0, now - (attempt.started or now)),
+        waited_seconds=delay_of(job_run, attempt),
         sizing=replace(job_run.sizing, left_seconds=why.left_seconds),
     )
     return _again(made_room, now, 0.0, f"{why.why}; goes on from its checkpoint")
+
+
+def delay_of(job_run: JobRun, attempt: Attempt) -> float:
+    """For how long a job that runs has waited in all. It does not change while it runs."""
+    since = attempt.placed if job_run.ready is None else job_run.ready
+    return job_run.waited_seconds + max(0.0, attempt.placed - since)
 
 
 def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:

@@ -4,6 +4,7 @@ Places gangs: all ranks get a place, or none does.
 """
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 from math import inf, nextafter
 
 from gridmill.domain.frozen import replace
@@ -12,14 +13,17 @@ from gridmill.domain.resource import Resource, Sizing, keep_of
 from gridmill.domain.site import LOCAL, Site, SiteKind
 from gridmill.domain.states import DeploymentState
 from gridmill.scheduler.capacity import POD_ID, Key, PodSlot
+from gridmill.scheduler.delayed import first_delayed, may_have_delayed
+from gridmill.scheduler.displacement import outranks
 from gridmill.scheduler.draft import NONE, DraftPlan, find_lasting
 from gridmill.scheduler.fair_share import FairQueue
 from gridmill.scheduler.feasibility import most_memory, most_places, problem_of
 from gridmill.scheduler.lane import Lane, LaneQueue, find_pod
-from gridmill.scheduler.preemption import interrupt_for, keep_what_is_made, note_over_quota
+from gridmill.scheduler.preemption import MOST_TRIES, interrupt_for, keep_what_is_made, note_over_quota
 from gridmill.scheduler.provisioning import bring_up, can_bring_up
-from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, Demand, JobClass, JobQueue, Ticket
+from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, SINCE, Demand, JobClass, JobQueue, Ticket
 from gridmill.scheduler.reclaim import drain, reclaim
+from gridmill.scheduler.reservation import may_pass, reservation_in
 from gridmill.scheduler.snapshot import Snapshot
 
 
@@ -102,7 +106,10 @@ def plan(
         _refuse_too_large(draft, lane)
     keep_what_is_made(draft, lanes)
     if starts:
+        for lane in lanes.values():
+            _serve_delayed(draft, lane)
         later = _serve(draft, lanes)
+        _make_room_for_delayed(draft, lanes)
         _make_room(draft, later)
         _warm(draft)
     _expire(draft)
@@ -167,6 +174,30 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
     return later
 
 
+def _serve_delayed(draft: DraftPlan, lane: Lane) -> None:
+    """Start the most delayed before their turn, as long as they hold no more than their share; for the first
+    that finds no room it is kept."""
+    if not may_have_delayed(lane, draft.now):
+        return
+    delayed = draft.delayed(lane)
+    for ticket in islice(first_delayed(lane, draft.shares), MOST_TRIES):
+        demand = ticket[JOB_CLASS].demand
+        if draft.is_full or draft.now - ticket[SINCE] < delayed.patience or not delayed.has_share_for(demand):
+            draft.wake_at(ticket[SINCE] + delayed.patience if not draft.is_full else inf)
+            break
+        standing = draft.standing_of(ticket[JOB_CLASS])
+        if _passes(draft, lane, ticket) or (standing is not None and standing.is_closed_to(ticket)):
+            continue
+        if not _is_started(draft, lane, ticket):
+            _keep_room_if_starving(draft, lane, ticket)
+            lane.claimant = ticket
+            break
+        delayed.take(demand)
+        draft.taken.add(ticket[JOB_RUN_ID])
+        if standing is not None:
+            standing.start(ticket[JOB_CLASS])
+
+
 def _line(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
     projects = {name for lane in lanes.values() for name in lane.queue.heads}
     return LaneQueue(lanes) if draft.shares is None or len(projects) < 2 else FairQueue(lanes, draft.shares)
@@ -191,7 +222,27 @@ def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     place = find_lasting(draft, lane, ticket)
     if place is not None:
         draft.start(lane, ticket, place)
-    return place is not None
+    return place is not None or _is_backfilled(draft, lane, ticket)
+
+
+def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
+    """Start it on a pod that is kept for another, if it is expected to end before that one can start."""
+    if lane.kept_for is None or lane.backfills >= MOST_TRIES:
+        return False
+    demand = ticket[JOB_CLASS].demand
+    key = None if demand.alone or demand.node else lane.kept.find(demand.memory_bytes, demand.gpus)
+    if key is None or key[POD_ID] in draft.snapshot.places.terms:
+        return False
+    lane.backfills += 1
+    job_run = draft.snapshot.job_runs[ticket[JOB_RUN_ID]]
+    expected = job_run.sizing.expected_seconds
+    if expected is None:
+        return False
+    end = draft.now + max(0.0, expected - job_run.served_seconds)
+    if not may_pass(lane.kept_for, demand.workers, end):
+        return False
+    draft.fill(ticket, key[POD_ID], lane.kept.take(key, demand.memory_bytes, demand.gpus))
+    return True
 
 
 def _passes(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
@@ -204,15 +255,26 @@ def _passes(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 def _not_served(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
     _keep_room_if_starving(draft, lane, ticket)
-    if lane.find(lane.smallest) is None:
+    if lane.find(lane.smallest) is None and not _may_backfill(lane):
         lane.closed = True
 
 
+def _may_backfill(lane: Lane) -> bool:
+    """Whether there may be jobs that can go before the one for which room is kept."""
+    if lane.kept_for is None or lane.backfills >= MOST_TRIES:
+        return False
+    return lane.kept.find(lane.smallest.memory_bytes, lane.smallest.gpus) is not None
+
+
 def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
-    """Later jobs do not get the room for which the first of a lane has waited too long."""
+    """Later jobs do not get the room for which the first of a lane has waited too long, or which one of a
+    lower priority at another resource of the site would get; unless they are expected to end before it can
+    start."""
     if lane.reserved or ticket[JOB_RUN_ID] == lane.beneficiary:
         return
-    if not draft.is_starving(ticket[JOB_RUN_ID]) or _passes(draft, lane, ticket):
+    if not (draft.is_starving(ticket[JOB_RUN_ID]) or outranks(draft, lane, ticket)):
+        return
+    if _passes(draft, lane, ticket):
         return
     demand = ticket[JOB_CLASS].demand
     if _waits_for_nodes(draft, lane, demand):
@@ -220,9 +282,11 @@ def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None
     lane.reserved = True
     pod_id = lane.freest(demand)
     if demand.workers > 1 and lane.holds(demand):
-        lane.keep(demand)
+        lane.keep(demand, demand.workers)
+        lane.kept_for = reservation_in(draft.snapshot, draft.now, lane.kept, demand)
     elif pod_id is not None and demand.workers == 1:
         lane.keep_free(pod_id)
+        lane.kept_for = reservation_in(draft.snapshot, draft.now, lane.kept, demand)
     elif find_pod(lane.coming, demand) is None and not (
         bring_up(draft, lane, demand, urgent=True) or reclaim(draft, lane, demand, urgent=True)
     ):
@@ -232,6 +296,18 @@ def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None
 def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     """Whether it is a gang that waits for nodes that are away: room for half of it would be of no use."""
     return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
+
+
+def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
+    """As for those in line, for the delayed that found none, before them."""
+    for lane in lanes.values():
+        ticket = lane.claimant
+        if ticket is None or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
+            continue
+        if not _will_fit(draft, lane, ticket[JOB_CLASS]):
+            _not_fitting(draft, lane, ticket[JOB_CLASS].demand)
+            interrupt_for(draft, lane, ticket)
+        draft.taken.add(ticket[JOB_RUN_ID])
 
 
 def _make_room(draft: DraftPlan, line: LaneQueue) -> None:

@@ -5,10 +5,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from gridmill.domain.job import JobSize
-from gridmill.domain.ordering import alone_seconds, due, expected_left, next_look
+from gridmill.domain.ordering import alone_seconds, due, expected_left, next_look, work
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.states import AttemptState
 from gridmill.scheduler.forecast import lasted
+from gridmill.scheduler.outcomes import delay_of
 from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
@@ -18,12 +19,16 @@ and a plan stays fast with any number of running jobs."""
 
 
 class PreemptibleJob(NamedTuple):
-    """A job that may be interrupted: when its turn would be (`due`), what is expected to be left of it, for
-    how long it is left alone (`alone_until`; `urgent_from`: for a job of a higher priority), when it is worth
-    looking again, and its attempts, one per rank."""
+    """A job that may be interrupted: when its turn would be (`due`), what it is expected to take in all
+    (`work`), for how long it has waited (`delay`), what is expected to be left of it (`loses_seconds`: as an
+    interruption counts it), for how long it is left alone (`alone_until`; `urgent_from`: for a job of a
+    higher priority), when it is worth looking again, and its attempts, one per rank."""
 
     due: float
+    work: float
+    delay: float
     left_seconds: float
+    loses_seconds: float
     priority: int
     project: str
     places: int
@@ -36,6 +41,11 @@ class PreemptibleJob(NamedTuple):
     def id(self) -> str:
         """That of the attempt, of rank 0 for a gang."""
         return self.attempts[0].id
+
+    @property
+    def job_run_id(self) -> str:
+        """Whose attempts these are."""
+        return self.attempts[0].job_run_id
 
 
 def running_on(snapshot: Snapshot, resource: str, now: float) -> Iterator[PreemptibleJob]:
@@ -67,9 +77,13 @@ def _running(snapshot: Snapshot, job_run: JobRun, attempts: Sequence[Attempt], n
     subject, size = subject_of(job_run.job, job_run.pipeline), job_run.size or JobSize()
     left = expected_left(lasted(job_run.name, subject, size, snapshot.history), attained)
     places = max(1, job_run.sizing.amounts.gpus) * len(attempts)
+    expected = work(left, attained, places)
     return PreemptibleJob(
-        due=due(snapshot.runs[job_run.run_id].created, left, places, started=True),
+        due=due(snapshot.runs[job_run.run_id].created, expected),
+        work=expected,
+        delay=delay_of(job_run, attempts[0]),
         left_seconds=left,
+        loses_seconds=left,
         priority=job_run.priority,
         project=job_run.project,
         places=places,

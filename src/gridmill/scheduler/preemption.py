@@ -7,19 +7,32 @@ from math import inf
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.ordering import (
     RESTART_SECONDS,
+    SHORTEST_PATIENCE_SECONDS,
     UNKNOWN_SECONDS,
     Interruptible,
+    Wanting,
     may_interrupt,
     to_interrupt,
 )
 from gridmill.domain.plan import Interrupt
 from gridmill.domain.run import JobRun, Preemption
 from gridmill.scheduler.capacity import POD_ID, PodSlot, places_in
+from gridmill.scheduler.displacement import displace, keep_displaced
 from gridmill.scheduler.draft import DraftPlan
 from gridmill.scheduler.fair_share import ProjectStanding
 from gridmill.scheduler.lane import Lane, LaneQueue
 from gridmill.scheduler.preemptible import PreemptibleJob
-from gridmill.scheduler.queue import DUE, JOB_CLASS, JOB_RUN_ID, NEGATIVE_PRIORITY, Demand, JobClass, Ticket
+from gridmill.scheduler.queue import (
+    DUE,
+    JOB_CLASS,
+    JOB_RUN_ID,
+    NEGATIVE_PRIORITY,
+    SINCE,
+    WORK,
+    Demand,
+    JobClass,
+    Ticket,
+)
 
 MOST_TRIES = 20
 """The first jobs in a resource's queue for which a plan looks for jobs to preempt."""
@@ -29,12 +42,15 @@ def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
     """Have running jobs of its resource make room for a job that finds none: the fewest, on one pod or, for a
     gang, on all; where it is its quota that has no room, those of its own project, on whatever resource. None
     while others are making room there, or room is coming."""
-    if lane.interrupting or lane.reclaimed or not draft.snapshot.places.resumable:
+    if lane.interrupting or (lane.reclaimed and not lane.drained) or not draft.snapshot.places.resumable:
         return
     if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
         return
     lane.tries += 1
-    chosen = _choose(draft, lane, ticket, _interruptible(draft, lane, ticket))
+    wanting = _wanting(draft, lane, ticket)
+    chosen = _choose(draft, lane, ticket, wanting, _interruptible(draft, lane, ticket))
+    if not chosen:
+        chosen = displace(draft, lane, ticket, lambda one: _may_be(draft, lane, ticket, one))
     lane.interrupting = bool(chosen)
     for one in chosen:
         draft.interrupt(_interrupt_request(draft, ticket[JOB_RUN_ID], one))
@@ -56,6 +72,7 @@ def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
             lane = lanes.get(job_run.resource) if job_run is not None else None
             if job_run is not None and lane is not None and draft.can_start(job_run.id):
                 _keep(draft, lane, job_run, attempt.pod_id if resource == lane.name else "")
+                keep_displaced(draft, lane, job_run, attempt)
 
 
 def _keep(draft: DraftPlan, lane: Lane, job_run: JobRun, pod_id: str) -> None:
@@ -89,14 +106,32 @@ def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[Preempt
     resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[JOB_CLASS])
     over_quota = standing is not None and standing.is_closed_to(ticket)
     names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
-    candidates = (one for name in names for one in draft.running_on(name) if _may_be(draft, ticket, one))
+    candidates = (
+        one for name in names for one in draft.running_on(name) if _may_be(draft, lane, ticket, one)
+    )
     return sorted((_against(ticket, one) for one in candidates), key=_latest_first)
 
 
-def _may_be(draft: DraftPlan, ticket: Ticket, one: PreemptibleJob) -> bool:
-    """Not one of a higher priority, or of a project that would have its place back at once; nor one that is
-    left alone."""
+def _wanting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Wanting:
+    """Of a delayed job that has precedence: whatever may be interrupted for it is due later, and loses
+    less."""
+    if ticket is lane.claimant:
+        return Wanting(-inf, left_seconds=-RESTART_SECONDS)
+    sizing, demand = draft.snapshot.job_runs[ticket[JOB_RUN_ID]].sizing, ticket[JOB_CLASS].demand
+    left = UNKNOWN_SECONDS if sizing.left_seconds is None else sizing.left_seconds
+    return Wanting(ticket[DUE], ticket[WORK], left, max(1, demand.gpus) * demand.workers)
+
+
+def _running(one: PreemptibleJob, gain: int) -> Interruptible:
+    return Interruptible(one.due, gain, one.id, one.work, one.loses_seconds, one.places)
+
+
+def _may_be(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
+    """Not one of a higher priority, of the same if it was delayed and its precedence stands, or of a project
+    that would have its place back at once; nor one that is left alone."""
     if one.priority > -ticket[NEGATIVE_PRIORITY]:
+        return False
+    if one.priority == -ticket[NEGATIVE_PRIORITY] and _has_precedence(draft, lane, ticket, one):
         return False
     project, shares = ticket[JOB_CLASS].demand.project, draft.shares
     if shares is not None and not shares.goes_first(project, one.project, one.places):
@@ -106,9 +141,24 @@ def _may_be(draft: DraftPlan, ticket: Ticket, one: PreemptibleJob) -> bool:
     return draft.now >= until
 
 
+def _has_precedence(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
+    """Whether a running job was delayed more than one that claims the share of the delayed, or holds of
+    it."""
+    if ticket is lane.claimant and one.delay >= draft.now - ticket[SINCE]:
+        return True
+    if one.delay < SHORTEST_PATIENCE_SECONDS:
+        return False
+    own = draft.lane(draft.snapshot.job_runs[one.job_run_id].resource)
+    return own is not None and one.job_run_id in draft.delayed(own).protected
+
+
 def _against(ticket: Ticket, one: PreemptibleJob) -> PreemptibleJob:
     """A lower priority comes after whatever has a higher one."""
-    return one._replace(due=inf) if one.priority < -ticket[NEGATIVE_PRIORITY] else one
+    return (
+        one._replace(due=inf, work=inf, loses_seconds=inf)
+        if one.priority < -ticket[NEGATIVE_PRIORITY]
+        else one
+    )
 
 
 def _latest_first(one: PreemptibleJob) -> tuple[float, float, str]:
@@ -116,7 +166,7 @@ def _latest_first(one: PreemptibleJob) -> tuple[float, float, str]:
 
 
 def _choose(
-    draft: DraftPlan, lane: Lane, ticket: Ticket, running: Sequence[PreemptibleJob]
+    draft: DraftPlan, lane: Lane, ticket: Ticket, wanting: Wanting, running: Sequence[PreemptibleJob]
 ) -> list[PreemptibleJob]:
     demand, terms = ticket[JOB_CLASS].demand, draft.snapshot.places.terms
     if demand.alone or not running:
@@ -125,32 +175,36 @@ def _choose(
     standing = draft.standing_of(ticket[JOB_CLASS])
     if standing is not None and standing.is_closed_to(ticket):
         own = [one for one in running if one.project == demand.project]
-        return _until_within(standing, slots, ticket, own)
+        return _until_within(standing, slots, ticket[JOB_CLASS], wanting, own)
     if demand.workers > 1:
-        return _least(slots, ticket, running)
+        return _least(slots, demand, wanting, running)
     here = (name for name in sorted(slots) if demand.node in ("", slots[name].whole.node))
     on = _by_pod(running)
-    ways = (_least({name: slots[name]}, ticket, on[name]) for name in here if name in on)
+    ways = (_least({name: slots[name]}, demand, wanting, on[name]) for name in here if name in on)
     return min((way for way in ways if way), key=_cost, default=[])
 
 
 def _until_within(
-    standing: ProjectStanding, slots: Mapping[str, PodSlot], ticket: Ticket, running: Sequence[PreemptibleJob]
+    standing: ProjectStanding,
+    slots: Mapping[str, PodSlot],
+    group: JobClass,
+    wanting: Wanting,
+    running: Sequence[PreemptibleJob],
 ) -> list[PreemptibleJob]:
     """Those whose end leaves room in their project's quota and, on whichever pods, for the job. Empty: they
     are not enough, or the quota is only kept for another."""
-    group, demand = ticket[JOB_CLASS], ticket[JOB_CLASS].demand
+    demand = group.demand
     if not standing.is_over(group):
         return []
     here = {name: slot for name, slot in slots.items() if demand.node in ("", slot.whole.node)}
     left, free = copy(standing), _places(here, demand, ())
     chosen: list[PreemptibleJob] = []
     for one, gained in zip(running, _gains(here, demand, running), strict=True):
-        if not may_interrupt(ticket[DUE], one.due):
+        if not may_interrupt(wanting, _running(one, 0)):
             return []
         chosen.append(one)
         _give_back(left, one)
-        free += gained.amount
+        free += gained.gain
         if free >= demand.workers and not left.is_over(group):
             return _needed_within(standing, here, group, chosen)
     return []
@@ -191,12 +245,11 @@ def _cost(way: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
 
 
 def _least(
-    slots: Mapping[str, PodSlot], ticket: Ticket, running: Sequence[PreemptibleJob]
+    slots: Mapping[str, PodSlot], demand: Demand, wanting: Wanting, running: Sequence[PreemptibleJob]
 ) -> list[PreemptibleJob]:
     """Whom `to_interrupt` names, without those whose room is not needed then. Empty: not enough."""
-    demand = ticket[JOB_CLASS].demand
     gains = _gains(slots, demand, running)
-    names = to_interrupt(demand.workers, _places(slots, demand, ()), ticket[DUE], gains)
+    names = to_interrupt(demand.workers, _places(slots, demand, ()), wanting, gains)
     chosen = [one for one in running if one.id in names]
     for one in tuple(chosen):
         others = [other for other in chosen if other is not one]
@@ -215,7 +268,7 @@ def _gains(
         before = sum(_places_in(slots[name], demand, freed.get(name, ())) for name in here)
         _free(freed, one)
         after = sum(_places_in(slots[name], demand, freed[name]) for name in here)
-        yield Interruptible(one.due, after - before, one.id)
+        yield _running(one, after - before)
 
 
 def _places(slots: Mapping[str, PodSlot], demand: Demand, ended: Sequence[PreemptibleJob]) -> int:

@@ -23,7 +23,7 @@ def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bo
     """
     if lane.workers_left == 0 and not demand.node:
         return _replace_worker(draft, lane, demand, busy=False)
-    site, need = lane.resource.site, _need(draft, lane, demand)
+    site, need = lane.resource.site, needed_of(draft, lane, demand)
     best: tuple[int, str, list[Deployment]] | None = None
     own = {whole.deployment_id for whole in _of_use(lane, demand)}
     for node, idle_pods in sorted(_idle_by_node(draft, site, urgent=urgent).items()):
@@ -61,7 +61,7 @@ def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
     if lane.workers_left == 0 and not demand.node:
         _replace_worker(draft, lane, demand, busy=True)
         return
-    site, need = lane.resource.site, _need(draft, lane, demand)
+    site, need = lane.resource.site, needed_of(draft, lane, demand)
     own = {whole.node for whole in _of_use(lane, demand)}
     node = None if site in draft.draining else _node_to_drain(draft, site, need, demand.node, own)
     if node is None:
@@ -69,7 +69,7 @@ def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
     victims = _enough(draft, site, node, need, _by_attempts(draft, site, node)) or []
     draft.draining.add(site)
     draft.reserved.add((site, node))
-    lane.reclaimed = True
+    lane.reclaimed, lane.drained = True, node
     for deployment in victims:
         if _is_idle(draft, deployment):
             _release_all(draft, lane, [deployment])
@@ -77,7 +77,7 @@ def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
             draft.close_pods(deployment.id)
 
 
-def _need(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
+def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
     """The least a pod for that job must have; for a gang, with its share of the ranks."""
     resource = lane.resource
     nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
@@ -92,7 +92,7 @@ def _replace_worker(draft: DraftPlan, lane: Lane, demand: Demand, *, busy: bool)
     """All workers are up and each is too small: make place for a larger one."""
     if lane.holds(demand) or len(lane.coming):
         return False
-    if not fits_now(draft.snapshot, lane.resource.site, _need(draft, lane, demand)):
+    if not fits_now(draft.snapshot, lane.resource.site, needed_of(draft, lane, demand)):
         return False
     own = {slot.whole.deployment_id for _, slot in lane.open.items()}
     ordered = sorted(own, key=lambda key: (len(draft.snapshot.places.on.get(key, ())), key))

@@ -12,13 +12,16 @@ from gridmill.domain.states import FINISHED_JOBS, FINISHED_RUNS, JobState, RunSt
 from gridmill.scheduler.queue import (
     JOB_CLASS,
     JOB_RUN_ID,
+    SINCE,
     Demand,
     JobQueue,
     Rank,
     Ticket,
     demand_of,
     rank_of,
+    since_of,
     turn_rank_of,
+    work_of,
 )
 from gridmill.scheduler.sorted_tuples import SortedTuples
 
@@ -85,13 +88,14 @@ class _QueueEntry(NamedTuple):
     not_before: float
     ticket: Ticket
 
-    def stands(self, waiting: bool, job_run: JobRun, rank: Rank, demand: Demand) -> bool:
+    def stands(self, waiting: bool, job_run: JobRun, rank: Rank, demand: Demand, since: float) -> bool:
         """Whether the job stands there already."""
-        *known, group = self.ticket
+        group = self.ticket[JOB_CLASS]
         return (
             self.waiting is waiting
             and self.not_before == job_run.not_before
-            and (*known,) == rank
+            and self.ticket[:JOB_CLASS] == rank
+            and self.ticket[SINCE] == since
             and group.demand == demand
             and group.resource == job_run.resource
         )
@@ -240,17 +244,18 @@ class JobsByResource:
         ):
             self._leave_line(job_run.id)
             return
-        rank, demand = rank_of(job_run, run), demand_of(job_run)
+        rank, demand, since = rank_of(job_run, run), demand_of(job_run), since_of(job_run, run)
         line = self._lines.get(job_run.id)
         if line is not None:
-            if line.stands(waiting, job_run, rank, demand):
+            if line.stands(waiting, job_run, rank, demand, since):
                 return
             self._leave_line(job_run.id)
         queues = self.waiting if waiting else self.blocked
         queue = queues.get(job_run.resource)
         if queue is None:
             queue = queues[job_run.resource] = JobQueue(job_run.resource)
-        self._lines[job_run.id] = _QueueEntry(waiting, job_run.not_before, queue.add(rank, demand))
+        ticket = queue.add(rank, demand, since, work_of(job_run))
+        self._lines[job_run.id] = _QueueEntry(waiting, job_run.not_before, ticket)
         if waiting and job_run.not_before > 0:
             self.held.add((job_run.not_before, job_run.id))
             self.held_until[job_run.id] = job_run.not_before

@@ -197,7 +197,7 @@ class WaitForecasts:
     def _simulate_behind(self, resource: str, most: int, demand: Demand) -> float | None:
         if demand.workers > most or not self._knows_what_runs(resource):
             return None
-        last: Ticket = (-demand.priority, inf, 0, 0, _LAST, JobClass(resource, demand))
+        last: Ticket = (-demand.priority, inf, 0, 0, _LAST, JobClass(resource, demand), inf, 0.0)
         starts = self._simulated(resource, most, LIKELY, last)
         return next((began for ticket, began in starts if ticket is last), None)
 

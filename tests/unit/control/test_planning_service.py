@@ -2,21 +2,27 @@
 
 import random
 
-from bench.disciplines import Easy, Fifo, Ours
-from bench.loads import generated
+from bench.disciplines import Easy, Fifo, Ours, ends_in
+from bench.loads import bursts
 from bench.queueing import Pool, Task
-from bench.reservation import may_pass, reserve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridmill.domain.ordering import (
-    LONGEST_PASSED_SECONDS,
+    DELAYED_SHARE,
+    LONGEST_PATIENCE_SECONDS,
+    RESTART_SECONDS,
+    SHORTEST_PATIENCE_SECONDS,
     Interruptible,
-    due,
+    Wanting,
     expected_left,
+    may_interrupt,
     next_look,
+    patience,
     to_interrupt,
+    with_precedence,
 )
+from gridmill.scheduler.reservation import may_pass, reserve
 
 SECONDS = st.floats(0.1, 1e6)
 
@@ -34,12 +40,29 @@ def test_the_expectation_is_finite_and_positive(lasted: list[float], attained: f
     assert 0 < expected_left(sorted(lasted), attained) < 1e8
 
 
-@given(st.floats(0, 1e9), st.floats(0, 1e9), st.integers(1, 64), st.floats(0, 1e6))
-def test_no_job_that_never_started_lets_pass_what_comes_more_than_a_day_later(
-    since: float, left: float, amount: int, later: float
-):
-    waiting = due(since, left, amount, started=False)
-    assert waiting <= due(since + LONGEST_PASSED_SECONDS + later, 0.0, 1, started=False)
+@given(st.floats(0, 1e9), st.floats(0, 1e9))
+def test_patience_grows_with_the_queue_within_its_limits(backlog: float, more: float):
+    assert (
+        SHORTEST_PATIENCE_SECONDS <= patience(backlog) <= patience(backlog + more) <= LONGEST_PATIENCE_SECONDS
+    )
+
+
+RUNNING = st.lists(st.tuples(st.floats(0, 1e5), st.integers(1, 8)), max_size=12)
+
+
+@given(RUNNING)
+def test_the_most_delayed_hold_their_share_and_one_may_hold_more(running: list[tuple[float, int]]):
+    jobs = [(delay, float(amount), str(key)) for key, (delay, amount) in enumerate(running)]
+    held, chosen = with_precedence(jobs, 100.0, 16.0)
+    late = [one for one in jobs if one[0] >= 100.0]
+    assert held == sum(amount for _, amount, key in jobs if key in chosen)
+    assert held <= max([DELAYED_SHARE * 16.0, *(amount for _, amount, _ in late)])
+    assert bool(chosen) == bool(late)
+    assert all(one[2] not in chosen for one in jobs if one[0] < 100.0)
+    if late:
+        assert max(late, key=lambda one: (one[0], -int(one[2])))[0] == max(
+            delay for delay, _, key in jobs if key in chosen
+        )
 
 
 @given(st.floats(0, 1e7))
@@ -51,10 +74,19 @@ def test_looks_go_on(attained: float):
 def test_nothing_is_interrupted_in_vain(needed: int, free: int, running: list[tuple[float, int]]):
     jobs = [Interruptible(when, amount, str(k)) for k, (when, amount) in enumerate(running)]
     latest = sorted(jobs, reverse=True)
-    chosen = to_interrupt(needed, free, 1000.0, latest)
-    given_back = sum(one.amount for one in jobs if one.id in chosen)
+    chosen = to_interrupt(needed, free, Wanting(1000.0), latest)
+    given_back = sum(one.gain for one in jobs if one.id in chosen)
     assert not chosen or free + given_back >= needed
     assert all(one.due > 1000.0 for one in jobs if one.id in chosen)
+
+
+@given(SECONDS, SECONDS, st.integers(1, 8), st.integers(1, 8))
+def test_an_interruption_gains_more_than_it_loses(left: float, other: float, amount: int, others: int):
+    waiting = Wanting(0.0, left * amount, left, amount)
+    running = Interruptible(1e9, others, "a", other * others, other, others)
+    if may_interrupt(waiting, running):
+        assert other * amount >= (left + RESTART_SECONDS) * others
+        assert other * others >= 2 * left * amount
 
 
 def tasks(chance: random.Random, count: int = 60) -> list[Task]:
@@ -75,10 +107,9 @@ def test_backfilled_jobs_do_not_delay_the_reserved_one_when_forecasts_hold(seed:
     class Watched(Easy):
         def decide(self, pool: Pool) -> None:
             super().decide(pool)
-            first = next(iter(self._line.values()), None)
-            if first is not None:
-                ends = ((end, gpus) for end, _, gpus in self._ends)
-                found = reserve(first.gpus, pool.free, pool.now, ends)
+            if self._line:
+                first = self._line[0][-1]
+                found = reserve(first.gpus, pool.free, pool.now, ends_in(pool, self._durations))
                 assert found is not None
                 kept[first.number] = min(found.at, kept.get(first.number, found.at))
 
@@ -115,7 +146,7 @@ def test_every_job_ends_and_is_done_once(seed: int, resumable: float):
 def test_on_a_busy_pool_ours_is_several_times_better_than_first_come_first_served():
     means = []
     for discipline in (Fifo(), Ours()):
-        done = generated(1.0, jobs=1500, gpus=64)
-        Pool(64).run(done, discipline)
+        done = bursts(1, 1500, 1.0)
+        Pool(128).run(done, discipline)
         means.append(sum(task.ended - task.submitted for task in done) / len(done))
     assert means[0] > 2 * means[1]

@@ -89,11 +89,18 @@ def test_a_job_is_left_alone_for_its_first_300_seconds_and_longer_each_time():
         assert asked(plan(snapshot, NOW + until)) == ["p-1.one.1"]
 
 
-def test_a_job_that_is_nearly_as_long_does_not_interrupt():
-    """Its turn must come before by more than twice the cost of interrupting."""
+def test_nobody_is_interrupted_where_as_much_is_lost_as_gained():
+    """The other job loses what the waiting one takes, and a minute until it goes on."""
     soon = NOW + 1000.0  # and so long is expected to be left of it
-    assert not asked(plan(grid(*running("one", memory=4 * GIB), waiting(left=900.0)), soon))
+    assert not asked(plan(grid(*running("one", memory=4 * GIB), waiting(left=950.0)), soon))
     assert asked(plan(grid(*running("one", memory=4 * GIB), waiting(left=870.0)), soon))
+
+
+def test_a_minutes_job_on_one_place_does_not_interrupt_a_gang_that_loses_more():
+    """All eight ranks would stand still for it, and start again: that is sixteen minutes of a place."""
+    snapshot = grid(*running("gang", memory=4 * GIB, ranks=8), waiting(left=60.0), pods=8, memory=32 * GIB)
+    assert not asked(plan(snapshot, NOW + 950.0))
+    assert len(asked(plan(snapshot, NOW + 970.0))) == 8
 
 
 def test_nobody_is_interrupted_in_vain():

@@ -65,14 +65,6 @@ def test_a_priority_goes_before_what_is_short():
     assert first_of(long, short) == "p-1/long"
 
 
-def test_a_long_job_lets_pass_only_what_comes_within_a_day():
-    late = replace(a_run(2), created=90_000.0)
-    long, short = sized(a_job("long"), 1e6), sized(a_job("short", run=2), 1.0)
-    assert first_of(long, short, second=late) == "p-1/long"
-    soon = replace(a_run(2), created=80_000.0)
-    assert first_of(long, short, second=soon) == "p-2/short"
-
-
 def test_the_same_job_takes_turns_in_the_order_of_the_runs_however_short():
     first, second = sized(a_job("load"), 3000.0), sized(a_job("load", run=2), 1.0)
     assert first_of(first, second) == "p-1/load"

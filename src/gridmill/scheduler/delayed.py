@@ -1,0 +1,83 @@
+"""Delayed jobs of a resource: the share of it that the most delayed ones have with precedence, and who holds
+it.
+
+In this way no job starves, although short jobs pass long ones and interrupt them: whatever has waited longer
+than the resource's patience is served first, until such jobs hold `DELAYED_SHARE` of the resource; and while
+one of them runs, no job of its priority interrupts it. (gridmill.domain.ordering has the rules and their
+numbers.)"""
+
+from collections.abc import Iterator
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.ordering import SHORTEST_PATIENCE_SECONDS, has_share, patience, with_precedence
+from gridmill.scheduler.fair_share import ProjectShares
+from gridmill.scheduler.lane import Lane
+from gridmill.scheduler.outcomes import delay_of
+from gridmill.scheduler.queue import Demand, Ticket
+from gridmill.scheduler.snapshot import Snapshot
+
+
+class DelayedJobs:
+    """Of one resource: `patience` is for how long a job waits there before it counts as delayed; `protected`
+    are the running jobs that hold the delayed ones' share; `held` is how much of the resource these have."""
+
+    __slots__ = ("_capacity", "_places", "held", "patience", "protected")
+
+    def __init__(self, snapshot: Snapshot, lane: Lane) -> None:
+        wholes = [slot.whole for _, slot in lane.up.items()]
+        self._capacity = sum((whole.capacity for whole in wholes), Amounts())
+        self._places = max(1, sum(whole.most for whole in wholes))
+        self.patience = patience(lane.queue.work / (self._capacity.gpus or self._places))
+        self.held, self.protected = with_precedence(self._running(snapshot, lane), self.patience, 1.0)
+
+    def _running(self, snapshot: Snapshot, lane: Lane) -> Iterator[tuple[float, float, str]]:
+        """For how long each running job has waited, how much of the resource it holds, and its id."""
+        shares: dict[str, float] = {}
+        delays: dict[str, float] = {}
+        for pod_id, _ in lane.up.items():
+            for key in snapshot.places.on.get(pod_id, ()):
+                attempt = snapshot.attempts[key]
+                job_run = snapshot.job_runs.get(attempt.job_run_id)
+                if job_run is not None:
+                    delays[job_run.id] = delay_of(job_run, attempt)
+                    more = self._share(attempt.given.memory_bytes, attempt.given.gpus)
+                    shares[job_run.id] = shares.get(job_run.id, 0.0) + more
+        return ((delay, shares[key], key) for key, delay in delays.items())
+
+    def _share(self, memory_bytes: int, gpus: int) -> float:
+        """Of what it takes most of."""
+        return max(
+            1 / self._places,
+            memory_bytes / max(1, self._capacity.memory_bytes),
+            gpus / max(1, self._capacity.gpus),
+        )
+
+    def has_share_for(self, demand: Demand) -> bool:
+        """Whether the delayed may have that much more with precedence."""
+        more = demand.workers * self._share(demand.memory_bytes, demand.gpus)
+        return has_share(self.held, more, 1.0)
+
+    def take(self, demand: Demand) -> None:
+        """A delayed job starts."""
+        self.held += demand.workers * self._share(demand.memory_bytes, demand.gpus)
+
+
+def first_delayed(lane: Lane, shares: ProjectShares | None) -> Iterator[Ticket]:
+    """The waiting jobs of a resource, the most delayed first, the highest priority before; where several
+    projects wait, those of the one whose turn it is."""
+    queues = lane.queue.delayed
+    firsts = {name: first for name, line in queues.items() if (first := line.first()) is not None}
+    if not firsts:
+        return
+    project = min(
+        firsts, key=lambda name: (firsts[name][0], 0.0 if shares is None else shares[name].score, name)
+    )
+    for _, _, _, ticket in queues[project]:
+        yield ticket
+
+
+def may_have_delayed(lane: Lane, now: float) -> bool:
+    """Whether any has waited for as long as the least that counts as a delay: a glance at the first of each
+    project."""
+    firsts = (line.first() for line in lane.queue.delayed.values())
+    return any(first is not None and now - first[1] >= SHORTEST_PATIENCE_SECONDS for first in firsts)

@@ -1,0 +1,103 @@
+"""Room kept for a job that is too large for what is free now: when it comes, and who may go before it.
+
+EASY backfilling (Lifka 1995; Mu'alem and Feitelson 2001): the first that does not fit has a reservation for
+the time at which enough is expected to be free; jobs behind it may start if they do not delay it.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gridmill.domain.amounts import Amounts
+from gridmill.domain.job import JobSize
+from gridmill.domain.ordering import UNKNOWN_SECONDS, remaining
+from gridmill.domain.run import Attempt
+from gridmill.scheduler.capacity import Pods, PodSlot, places_in
+from gridmill.scheduler.forecast import lasted
+from gridmill.scheduler.queue import Demand
+from gridmill.scheduler.sizing import subject_of
+from gridmill.scheduler.snapshot import Snapshot
+
+MOST_ENDS = 500
+"""The running jobs whose ends are forecast for one reservation; where there are more, nobody goes before
+it."""
+LIKELY = 0.5
+"""The quantile of measured durations that counts as a job's own."""
+
+
+class Reservation(NamedTuple):
+    """`at`: when so much is expected to be free; `spare`: what is left over then."""
+
+    at: float
+    spare: int
+
+
+def reserve(needed: int, free: int, now: float, ends: Iterable[tuple[float, int]]) -> Reservation | None:
+    """The reservation for `needed`: `ends` are the running jobs' expected ends, earliest first, and what each
+    gives back then. None where even all of them are not enough."""
+    at = now
+    for end, amount in ends:
+        if free >= needed:
+            break
+        at, free = max(now, end), free + amount
+    return Reservation(at, free - needed) if free >= needed else None
+
+
+def may_pass(reservation: Reservation, needed: int, end: float) -> bool:
+    """Whether a job that ends at `end` and needs so much does not delay the reserved one."""
+    return end <= reservation.at or needed <= reservation.spare
+
+
+def after(reservation: Reservation, needed: int, end: float) -> Reservation:
+    """The reservation once such a job went before it: what it still holds then is no longer left over."""
+    if end <= reservation.at:
+        return reservation
+    return reservation._replace(spare=reservation.spare - needed)
+
+
+def reservation_in(snapshot: Snapshot, now: float, pods: Pods, demand: Demand) -> Reservation | None:
+    """When these pods are expected to have room for such a job, a gang with all ranks. None where more runs
+    there than is looked at, or all of it is not enough."""
+    slots = dict(pods.items())
+    count = sum(len(snapshot.places.on.get(pod_id, ())) for pod_id in slots)
+    if count > MOST_ENDS:
+        return None
+    free = sum(_room(slot, demand, ()) for slot in slots.values())
+    ends = sorted(gain for pod_id in slots for gain in _gains(snapshot, now, slots[pod_id], pod_id, demand))
+    return reserve(demand.workers, free, now, ends)
+
+
+def _gains(
+    snapshot: Snapshot, now: float, slot: PodSlot, pod_id: str, demand: Demand
+) -> Iterator[tuple[float, int]]:
+    """When jobs of a pod are expected to end, and how many places that gains."""
+    freed: list[Amounts] = []
+    room = _room(slot, demand, freed)
+    attempts = (snapshot.attempts[key] for key in snapshot.places.on.get(pod_id, ()))
+    for end, _, attempt in sorted(
+        ((expected_end(snapshot, one, now), one.id, one) for one in attempts), key=lambda entry: entry[:2]
+    ):
+        freed.append(attempt.given)
+        after_it = _room(slot, demand, freed)
+        yield end, after_it - room
+        room = after_it
+
+
+def expected_end(snapshot: Snapshot, attempt: Attempt, now: float) -> float:
+    """By the median of the measured jobs like it that lasted longer; as long again where there is none."""
+    job_run = snapshot.job_runs.get(attempt.job_run_id)
+    served = 0.0 if job_run is None else job_run.served_seconds
+    attained = served + max(0.0, now - (attempt.started or attempt.placed))
+    durations = []
+    if job_run is not None:
+        subject, size = subject_of(job_run.job, job_run.pipeline), job_run.size or JobSize()
+        durations = lasted(job_run.name, subject, size, snapshot.history)
+    return now + (remaining(durations, attained, LIKELY) if durations else max(UNKNOWN_SECONDS, attained))
+
+
+def _room(slot: PodSlot, demand: Demand, freed: list[Amounts] | tuple[()]) -> int:
+    free = Amounts(
+        memory_bytes=slot.free_memory + sum(one.memory_bytes for one in freed),
+        gpus=slot.free_gpus + sum(one.gpus for one in freed),
+    )
+    most = slot.whole.most - slot.jobs + len(freed)
+    return places_in(free, most, demand.memory_bytes, demand.gpus)
