@@ -182,8 +182,11 @@ def _serve_delayed(draft: DraftPlan, lane: Lane) -> None:
     delayed = draft.delayed(lane)
     for ticket in islice(first_delayed(lane, draft.shares), MOST_TRIES):
         demand = ticket[JOB_CLASS].demand
-        if draft.is_full or draft.now - ticket[SINCE] < delayed.patience or not delayed.has_share_for(demand):
-            draft.wake_at(ticket[SINCE] + delayed.patience if not draft.is_full else inf)
+        until = ticket[SINCE] + delayed.patience
+        if draft.now < until:
+            draft.wake_at(until)
+            break
+        if draft.is_full or not delayed.has_share_for(demand):
             break
         standing = draft.standing_of(ticket[JOB_CLASS])
         if _passes(draft, lane, ticket) or (standing is not None and standing.is_closed_to(ticket)):

@@ -73,6 +73,7 @@ def test_the_delayed_have_their_share_only_and_the_rest_goes_by_turn():
     short = waiting("short", memory=4 * GIB, ready=LATE)
     wanted = plan(grid(*jobs, short, pods=2, memory=8 * GIB), LATE)
     assert sorted(started(wanted)) == ["p-1/long0", "p-2/short"]
+    assert wanted.again_at is None or wanted.again_at > LATE, "it would plan again and again"
 
 
 def test_what_an_interrupted_job_waited_is_not_forgotten():
