@@ -103,7 +103,7 @@ def throughput(grid: Grid) -> float:
     finish(grid, run_id)
     seconds = time.perf_counter() - begin
     view = grid.run(run_id)
-    if any(job.job.state not in DONE_JOBS for job in view.jobs):
+    if any(state not in DONE_JOBS for state in view.states):
         raise RuntimeError(f"{run_id} {view.run.state}")
     return JOBS / seconds
 

@@ -135,7 +135,7 @@ def node(kept: int = 0) -> Iterator[tuple[HttpGrid, str, int]]:
         assert process.stdin is not None
         try:
             url = process.stdout.readline().strip()
-            grid = over_tcp(url, None)
+            grid = over_tcp(url, None, process.pid)
             yield grid, url, process.pid
             grid.close()
         finally:

@@ -15,8 +15,8 @@ from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
 LOOK_SECONDS = 1.9
-"""Time between two looks at a process. Two looks without progress are enough, three without an answer."""
-_LOOKS, _LOOKS_UNKNOWN = 2, 3
+"""Time between two looks at a process. Two looks without progress are enough, six without an answer."""
+_LOOKS, _LOOKS_UNKNOWN = 2, 6
 _STOPPED = "Tt"
 
 
@@ -48,7 +48,7 @@ def wait_for_answer(
     """Wait until the socket can be read. `pid` is the control node's process (0: unknown); `answers` asks it
     something else, where it is to be known whether it does.
 
-    Raises HungNodeError about 4 s after a control node has hung, or some 15 s if its process is unknown: then
+    Raises HungNodeError about 4 s after a control node has hung, or some 30 s if its process is unknown: then
     only answers tell whether it is busy. Raises TimeoutError after the socket's timeout.
     """
     seconds = sock.gettimeout()
