@@ -33,6 +33,8 @@ Each runs once on 4,000 to 40,000 rows, in a home of its own. Then its files are
 times as many rows, `gridmill plan` is asked, and the pipeline runs. Memory: of each job that was run the size
 that `plan` says against the size that it got; the larger one over the smaller one. Time: the same of the run,
 from its first attempt to its last end, and of what `plan` expects.
+Times are wall times on a busy machine (see the load average): what takes turns with others takes longer in
+one of the two runs.
 """
 
 
