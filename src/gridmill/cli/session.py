@@ -79,6 +79,7 @@ TIMES: Mapping[str, frozenset[str]] = {
     "ControlView": frozenset({"started"}),
     "Deployment": frozenset({"created", "idle_since"}),
     "Event": frozenset({"time"}),
+    "LogEntry": frozenset({"time"}),
     "JobRun": frozenset({"not_before", "ready", "started", "ended"}),
     "LoadTask": frozenset({"loaded", "checked", "following"}),
     "Pod": frozenset({"began", "ends"}),

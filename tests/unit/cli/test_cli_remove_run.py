@@ -51,7 +51,8 @@ def unchanged(cli: Cli) -> None:
     made = tuple(replace(one, run_id="demo-1") for one in made)
     job = replace(view.jobs[0], job=replace(view.jobs[0].job, state=JobState.UNCHANGED), artifacts=made)
     cli.fake._views["demo-2"] = replace(view, jobs=(job, view.jobs[1]))
-    cli.fake._events = [one for one in cli.fake._events if (one.run_id, one.job) != ("demo-2", "first")]
+    logs = cli.fake._logs
+    logs.records = [one for one in logs.records if (one.run_id, one.job) != ("demo-2", "first")]
 
 
 def test_logs_of_an_unchanged_job_are_those_of_the_run_that_made_its_version(cli: Cli) -> None:
@@ -68,7 +69,7 @@ def test_logs_of_an_unchanged_job_are_those_of_the_run_that_made_its_version(cli
 
 def test_where_that_run_was_removed_it_says_so(cli: Cli) -> None:
     unchanged(cli)
-    cli.fake._events = [one for one in cli.fake._events if one.run_id != "demo-1"]
+    cli.fake._logs.delete(["demo-1"])
     assert cli("logs", "demo-2", "first") == 0
     assert "it wrote nothing, or its log was deleted" in cli.err
     cli("remove", "run", "demo-1")

@@ -29,6 +29,7 @@ NOT_SHOWN = {
     "AliasMove",
     "CodeList",
     "Heartbeat",
+    "LogRecord",
     "Measurement",
     "Plan",
     "PodEvent",
