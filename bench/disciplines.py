@@ -191,7 +191,7 @@ class Shortest:
 
     def _make_room(self, pool: Pool, task: Task) -> bool:
         def left(other: Task) -> float:
-            return (other.end - pool.now) * other.gpus
+            return (other.seconds - other.attained(pool.now)) * other.gpus
 
         room, chosen = pool.free, list[Task]()
         for other in sorted(pool.running.values(), key=left, reverse=True):
