@@ -35,9 +35,9 @@ HOW = f"""
 A control node with a SQLite store, in a process of its own, over a simulated site: {JOBS:,} jobs that sleep
 for {JOB_SECONDS:g} s, {PLACES} at a time. {CLIENTS} clients, each with one kept HTTP connection and one
 request a second, share one core: half of them read the run's status, a quarter follows its events, a quarter
-follows those of one job. Without clients: the same run beside nobody. Memory is the proportional set size
-(PSS). The large case is a run of {LARGE_JOBS:,} jobs beside {KEPT_RUNS:,} runs that are kept, with
-{LARGE_CLIENTS} clients.
+reads the last lines of one job's log. Without clients: the same run beside nobody. Memory is the
+proportional set size (PSS). The large case is a run of {LARGE_JOBS:,} jobs beside {KEPT_RUNS:,} runs that are
+kept, with {LARGE_CLIENTS} clients.
 """
 
 
@@ -191,7 +191,7 @@ class Readers:
             if number % 4 == 1:
                 path += f"/events?limit=1000&after={after}"
             elif number % 4 == 3:
-                path += f"/events?limit=1000&job=j{number % self._jobs}"
+                path += f"/logs?tail=100&job=j{number % self._jobs}"
             body = await _get(reader, writer, path)
             took = time.perf_counter() - begun
             (self.others if number % 2 else self.status).append(took)
