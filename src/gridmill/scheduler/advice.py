@@ -393,10 +393,13 @@ def _probes(
         return ()
     busy = round(min(curve.most_busy() / advice_input.pods, MOST_WORKERS))
     room = max(2, min(_by_memory(advice_input, attempts) // advice_input.pods, busy))
-    if len(numbers) == 2:
-        number = _third_number(curve, attempts, advice_input, room)
+    number: int | None
+    if 1 not in numbers:
+        number = 1
+    elif len(numbers) == 1:
+        number = min(room, PROBE_WORKERS)
     else:
-        number = 1 if 1 not in numbers else min(room, PROBE_WORKERS)
+        number = _third_number(curve, attempts, advice_input, room)
     return () if number is None or number in numbers else (_probe(curve, number),)
 
 
