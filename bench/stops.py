@@ -1,7 +1,10 @@
 """Counts the functions that a run's specification passes from the command to the pod, and an event back.
 
-`python -m bench.stops` runs `gridmill run` on one job with a home of its own, and follows markers through all
-of its processes: two in the pipeline, one in the line that the job prints. It prints each stop.
+`python -m bench.stops` runs `gridmill run` on one job with a home of its own, then `gridmill logs`, and
+follows markers through all of their processes: two in the pipeline, one in the line that the job prints. The
+event goes from the pod into the log on the disk. What reads the log makes the text anew and gives it on in
+iterators, which are not looked into: of `gridmill logs` the function that prints is followed. It prints each
+stop.
 
 - A function *receives* a value if an argument of it (but `self`) holds its markers: a text, bytes, a
   collection or record, a transaction, or a call that waits with it (a partial, a closure). The file's path
@@ -63,10 +66,10 @@ ENDS: Mapping[str, Mapping[str, frozenset[str]]] = {
                 "gridmill.transport.server:PodLinkServer._deliver",
                 "gridmill.control.steps.pod_events:apply_event",
                 "gridmill.control.ledger:Ledger.stage",
-                "gridmill.rpc.protocol:send_frame",
+                "gridmill.storage.log_writer:RunWriter.append",
             }
         ),
-        "cli": frozenset({"gridmill.cli.follow:StateChangeLines.show"}),
+        "cli": frozenset({"gridmill.cli.format:for_terminal"}),
     },
 }
 """By what is followed and by process, the functions that hand it over."""
@@ -103,7 +106,7 @@ def count(way: str, folder: Path) -> tuple[Stop, ...]:
 
 
 def follow(folder: Path) -> None:
-    """Run one job in that folder, with both markers. Raises CalledProcessError."""
+    """Run one job in that folder, with both markers, and print its log. Raises CalledProcessError."""
     for name in ("stops", "tracer", "project"):
         (folder / name).mkdir()
     (folder / "tracer" / "sitecustomize.py").write_text("from bench.stops_tracer import begin\n\nbegin()\n")
@@ -118,8 +121,9 @@ def follow(folder: Path) -> None:
         "PYTHONPATH": f"{folder / 'tracer'}:{root}",
         FOLDER: str(folder / "stops"),
     }
-    called = [sys.executable, "-m", "gridmill", "run", str(folder / "project" / FILE)]
-    subprocess.run(called, env=environment, check=True, timeout=_RUN_SECONDS)
+    for words in (("run", str(folder / "project" / FILE)), ("logs", name)):
+        called = [sys.executable, "-m", "gridmill", *words]
+        subprocess.run(called, env=environment, check=True, timeout=_RUN_SECONDS)
 
 
 def shown(way: str, stops: tuple[Stop, ...]) -> Iterator[str]:

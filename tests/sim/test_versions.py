@@ -236,7 +236,7 @@ def test_cleaning_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) ->
     assert {one.kind for one in service(grid).clean()} == {"version", "pod"}
     assert not (tmp_path / "pods/x-1.0").exists()
     grid.clock.advance(200 * 86_400)
-    assert {one.kind for one in service(grid).clean()} == {"events", "output"}
+    assert {one.kind for one in service(grid).clean()} == {"events", "log", "output"}
     assert [folder.exists() for folder in folders] == [True, True, False, False]
     assert (tmp_path / "root/files/p/a/other-1.a.1").exists(), "another home's"
     assert not grid.store.events(run_id="p-1")
