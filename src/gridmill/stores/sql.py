@@ -549,6 +549,8 @@ class SqlStore:
             while rows := self._rows(f"{query} LIMIT {_CHUNK}", after=after):
                 for _ in read(rows):
                     pass
+                if rows[-1][place] <= after:  # a page leads back: these rows would come again without end
+                    break
                 after = rows[-1][place]
         self._read_counters()
         for problem in self._problems_of_file():
