@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -227,14 +228,14 @@ def narrow(tmp_path: Path) -> Iterator[Place]:
 
 def python(code: str) -> str:
     """A command that runs this code."""
-    return f"exec {sys.executable} -I -S - <<'EOF'\n{code}\nEOF"
+    return f"exec {quote(sys.executable)} -I -S - <<'EOF'\n{code}\nEOF"
 
 
 FORKS = """
 import os, time
-count = 0
+count, reason = 0, None
 until = time.monotonic() + 2
-while time.monotonic() < until:
+while reason is None or time.monotonic() < until or not os.path.exists("enough"):
     try:
         if os.fork() == 0:
             while True:
@@ -253,12 +254,13 @@ print(count, reason.strerror)
 
 def test_a_fork_bomb_takes_its_own_processes_only(place: Place) -> None:
     with place.beside() as attacker:
-        attacker.begin(python(FORKS))
+        attacker.begin(f"cd {attacker.root}; {python(FORKS)}")
         until(lambda: len(living(place.users["hostile"])) > 60)
         assert len(living(place.users["hostile"])) < PROCESSES // 4 + 20
         third = place.pod(place.neighbour)  # what comes meanwhile is served
         assert third.run("echo fine").written == "fine\n"
         third.end()
+        (Path(attacker.root) / "enough").touch()
         ended = attacker.wait()
         assert "Resource temporarily unavailable" in ended.written, ended
         assert ended.outcome["use"]["cpu_seconds"] > 0.5  # of all its processes, not of the first one alone
