@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import clear, up
@@ -142,7 +143,7 @@ def run(grid: Grid, text: str) -> float:
 def lateness(grid: Grid) -> list[float]:
     """Seconds from a line's being printed to its being read."""
     text = (
-        f'{sys.executable} -c "import time\nfor _ in range({LINES}):\n'
+        f'{quote(sys.executable)} -c "import time\nfor _ in range({LINES}):\n'
         ' print(time.time(), flush=True); time.sleep(0.05)"'
     )
     return [seen - float(line) for seen, line in events(grid, grid.start_run(pipeline(text)).run.id)]

@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
 from tests.e2e.conftest import GRIDMILL, PATIENCE_SECONDS, Place, eventually
 
 pytestmark = pytest.mark.e2e
+PYTHON = f"exec {quote(sys.executable)}"
+"""For commands in YAML, which a shell runs."""
+
 ODD = "a\x0cb\x0bc\u2028d \x1b[31mred\x1b[0m \x1b]0;title\x07"
 
 
@@ -52,15 +56,15 @@ def test_lines_are_as_written_dropped_bytes_are_told_and_a_terminal_is_safe(plac
 pipeline: words
 jobs:
   odd:
-    command: {sys.executable} odd.py
+    command: {PYTHON} odd.py
   loud:
-    command: {sys.executable} loud.py
+    command: {PYTHON} loud.py
 """
     )
     limit = {"GRIDMILL_LOG_JOB": "8MiB"}
     done = place.gridmill("run", file, **limit)
     assert done.returncode == 1
-    assert "it broke" in done.stdout
+    assert "it broke" in done.stdout, done
     assert "MiB of the log of loud were dropped here" in done.stdout, "in the failure's lines"
     odd = subprocess.run([GRIDMILL, "logs", "words", "odd"], env=place.env, capture_output=True, check=True)
     assert odd.stdout.decode().split("\n") == [ODD, "x" * 3_000_000, "a\rb", ""]
@@ -90,7 +94,7 @@ def test_kills_of_the_control_node_lose_and_double_no_line(place: Place) -> None
         "    print(number)\n"
         "    if number % 200 == 0: time.sleep(0.02)\n"
     )
-    file = place.write(f"pipeline: kept\njobs:\n  count:\n    command: {sys.executable} -u count.py\n")
+    file = place.write(f"pipeline: kept\njobs:\n  count:\n    command: {PYTHON} -u count.py\n")
     node = place.start("up")
     assert eventually((place.home / "control.json").exists)
     assert place.gridmill("run", file, "--detach").returncode == 0
@@ -118,7 +122,7 @@ def test_a_log_of_300_megabytes_is_read_in_little_memory(place: Place) -> None:
     program = place.folder / "project" / "loud.py"
     program.parent.mkdir()
     program.write_text(f"for number in range({count}):\n    print(f'{{number:08}} ' + 'y' * 91)\n")
-    file = place.write(f"pipeline: loud\njobs:\n  talk:\n    command: {sys.executable} loud.py\n")
+    file = place.write(f"pipeline: loud\njobs:\n  talk:\n    command: {PYTHON} loud.py\n")
     node = place.start("up", GRIDMILL_LOG_JOB="10GiB")
     assert eventually((place.home / "control.json").exists)
     assert place.gridmill("run", file, "--detach").returncode == 0

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from gridmill.domain.amounts import MIB, show_bytes
 from gridmill.domain.deployment import Deployment
 from gridmill.domain.run import Run
 from gridmill.ports.store import Store
@@ -77,41 +78,46 @@ jobs:
     assert "SIGKILL" in attempts[0]["message"]
 
 
-def test_a_job_over_its_memory_says_so_and_is_retried_once_larger(place: Place):
+def test_a_job_over_its_estimated_memory_says_so_and_is_retried_larger(place: Place):
     file = place.write(
         """
 pipeline: memory
 jobs:
   hungry:
-    memory: 100MiB
     command: |
-      first=$(test -e {mark} || echo yes); touch {mark}
-      exec python -c "import time; x = bytearray(150 * 2**20); time.sleep(300 if '$first' else 0)"
+      test ! -e {mark} || exit 0
+      touch {mark}
+      exec python -c "import time; x = bytearray(900 * 2**20); time.sleep(60)"
 """.replace("{mark}", str(place.folder / "mark"))
     )
     done = place.gridmill("run", file, "--json")
     assert done.returncode == 0, done.stderr
     first, second = job(json.loads(done.stdout), "hungry")["attempts"]
     assert first["cause"] == "memory"
-    assert "100 MiB" in first["message"]
-    assert second["given"]["memory_bytes"] >= 2 * first["given"]["memory_bytes"]
+    larger = second["given"]["memory_bytes"]
+    assert f"trying again with {show_bytes(larger)}" in done.stderr
+    assert larger >= 2 * first["given"]["memory_bytes"]
     assert second["state"] == "succeeded"
 
 
-def test_a_job_over_its_memory_twice_fails_the_run_with_the_reason(place: Place):
+def test_a_job_over_the_memory_that_it_declares_is_retried_no_larger_and_fails_with_the_reason(place: Place):
     file = place.write(
         """
 pipeline: memory
 jobs:
   hungry:
     memory: 60MiB
-    command: [python, -c, "import time; x = bytearray(900 * 2**20); time.sleep(600)"]
+    retries: 1
+    command: [python, -c, "import time; x = bytearray(150 * 2**20); time.sleep(600)"]
 """
     )
     done = place.gridmill("run", file)
     assert done.returncode == 1
-    assert "memory" in done.stdout + done.stderr
+    assert "ran out of memory at 60 MiB, which the job declares" in done.stderr
     assert "Traceback" not in done.stderr
+    attempts = job(place.json("show", "run", "memory-1"), "hungry")["attempts"]
+    assert [attempt["cause"] for attempt in attempts] == ["memory", "memory"]
+    assert [attempt["given"]["memory_bytes"] for attempt in attempts] == [60 * MIB, 60 * MIB]
 
 
 def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(place: Place):
