@@ -185,6 +185,7 @@ def root_of(home: Visitor) -> str:
     return str(home.ask("GET", "/v1/farm").told["root"])
 
 
+@pytest.mark.long
 def test_jobs_of_two_tenants_do_not_see_each_other(controller: Controller, tmp_path: Path) -> None:
     keep = tmp_path / "keep"
     keep.mkdir()

@@ -74,6 +74,7 @@ def grid() -> Iterator[Grid]:
         yield Grid(net, shared)
 
 
+@pytest.mark.long
 def test_what_is_wrong_at_joining_is_said(grid: Grid) -> None:
     wrong = "0" * 64
     assert "does not take this token" in grid.refused(grid.address, GRIDMILL_TOKEN=wrong)
