@@ -165,6 +165,8 @@ def test_a_short_disk_holds_deployments_back_with_the_reason_and_they_start_once
     assert "its reserve is 2 MiB; tenant a uses" in told["message"]
     warnings = home.ask("GET", "/v1/farm").told["warnings"]
     assert any("its reserve is 2 MiB" in one for one in warnings)
+    nothing_new = place(home, "job", tree_of({}))
+    assert nothing_new.told["message"].startswith("a new transfer waits for room: the farm's disk has")
     ballast.unlink()
     hear(listener, Hello)
     assert home.ask("POST", "/v1/pods/end", PodNames(pods=("d-1.0",))).status == 204

@@ -173,14 +173,17 @@ def fill(land: Farmland, where: str, left: int) -> None:
     host.run("fallocate", "-l", str(free - left), f"{where}/ballast")
 
 
-def test_a_full_disk_is_told_and_what_was_made_comes_home_when_there_is_room(land: Farmland) -> None:
+def test_a_full_disk_is_told_and_data_goes_on_its_way_there_and_back_when_there_is_room(
+    land: Farmland,
+) -> None:
     fill(land, FARM, 10 * 2**20)
     run = Carried(land, "full")
-    view = land.ended(run.process, run.name)
+    told(land, "the farm's disk has")
+    assert "waitforroom:thefarm'sdiskhas" in "".join(land.gridmill("status", "full-1").split())  # folded
     land.beta.run("rm", f"{FARM}/ballast")
-    assert state(view) == "failed"
-    assert f"at the farm {FARM}" in messages(view)[1]
-    assert "No space left on device" in messages(view)[1]
+    run.go()
+    run.wait_right()
+    assert "the farm's disk has" not in land.gridmill("status")
 
     run = Carried(land, "late")
     run.wait_begun()

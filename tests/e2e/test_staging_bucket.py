@@ -17,7 +17,7 @@ from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.route import Staging
 from gridmill.domain.site import Site, SiteKind
 from gridmill.domain.states import AttemptState
-from gridmill.errors import InputError, UnavailableError
+from gridmill.errors import UnavailableError
 from gridmill.farm.join import invite
 from gridmill.sites.farm import staging as carrying
 from gridmill.sites.farm.carrier_choice import BucketEndpoints
@@ -210,10 +210,10 @@ def test_a_site_that_is_added_again_before_its_bucket_was_cleared_has_what_is_ke
     assert home.median_remaining() == []
 
 
-def test_a_bucket_that_is_not_there_is_told(home: Home, server: str) -> None:
+def test_a_bucket_that_is_not_there_is_told_and_waited_for(home: Home, server: str) -> None:
     tree(home.folder / "root/parts/a", {"a": b"1"})
     home.site.settings["export"] = "s3://nowhere"  # type: ignore[index]
-    with pytest.raises(InputError, match="no such bucket"):
+    with pytest.raises(UnavailableError, match="no such bucket"):
         home.carrying.upload_inputs(wanted())
 
 
@@ -254,7 +254,7 @@ def test_a_bucket_that_does_not_answer_is_told_and_waited_for(
             home.carrying.upload_inputs(wanted())
         assert by_farm not in str(told.value)
         proxy.fault = lambda method, path: "403" if by_farm in path else ""
-        with pytest.raises(InputError, match="the bucket answers 403"):
+        with pytest.raises(UnavailableError, match="the bucket answers 403"):
             home.carrying.upload_inputs(wanted())
         proxy.fault = lambda method, path: "503"
         with pytest.raises(UnavailableError, match="s3://exports"):

@@ -163,7 +163,7 @@ class DiskRoom:
             coming = self._outstanding(promised, space)
             more = f"; {show_bytes(coming)} are promised to transfers under way" if coming else ""
             raise UnavailableError(
-                f"{_amount(wanted_bytes, files)} wait for room: {self.explain(name)}{more}",
+                f"{_waiting(wanted_bytes, files)} for room: {self.explain(name)}{more}",
                 hint="It goes on by itself once there is room on the disk.",
             )
 
@@ -201,8 +201,11 @@ def _lacks_files(space: DiskSpace, wanted: int) -> bool:
     return bool(space.files) and space.free_files - wanted < space.reserve_files
 
 
-def _amount(size_bytes: int, files: int) -> str:
-    return f"{show_bytes(size_bytes)} in {show_count(files, 'file')}" if files > 1 else show_bytes(size_bytes)
+def _waiting(size_bytes: int, files: int) -> str:
+    if not size_bytes and files <= 1:
+        return "a new transfer waits"
+    amount = show_bytes(size_bytes)
+    return f"{amount} in {show_count(files, 'file')} wait" if files > 1 else f"{amount} wait"
 
 
 def who_uses(name: str, uses: Mapping[str, int]) -> str:
