@@ -119,17 +119,8 @@ def test_a_home_is_recovered_and_used_on(place: Place):
     assert place.gridmill("verify").returncode == 0
 
 
-FEW = """
-pipeline: shop
-parameters: {pause: "0"}
-jobs:
-  first: {command: "sleep ${pause}; echo 1 > $GRIDMILL_OUTPUT/first"}
-  second: {needs: [first], command: "cat $GRIDMILL_INPUT_FIRST/*"}
-"""
-
-
 def test_a_run_with_a_damaged_record_can_be_seen_stopped_removed_and_run_again(place: Place):
-    file = place.write(FEW)
+    file = project(place)
     run = place.start("run", file, "--set", "pause=600", "--json")
     place.meet(run, lambda: (place.home / "store.db").exists() and _runs(place, "shop-1/first"))
     place.crash(run)
