@@ -5,7 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -159,12 +159,16 @@ def _runs(place: Place, job_run: str) -> bool:
 
 
 def _kill_pods(place: Place) -> None:
-    for pid in place.leftovers():
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    assert eventually(lambda: not place.leftovers())
+    """Until there are none: one that is killed may just have started another process."""
+
+    def are_gone() -> bool:
+        left = place.leftovers()
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+    assert eventually(are_gone)
 
 
 LOSSES = ("deleted", "emptied", "truncated", "rubbish")
