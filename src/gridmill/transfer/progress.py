@@ -11,6 +11,9 @@ from gridmill.domain.frozen import dataclass
 LATELY_SECONDS = 30.0
 _MARK_SECONDS = 1.0
 _SURE_SECONDS = 3.0
+_TROUBLE_SECONDS = 10.0
+"""What kept something from arriving is over once bytes move so long after it: over a thin line a whole chunk
+takes hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class TransferProgress:
         self._total = self._present = self._transferred = self._under_way = 0
         self._marks = deque[tuple[float, int]]()
         self._moved = 0.0
-        self._trouble = ""
+        self._trouble, self._trouble_since = "", 0.0
         self.spent_seconds = 0.0
         """For how long chunks travelled, those that had to travel again too."""
 
@@ -65,7 +68,7 @@ class TransferProgress:
     def hindered(self, why: str) -> None:
         """Something did not arrive, and is tried again."""
         with self._lock:
-            self._trouble = why
+            self._trouble, self._trouble_since = why, self._clock()
 
     def expect(self, total_bytes: int, there_bytes: int) -> None:
         """So much is wanted, of which so much is there."""
@@ -82,6 +85,8 @@ class TransferProgress:
             self._under_way += size_bytes
             if size_bytes < 0:  # it never counts as a rate
                 self._marks.clear()
+            elif self._clock() - self._trouble_since >= _TROUBLE_SECONDS:
+                self._trouble = ""
             self._mark()
 
     def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:

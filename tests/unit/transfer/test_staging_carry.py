@@ -277,6 +277,19 @@ def test_nothing_lacking_nothing_travels(tmp_path):
     assert far.sent == []
 
 
+def test_a_trouble_is_over_once_bytes_move_for_a_while():
+    now = 0.0
+    progress = TransferProgress(clock=lambda: now)
+    progress.expect(1000, 0)
+    progress.hindered("the farm does not answer")
+    now = 5.0
+    progress.moved(10)
+    assert progress.look().trouble == "the farm does not answer"
+    now = 11.0
+    progress.moved(10)
+    assert progress.look().trouble == ""
+
+
 def test_why_something_is_sent_again_is_known_until_it_arrives(tmp_path):
     seen = []
 
