@@ -15,22 +15,10 @@ from gridmill.domain.metrics import headline, metrics
 from gridmill.domain.project import DEFAULT, ProjectView
 from gridmill.domain.provenance import SAME
 from gridmill.domain.run import Attempt, Run
-from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState
+from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, URGENCY, JobState
 from gridmill.domain.views import JobView, PartView, RunView
 
 _BAR = 12
-
-
-URGENCY = (
-    JobState.RUNNING,
-    JobState.FAILED,
-    JobState.WAITING,
-    JobState.BLOCKED,
-    JobState.STOPPED,
-    JobState.SKIPPED,
-    JobState.SUCCEEDED,
-    JobState.UNCHANGED,
-)
 
 
 def amounts(given: Amounts, most_cpus: float | None = None) -> str:

@@ -13,7 +13,6 @@ from rich.text import Text
 from gridmill.cli.format import (
     JOBS,
     NODES,
-    URGENCY,
     counts,
     critical_line,
     job_row,
@@ -25,7 +24,7 @@ from gridmill.cli.format import (
 )
 from gridmill.cli.tables import COLOURS, FittedTable, table
 from gridmill.domain.amounts import show_bytes, show_seconds
-from gridmill.domain.states import RunState
+from gridmill.domain.states import URGENCY, RunState
 from gridmill.domain.views import RunView
 
 _LEFT_OUT = ("memory", "on", "time", "progress")

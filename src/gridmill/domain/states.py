@@ -149,6 +149,17 @@ POD_MOVES: Mapping[PodState, frozenset[PodState]] = {
 FINISHED_RUNS = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
 DONE_JOBS = frozenset({JobState.SUCCEEDED, JobState.UNCHANGED})
 FINISHED_JOBS = DONE_JOBS | {JobState.FAILED, JobState.SKIPPED, JobState.STOPPED}
+URGENCY = (
+    JobState.RUNNING,
+    JobState.FAILED,
+    JobState.WAITING,
+    JobState.BLOCKED,
+    JobState.STOPPED,
+    JobState.SKIPPED,
+    JobState.SUCCEEDED,
+    JobState.UNCHANGED,
+)
+"""How urgently a reader wants to see a job in that state; the first is the most urgent."""
 LIVE_ATTEMPTS = frozenset({AttemptState.PLACED, AttemptState.RUNNING})
 
 

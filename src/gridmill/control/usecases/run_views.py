@@ -15,7 +15,6 @@ from gridmill.control.node import ControlNode
 from gridmill.control.state import BoundedCache
 from gridmill.control.steps.output_folders import part_id
 from gridmill.control.usecases.views import (
-    BY_URGENCY,
     Attempts,
     attempts_of,
     attempts_of_jobs,
@@ -26,7 +25,7 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.graph import critical_path
 from gridmill.domain.pod_protocol import event_id
 from gridmill.domain.run import JobRun, Run
-from gridmill.domain.states import JobState
+from gridmill.domain.states import URGENCY, JobState
 from gridmill.domain.views import JobView, RunView
 from gridmill.errors import NotFoundError
 from gridmill.ports.pages import MOST_ITEMS, PAGE_BYTES
@@ -70,7 +69,7 @@ SHOWN = ViewLimit(all_of=SHOWN_JOBS, chosen=CHOSEN_JOBS)
 def choose_jobs(job_runs: Iterable[JobRun], limit: ViewLimit = SHOWN) -> ChosenJobs:
     """Of all jobs of a run those to show: first failed ones, up to a half of them, then by urgency."""
     counts = Counter[JobState]()
-    by_state: dict[JobState, list[JobRun]] = {state: [] for state in BY_URGENCY}
+    by_state: dict[JobState, list[JobRun]] = {state: [] for state in URGENCY}
     parts: dict[str, list[JobRun]] = {}
     for job in job_runs:
         if job.part is not None:

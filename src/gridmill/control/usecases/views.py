@@ -21,7 +21,7 @@ from gridmill.domain.job_log import LogLine, last_lines, lines_of
 from gridmill.domain.pod_protocol import Event, EventType, sequence_of
 from gridmill.domain.run import Attempt, JobRun, Run, attempt_id_of
 from gridmill.domain.run_failures import at_fault, failed_jobs
-from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, JobState, RunState
+from gridmill.domain.states import DONE_JOBS, LIVE_ATTEMPTS, URGENCY, JobState, RunState
 from gridmill.domain.views import JobView, PartView, RunView
 from gridmill.ports.logs import LogQuery, LogStore
 from gridmill.ports.site import SitePort, TransferSite
@@ -35,23 +35,6 @@ WHYS_PER_VIEW = 100
 """Waiting jobs for which reasons are computed, the first ones: thousands would not be read."""
 SHOWN_ATTEMPTS, SHOWN_RANKS, SHOWN_PARTS = 20, 200, 200
 """The most attempts, ranks of gangs and parts in the view of a job."""
-BY_URGENCY: Mapping[JobState, int] = {
-    state: number
-    for number, state in enumerate(
-        (
-            JobState.RUNNING,
-            JobState.FAILED,
-            JobState.WAITING,
-            JobState.BLOCKED,
-            JobState.STOPPED,
-            JobState.SKIPPED,
-            JobState.SUCCEEDED,
-            JobState.UNCHANGED,
-        )
-    )
-}
-"""How urgently a reader wants to see a job in that state; 0 is first."""
-
 Attempts = Mapping[str, Sequence[Attempt]]
 
 
@@ -121,7 +104,7 @@ def _shortened(view: JobView) -> JobView:
     """With a bounded number of attempts and parts."""
     if max(len(view.attempts), len(view.ranks), len(view.parts)) <= SHOWN_ATTEMPTS:
         return view
-    parts = sorted(view.parts, key=lambda part: BY_URGENCY[part.job.state])[:SHOWN_PARTS]
+    parts = sorted(view.parts, key=lambda part: URGENCY.index(part.job.state))[:SHOWN_PARTS]
     return replace(
         view,
         attempts=view.attempts[-SHOWN_ATTEMPTS:],
