@@ -34,7 +34,7 @@ from typing import ClassVar
 
 
 class GridmillError(Exception):
-    """Something Gridmill can explain: `message` says what, `place` where, `hint` what to do next."""
+    """The base class of all errors: `message` states what failed, `place` where, `hint` what to do next."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -58,78 +58,80 @@ def explained(error: GridmillError) -> str:
 
 
 class InputError(GridmillError):
-    """What the user wrote cannot be used."""
+    """A value that the user gave is wrong."""
 
     code = "invalid-input"
 
 
 class PipelineError(InputError):
-    """A pipeline file is wrong; `place` is `FILE:LINE: FIELD`."""
+    """A pipeline file has an error; `place` is `FILE:LINE: FIELD`."""
 
     code = "invalid-pipeline"
 
 
 class DataError(InputError):
-    """Data does not have the declared form; `place` is the file and row."""
+    """Data does not have the declared form; `place` is the file and the row."""
 
     code = "invalid-data"
 
 
 class UnsafePathError(InputError):
-    """A path leaves the storage root."""
+    """A path leads out of the storage root."""
 
     code = "unsafe-path"
-    default_hint = "Use a path below the storage root, without '..' and links that lead out of it."
+    default_hint = "Use a path below the storage root, without '..' and without links that lead out of it."
 
 
 class NotFoundError(GridmillError):
-    """There is no such noun."""
+    """No object of this type has this name."""
 
     code = "not-found"
-    default_hint = "`gridmill list` shows what there is."
+    default_hint = "`gridmill list` shows the types of objects; `gridmill list runs` shows the runs."
 
 
 class ConflictError(GridmillError):
-    """The noun's state does not allow this."""
+    """The state of the object does not allow the operation."""
 
     code = "conflict"
 
 
 class StaleVersionError(ConflictError):
-    """A record changed since it was read (compare-and-set lost)."""
+    """A record was changed by somebody else after it was read."""
 
     code = "stale-version"
     retryable = True
-    default_hint = "Read it again and repeat."
+    default_hint = "Read the record again and repeat the change."
 
 
 class HomeInUseError(ConflictError):
-    """Another control node owns this home."""
+    """Another control node uses this home."""
 
     code = "home-in-use"
-    default_hint = "Use the control node that is up, stop it first, or set GRIDMILL_HOME to another folder."
+    default_hint = (
+        "Use that control node, stop it with `gridmill down`, or set GRIDMILL_HOME to another folder."
+    )
 
 
 class StoreInUseError(ConflictError):
-    """Another control node, perhaps of another machine, owns the database that the store is in."""
+    """Another control node, perhaps on another machine, uses the database of the records."""
 
     code = "store-in-use"
-    default_hint = "Stop that control node first, or set GRIDMILL_STORE to another database."
+    default_hint = "Stop that control node with `gridmill down`, or set GRIDMILL_STORE to another database."
 
 
 class CapacityError(GridmillError):
-    """No site is large enough for what was asked."""
+    """No site is large enough for the requested amounts."""
 
     code = "no-capacity"
-    default_hint = "Ask for less, or add a larger site; `gridmill list sites` shows their sizes."
+    default_hint = "Request less, or add a larger site; `gridmill list sites` shows the sizes."
 
 
 class JobError(GridmillError):
-    """A job ended without success. Of a run: its id, the `job`, its exit code (None: it has none), and the
-    last lines of its `log`."""
+    """A job ended without success. For a job of a run, the error has the `run`, the `job`, its `exit_code`
+    (None if there is none) and the last lines of its `log`."""
 
     code = "job-failed"
-    default_hint = "`gridmill logs RUN JOB` shows what it wrote."
+    default_hint = "`gridmill logs RUN JOB` shows the log of the job."
 
     def __init__(
         self,
@@ -150,13 +152,13 @@ class JobError(GridmillError):
 
 
 class MemoryExceededError(JobError):
-    """A job used more memory than it was given."""
+    """A job exceeded its memory limit."""
 
     code = "memory-exceeded"
 
 
 class TimeLimitError(JobError):
-    """A job ran longer than its timeout."""
+    """A job exceeded its `timeout`."""
 
     code = "time-limit"
 
@@ -165,60 +167,61 @@ class InterruptedRunError(JobError):
     """A run was stopped before its end."""
 
     code = "interrupted"
-    default_hint = "`gridmill resume RUN` continues it."
+    default_hint = "`gridmill resume RUN` continues the run."
 
 
 class UnavailableError(GridmillError):
-    """A part that is needed does not answer now."""
+    """A part that the operation needs does not answer now."""
 
     code = "unavailable"
     retryable = True
 
 
 class UnreachedError(UnavailableError):
-    """Nobody is there, and nothing was asked: the same can be asked of another one."""
+    """Nothing listens at the address, and no request was sent: another server can be asked."""
 
     code = "unreached"
 
 
 class HungNodeError(UnavailableError):
-    """The control node's process is there and does not answer: it is stopped, or does nothing. Whether it
-    did what it was asked is not known."""
+    """The process of the control node exists and does not answer. It is unknown whether it executed the
+    request."""
 
     code = "hung"
 
 
 class AwayError(UnavailableError):
-    """Nobody answers there, or there is no way to it: whether it would take what it is asked is not known."""
+    """Nothing answers at the address, or the address cannot be reached."""
 
     code = "away"
 
 
 class InstallError(UnavailableError):
-    """Packages cannot be installed although the requirements may be right: the index does not answer, or the
-    installer was killed."""
+    """Packages could not be installed because the package index did not answer or the installer was killed;
+    the requirements may be right."""
 
     code = "install"
 
 
 class StorageError(UnavailableError):
-    """Storage cannot be read or written (disk full, permissions, ...)."""
+    """Storage cannot be read or written, for example because the disk is full or a permission is missing."""
 
     code = "storage"
 
 
 class StoreLostError(StorageError):
-    """The server that the store is in does not answer, or hung up; what was being written may be there."""
+    """The database server of the records does not answer or closed the connection. The last write may be
+    stored."""
 
     code = "store-lost"
-    default_hint = "Nothing is half-written; it goes on once the server is back."
+    default_hint = "No record is half-written. Start the server again; Gridmill then continues."
 
 
 class InternalError(GridmillError):
     """A defect of Gridmill itself."""
 
     code = "internal"
-    default_hint = "Please report this with HOME/gridmill-errors.log."
+    default_hint = "Please report this and attach HOME/gridmill-errors.log."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,57 +17,73 @@ from gridmill.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Read once, at an entry point, by `read_settings`."""
+    """The settings of one process, which `read_settings` reads once at an entry point."""
 
     home: Path
-    """GRIDMILL_HOME: where the store, pods and caches live. Default ~/.gridmill: one grid per user."""
+    """GRIDMILL_HOME: The folder with the records, pods and caches of one grid. Default: `~/.gridmill`, one
+    grid for each user. Example: `GRIDMILL_HOME=/srv/gridmill`"""
     root: Path
-    """GRIDMILL_ROOT: the storage root for tables and models. Default HOME/storage."""
+    """GRIDMILL_ROOT: The storage root, the folder with tables, models and other results. Default:
+    `HOME/storage`. Example: `GRIDMILL_ROOT=/data/gridmill`"""
     store: str = ""
-    """GRIDMILL_STORE: the database of the records, `postgresql://USER@HOST/DATABASE`; the password comes from
-    PGPASSWORD or ~/.pgpass. Default: the file HOME/store.db (SQLite), which needs no server."""
+    """GRIDMILL_STORE: The database of the records. The password comes from PGPASSWORD or `~/.pgpass`.
+    Default: the SQLite file `HOME/store.db`, which needs no server. Example:
+    `GRIDMILL_STORE=postgresql://USER@HOST/DATABASE`"""
     orphan_seconds: float = 3600.0
-    """GRIDMILL_ORPHAN: a pod without control node and without a running job ends after this."""
+    """GRIDMILL_ORPHAN: Time after which a pod ends that has no control node and no running job. Example:
+    `GRIDMILL_ORPHAN=10m`"""
     grace_seconds: float = 5.0
-    """GRIDMILL_GRACE: from SIGTERM to SIGKILL when a job is stopped, or runs longer than its `timeout`."""
+    """GRIDMILL_GRACE: Time between SIGTERM and SIGKILL when a job is stopped or exceeds its `timeout`.
+    Example: `GRIDMILL_GRACE=30s`"""
     observe_seconds: float = 1.0
-    """GRIDMILL_OBSERVE: how often sites are asked for their pods. One call for all pods."""
+    """GRIDMILL_OBSERVE: Time between two queries of a site about its pods. One query covers all pods.
+    Example: `GRIDMILL_OBSERVE=5s`"""
     memory_bytes: int | None = None
-    """GRIDMILL_MEMORY: how much memory the local site gives. Default: 80 % of the machine's (or cgroup's)."""
+    """GRIDMILL_MEMORY: Memory that the local site can use. Default: 80 % of the memory of the machine or of
+    the cgroup. Example: `GRIDMILL_MEMORY=16GiB`"""
     cpus: float | None = None
-    """GRIDMILL_CPUS: how many CPUs the local site gives. Default: all this process may use."""
+    """GRIDMILL_CPUS: CPU cores that the local site can use. Default: all that this process can use. Example:
+    `GRIDMILL_CPUS=4`"""
     gpu_shares: int = 1
-    """GRIDMILL_GPU_SHARES: as how many GPUs each of the local site's counts, for jobs that share one."""
+    """GRIDMILL_GPU_SHARES: Number of jobs that can share each GPU of the local site; each GPU counts as this
+    number of GPUs. Default: `1`. Example: `GRIDMILL_GPU_SHARES=2`"""
     bucket_hosts: tuple[str, ...] = ()
-    """GRIDMILL_BUCKET_HOSTS: hosts (with commas) of buckets on its own machine that a farm opens."""
+    """GRIDMILL_BUCKET_HOSTS: Hosts of buckets on its own machine that a farm may open, separated by commas.
+    Default: none. Example: `GRIDMILL_BUCKET_HOSTS=minio,10.0.0.5`"""
     farm_folders: tuple[str, ...] = ()
-    """GRIDMILL_FARM_FOLDERS: further folders (with `:`) that jobs of a farm's tenants may write, such
-    as /scratch. Default: those of the tenant alone."""
+    """GRIDMILL_FARM_FOLDERS: More folders that jobs of a farm's tenants may write to, separated by `:`.
+    Default: only the folders of the tenant. Example: `GRIDMILL_FARM_FOLDERS=/scratch`"""
     cgroups: bool = True
-    """GRIDMILL_CGROUPS=0: do not use cgroups even where permitted (the guard on sampled memory acts)."""
+    """GRIDMILL_CGROUPS: Whether jobs run in cgroups where the machine permits it. With `0`, a guard samples
+    the memory of jobs instead. Default: `1`. Example: `GRIDMILL_CGROUPS=0`"""
     zygote: bool = True
-    """GRIDMILL_ZYGOTE=0: exec every job instead of forking built-in kinds from a warm process."""
+    """GRIDMILL_ZYGOTE: Whether jobs of the built-in kinds are forked from a process that is already running.
+    With `0`, each job starts a new process. Default: `1`. Example: `GRIDMILL_ZYGOTE=0`"""
     history_seconds: float = HISTORY_DAYS * DAY_SECONDS
-    """GRIDMILL_HISTORY: how long what is only history is kept: runs, logs, reports (see `gridmill clean`)."""
+    """GRIDMILL_HISTORY: Age up to which finished runs, logs and reports are kept. `gridmill clean` deletes
+    older ones. Example: `GRIDMILL_HISTORY=30d`"""
     disk_reserve_bytes: int | None = None
-    """GRIDMILL_DISK_RESERVE: how much stays free on the disks of home and root. While less is free, no
-    attempt starts. Default: 5 % of the file system, at most 1 GiB; 0 is no reserve."""
+    """GRIDMILL_DISK_RESERVE: Space that stays free on the disks of the home and the storage root. While less
+    is free, no attempt starts. `0` reserves nothing. Default: 5 % of the file system, at most 1 GiB. Example:
+    `GRIDMILL_DISK_RESERVE=10GiB`"""
     job_disk_bytes: int = 0
-    """GRIDMILL_JOB_DISK: how much of the disk the files of one attempt may use while it runs (0: no limit). A
-    job's own `disk` can only be smaller."""
+    """GRIDMILL_JOB_DISK: Disk space that the files of one running attempt may use. The field `disk` of a job
+    can only lower it. Default: no limit. Example: `GRIDMILL_JOB_DISK=50GiB`"""
     job_files: int = 0
-    """GRIDMILL_JOB_FILES: how many files and folders one attempt may make (0: no limit). A job's own
-    `disk_files` can only be smaller."""
+    """GRIDMILL_JOB_FILES: Number of files and folders that one attempt may make. The field `disk_files` of a
+    job can only lower it. Default: no limit. Example: `GRIDMILL_JOB_FILES=100000`"""
     log_job_bytes: int = JOB_LOG_BYTES
-    """GRIDMILL_LOG_JOB: how much text of a job's log is kept in a run, the first half and the last. Default:
-    256MiB."""
+    """GRIDMILL_LOG_JOB: Text of a job's log that is kept in one run: the first half and the last half of this
+    size. Default: 256 MiB. Example: `GRIDMILL_LOG_JOB=64MiB`"""
     log_home_bytes: int = HOME_LOG_BYTES
-    """GRIDMILL_LOG_HOME: how large all logs of a home may be on the disk; those of the runs that wrote the
-    longest time ago are dropped first. Default: 8GiB."""
+    """GRIDMILL_LOG_HOME: Disk space for all logs of a home. The logs of the runs whose last line is oldest
+    are deleted first. Default: 8 GiB. Example: `GRIDMILL_LOG_HOME=2GiB`"""
     token: str = field(default="", repr=False)
-    """GRIDMILL_TOKEN: the token of the grid that `gridmill join` makes this machine a node of."""
+    """GRIDMILL_TOKEN: Token of the grid that `gridmill join` makes this machine a node of. Default: none.
+    Example: `GRIDMILL_TOKEN=TOKEN`"""
     fault: str = ""
-    """GRIDMILL_FAULT: for tests: `before-commit:N` or `after-commit:N` kills the control node there."""
+    """GRIDMILL_FAULT: For tests only: kills the control node before or after the commit number N. Default:
+    none. Example: `GRIDMILL_FAULT=before-commit:3`"""
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:

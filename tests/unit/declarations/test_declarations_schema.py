@@ -75,7 +75,8 @@ def test_what_is_refused_is_invalid(text: str) -> None:
 
 def test_fields_have_their_names_in_yaml_and_say_what_they_are() -> None:
     job = SCHEMA["$defs"]["Job"]["properties"]
-    assert job["timeout"]["description"] == "`timeout` bounds one attempt."
+    assert job["timeout"]["description"].startswith("Longest time for one attempt.")
+    assert job["timeout"]["examples"] == ["2h"]
     assert job["retries"]["default"] == 0
     assert not {"name", "timeout_seconds", "memory_bytes"} & set(job)
     assert {"folder", "bundle"}.isdisjoint(SCHEMA["$defs"]["PipelineDocument"]["properties"])
