@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, cast
 
 from gridmill.declarations.schema import KINDS, FieldSchema
@@ -81,7 +81,7 @@ def default_of(noun: type, part: FieldSchema) -> Any:  # noqa: ANN401  any JSON 
 
 @cache
 def _reference() -> Mapping[str, Mapping[str, Any]]:
-    folder = files("gridmill.declarations") / "fields"
+    folder = Path(__file__).with_name("fields")
     sections: dict[str, Mapping[str, Any]] = {}
     for name in _SECTIONS:
         text = (folder / f"{name}.yaml").read_text("utf-8")
