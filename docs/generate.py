@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from declared_nouns import declared_stub
+from pictures import PICTURES
 from reference_cli import cli_page, printed_help
 from reference_decisions import decisions_page
 from reference_errors import errors_page
@@ -28,6 +29,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/cli.md": cli_page,
     "docs/reference/errors.md": errors_page,
     "docs/adr/index.md": decisions_page,
+    **PICTURES,
     "docs/reference/settings.md": settings_page,
     "docs/reference/sizing.md": sizing_page,
     "docs/reference/states.md": states_page,
