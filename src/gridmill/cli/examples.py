@@ -51,7 +51,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "advise": ("advise weather/forecast", "advise weather/forecast --probe"),
     "report": ("report weather", "report weather-3 -o weather.html"),
     "schema": ("schema", "schema > pipeline.schema.json"),
-    "up": ("up", "up --listen 0.0.0.0:8700 --store postgresql://me@db/gridmill", "up --light --site slurm"),
+    "up": ("up", "up --listen 127.0.0.1:8701 --store postgresql://me@db/gridmill", "up --light --site slurm"),
     "down": ("down", "down --all"),
     "farm": ("farm invite", "farm revoke laptop"),
     "join": ("join 10.1.0.7 --token -", "join 10.1.0.7 --idle-only --idle-after 15m --hours 19-07"),
