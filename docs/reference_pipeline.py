@@ -166,7 +166,7 @@ def _section(noun: type, kind: str, path: str) -> str:
     lines = [f"## {title_of(noun)}", "", noun_reference(noun), ""]
     place = f"In a file: `{path}`." if path else f"In a file: a document that begins with `{kind}:`."
     if short:
-        place += f" A record that sets only `{short.written}` can be written as the value of that field."
+        place += f" If you set only `{short.written}`, you can write its value in place of the mapping."
     lines += [place, "", "| field | type | default | meaning |", "|---|---|---|---|"]
     for name, part in parts(noun).items():
         if name == "name" and is_named(noun) and not kind:

@@ -7,6 +7,7 @@ from inspect import getdoc, isfunction, signature
 from typing import Any
 
 import gridmill
+from gridmill.declarations.field_reference import noun_reference
 
 INTRODUCTION = """\
 # Python names
@@ -52,7 +53,8 @@ def _kind(what: Any) -> str:  # noqa: ANN401  any public name
 
 
 def _first_sentence(what: Any) -> str:  # noqa: ANN401  any public name
-    text = " ".join((getdoc(what) or "").split())
+    declared = noun_reference(what) if is_dataclass(what) and isinstance(what, type) else ""
+    text = declared or " ".join((getdoc(what) or "").split())
     return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].replace("|", "\\|")
 
 
