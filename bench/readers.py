@@ -56,11 +56,13 @@ def serve_node(folder: Path, kept: int = 0) -> None:
     from gridmill.api.app import make_app
     from gridmill.control.usecases.service import Identity, Service
     from gridmill.http.server import serve
+    from gridmill.process_memory import share_memory_areas
     from gridmill.report.render import render
     from gridmill.stores.sql import make
     from gridmill.testing.simulated_site import Behaviour
     from gridmill.testing.simulation import Simulation
 
+    share_memory_areas()  # as `gridmill up` does
     node = Node(name="sim", capacity=Amounts(cpus=PLACES, memory_bytes=PLACES * 32 * MIB))
     store = make(folder / "store.db")
     keep_runs(store, kept)

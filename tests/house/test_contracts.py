@@ -186,6 +186,7 @@ OPEN_TO_ALL = {
     "gridmill.process_log",
     "gridmill.disk_space",
     "gridmill.private_files",
+    "gridmill.process_memory",
     "gridmill.version",
     "gridmill.__main__",
 }

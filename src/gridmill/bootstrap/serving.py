@@ -23,6 +23,7 @@ from gridmill.http.connections import raise_open_files
 from gridmill.http.server import listen_at, serve
 from gridmill.ports.grid import Grid
 from gridmill.ports.host import ServedNode
+from gridmill.process_memory import share_memory_areas
 from gridmill.rpc.client import SOCKET, ask_to_end, differences
 from gridmill.rpc.server import CallServer
 from gridmill.sdk.discovery import answers
@@ -63,6 +64,7 @@ def serve_node(
     """A control node that serves until the end of the block. Raises HomeInUseError, StoreInUseError,
     StorageError, UnavailableError, InputError."""
     raise_open_files()
+    share_memory_areas()
     with ExitStack() as ending:
         listener = _listen(settings.home, *address) if address else None  # before anybody gives way to us
         ending.callback(listener.close) if listener else None

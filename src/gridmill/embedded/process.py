@@ -11,6 +11,7 @@ from types import FrameType
 from gridmill.bootstrap.clients import RETURN_SECONDS, attend
 from gridmill.bootstrap.node import EmbeddedNode, embed
 from gridmill.ports.site import SitePort
+from gridmill.process_memory import share_memory_areas
 from gridmill.rpc.client import SOCKET, differences
 from gridmill.rpc.connected_clients import Attendance
 from gridmill.rpc.protocol import readable
@@ -29,6 +30,7 @@ class NodeProcess:
     def __init__(self, settings: Settings, starter: socket.socket, site: SitePort) -> None:
         """`site` is the local one, prepared. Raises HomeInUseError, StoreInUseError, StorageError,
         InputError."""
+        share_memory_areas()
         self._attendance: Attendance | None = None
         self._over = threading.Event()
         self._tear_down = True

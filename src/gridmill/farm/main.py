@@ -45,6 +45,7 @@ from gridmill.http.connections import raise_open_files
 from gridmill.http.server import Server, serve
 from gridmill.ports.site import PodStatus
 from gridmill.private_files import remove_tree
+from gridmill.process_memory import share_memory_areas
 from gridmill.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -421,6 +422,7 @@ def start(
     """Up when this returns; the home's lock is the caller's. Raises UnavailableError where it cannot listen,
     StorageError, InputError."""
     raise_open_files()
+    share_memory_areas()
     records = open_records(settings)
     one_user = _why_one_user(settings, place)
     isolation = Isolation() if one_user else look_at_isolation(settings.cgroups)

@@ -5,8 +5,6 @@ headers, and on how slowly a body may arrive and an answer be read.
 """
 
 import asyncio
-import ctypes
-import gc
 import hashlib
 import logging
 import resource
@@ -24,12 +22,15 @@ from uvicorn.server import Server, ServerState
 
 from gridmill.domain.amounts import KIB
 from gridmill.domain.frozen import dataclass
+from gridmill.process_memory import LARGE_BYTES, return_free_memory
 
 CERTIFICATE = "gridmill.certificate"
 _LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.5
 _MANY, _REST_SECONDS = 200, 5.0
 """If this many connections have ended, the memory that they had is given back to the system."""
+_LARGE_REQUEST_SECONDS = 2.0
+"""How long after a large request its memory is given back. By then most are answered."""
 _REPORT_SECONDS = 60.0
 """How often at most the number of refused connections is logged."""
 _AT_ONCE = 64
@@ -72,14 +73,6 @@ def within_descriptors(limits: Limits) -> Limits:
     return replace(limits, connections=most, of_one_address=min(most, limits.of_one_address))
 
 
-def give_memory_back() -> None:
-    """Return free memory to the system: the C library keeps it for later. Where that cannot be done, nothing
-    happens."""
-    gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 class Connection(HttpToolsProtocol):
     """uvicorn's, with the time by which the client must have done what this side waits for.
 
@@ -92,6 +85,7 @@ class Connection(HttpToolsProtocol):
         self._acceptor, self._limits, self._address = acceptor, acceptor.limits, address
         self._certificate = ""
         self._in_headers, self._header_bytes, self._body_bytes = True, 0, 0
+        self._request_bytes = 0
         self._deadline: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
@@ -128,12 +122,14 @@ class Connection(HttpToolsProtocol):
         """The body follows."""
         super().on_headers_complete()
         self._in_headers, self._header_bytes, self._body_bytes = False, 0, 0
+        self._request_bytes = 0
         self._wait(self._limits.body_seconds)
 
     def on_body(self, body: bytes) -> None:
         """A step of it gives the client time for the next."""
         super().on_body(body)
         self._body_bytes += len(body)
+        self._request_bytes += len(body)
         if self._body_bytes >= self._limits.step_bytes:
             self._body_bytes = 0
             self._wait(self._limits.body_seconds)
@@ -141,6 +137,8 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """From here on the client waits."""
         super().on_message_complete()
+        if self._request_bytes >= LARGE_BYTES:
+            self._acceptor.note_large_request()
         self._header_bytes = 0
         self._deadline = None
 
@@ -180,6 +178,7 @@ class Acceptor:
         self._refused, self._report_refused_at = 0, 0.0
         self._most = 0  # connections that were open at once since memory was given back
         self._give_back_at = float("inf")
+        self._trim_at = float("inf")
 
     def start(self, server: Server) -> None:
         """Accept from now on; call it in the loop of the server."""
@@ -201,6 +200,10 @@ class Acceptor:
         if connection in self._open:
             self._open.discard(connection)
             self._forget(address)
+
+    def note_large_request(self) -> None:
+        """Return free memory some time after a request with a large body has come."""
+        self._trim_at = min(self._trim_at, self._loop.time() + _LARGE_REQUEST_SECONDS)
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
@@ -241,7 +244,10 @@ class Acceptor:
             self._give_back_at = min(self._give_back_at, now + _REST_SECONDS)
         if now >= self._give_back_at:
             self._most, self._give_back_at = len(self._open), float("inf")
-            give_memory_back()
+            return_free_memory(collect=True)
+        elif now >= self._trim_at:
+            self._trim_at = float("inf")
+            return_free_memory()
 
     def _forget(self, address: str) -> None:
         self._by_address[address] -= 1

@@ -14,6 +14,7 @@ from gridmill.codec import decode, encode
 from gridmill.errors import GridmillError, InputError, InternalError, UnavailableError, to_body
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
+from gridmill.process_memory import LARGE_BYTES, return_free_memory
 from gridmill.rpc.client import GIVE_WAY
 from gridmill.rpc.connected_clients import Attendance, AttendedClient
 from gridmill.rpc.protocol import (
@@ -152,7 +153,11 @@ class CallServer:
 
     def _answer_all(self, sock: socket.socket, client: AttendedClient) -> None:
         while (parts := receive_frame(sock, REQUEST_BYTES)) is not None:
+            size = sum(map(len, parts))
             send_frame(sock, self._answer(parts, client))
+            if size >= LARGE_BYTES:
+                del parts
+                return_free_memory()
 
     def _answer(self, parts: list[bytes], client: AttendedClient) -> list[bytes]:
         """An empty part and the value, or the error."""

@@ -4,6 +4,7 @@ A store has one connection that writes and some that read at the same time. Driv
 here.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias
@@ -159,8 +160,9 @@ def _is_full(place: str) -> bool:
     return space.free_bytes < _LEAST_BYTES or (space.files > 0 and space.free_files < _LEAST_FILES)
 
 
-_KEPT = 4
-"""Idle read connections that stay open."""
+_READERS = 6
+"""The most connections that read at the same time; further readers wait for one of them. Each has a cache of
+its own, and opening one takes longer than most reads."""
 
 
 @contextmanager
@@ -185,6 +187,7 @@ class Connections:
         self._dialect = dialect
         self._writer = self._open_writer()
         self._free: list[Connection] = []
+        self._places = threading.BoundedSemaphore(_READERS)
 
     def _open_writer(self) -> Connection:
         writer = self._dialect.open()
@@ -199,6 +202,10 @@ class Connections:
 
     def rows(self, statement: str, values: Values) -> Rows:
         """What one statement that only reads gives. A server may have been restarted since the last one."""
+        with self._places:
+            return self._read_again(statement, values)
+
+    def _read_again(self, statement: str, values: Values) -> Rows:
         while self._free:
             with suppress(IndexError):  # another thread took the last one
                 connection = self._free.pop()
@@ -229,10 +236,7 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        if len(self._free) < _KEPT:
-            self._free.append(connection)
-        else:
-            connection.close()
+        self._free.append(connection)  # at most as many as may read at the same time
         return rows
 
     def close(self) -> None:

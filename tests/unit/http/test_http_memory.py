@@ -1,4 +1,4 @@
-"""The memory that many connections had is given back when they have ended."""
+"""The memory that many connections or a large request had is given back afterwards."""
 
 import resource
 import socket
@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gridmill.api.app import make_app
+from gridmill.http.server import serve
+from gridmill.process_memory import LARGE_BYTES
+from gridmill.testing.fake_grid import FakeGrid
+
 SERVER = """
 import sys
 from gridmill.api.app import make_app
@@ -19,6 +24,19 @@ from gridmill.testing.fake_grid import FakeGrid
 raise_open_files()
 print(serve(make_app(FakeGrid())).address, flush=True)
 sys.stdin.read()
+"""
+FRAGMENTED = """
+import sys
+from gridmill.process_memory import return_free_memory, share_memory_areas
+share_memory_areas()
+blocks = [bytes(2000) for _ in range(40_000)]
+kept = blocks[-1]
+del blocks
+print("freed", flush=True)
+sys.stdin.readline()
+return_free_memory()
+print("returned", flush=True)
+sys.stdin.readline()
 """
 CONNECTIONS = 800
 BEGUN = (
@@ -66,3 +84,36 @@ def test_slow_bodies_leave_no_memory_behind():
         process.kill()
         process.communicate()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_free_memory_below_what_is_used_is_returned():
+    process = subprocess.Popen(
+        (sys.executable, "-c", FRAGMENTED), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "freed\n"
+        before = pss_mib(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "returned\n"
+        assert before - pss_mib(process.pid) > 50
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_large_request_is_followed_by_a_return_of_free_memory(monkeypatch: pytest.MonkeyPatch):
+    returned = threading.Event()
+    monkeypatch.setattr("gridmill.http.connections.return_free_memory", lambda **_: returned.set())
+    monkeypatch.setattr("gridmill.http.connections._LARGE_REQUEST_SECONDS", 0.1)
+    server = serve(make_app(FakeGrid()))
+    try:
+        host, port = server.address.removeprefix("http://").split(":")
+        for size, expected in ((1000, False), (LARGE_BYTES, True)):
+            with closing(socket.create_connection((host, int(port)))) as client:
+                head = BEGUN.replace(b"1000000", str(size).encode())
+                client.sendall(head + b"x" * size)
+                assert client.recv(100).startswith(b"HTTP/1.1 422")
+            assert returned.wait(5 if expected else 1.5) is expected
+    finally:
+        server.stop()
