@@ -17,6 +17,7 @@ from jinja2 import Environment
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gridmill.api.quick_reads import QuickReads
 from gridmill.api.replies import page
 from gridmill.api.routes import make_routes
 from gridmill.domain.naming import LOOPBACK
@@ -97,6 +98,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     answer_errors(app)
+    app.add_middleware(QuickReads, grid=grid)
     app.add_middleware(TokenMiddleware, token=token)
     app.openapi = partial(_openapi, app.openapi)  # type: ignore[method-assign]  # as FastAPI documents it
     return app

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, TypeAlias, TypeVar, cast
 
+from gridmill.control.event_tails import EventTails
 from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.backfill import Chunk
 from gridmill.domain.deployment import Deployment
@@ -114,6 +115,7 @@ class Ledger:
         """`owner` names the control node that will write; without one the store is only read."""
         self.store = store
         self.logs = logs
+        self.tails = EventTails()
         self.owner = owner
         self.snapshot = Snapshot()
         self.doubtful = True
@@ -146,6 +148,7 @@ class Ledger:
         self._staged = None
         self._before.clear()
         self._without_provenance.clear()
+        self.tails.clear()
 
     def look_for_provenances(self, names: Sequence[str]) -> None:
         """Find out with one query which of these names have none. Other names are not known any more."""
@@ -271,12 +274,14 @@ class Ledger:
             self.text_size = sum(len(record.text) for record in staged.logs)
             if staged.logs:  # what is committed is acknowledged; a text that comes again is kept once
                 self.logs.append(staged.logs)
-            self.store.commit([*puts, *staged.deletes.values()], staged.events)
+            sequences = self.store.commit([*puts, *staged.deletes.values()], staged.events)
         except BaseException:
             self.doubtful = True
+            self.tails.clear()
             self._take_back()
             raise
         self._before = {}
+        self.tails.add(staged.events, sequences)
         for (kind, key), noun in staged.nouns.items():
             if kind is Measurement:
                 self.snapshot.put(noun)

@@ -43,6 +43,7 @@ class ControlNode:
         self.control = control
         self.lock = threading.RLock()
         self.changed = threading.Condition()
+        self.watchers: list[Callable[[], None]] = []
         self.commits = 0
         self._wake = threading.Event()
         self._wake_immediately = threading.Event()
@@ -151,6 +152,8 @@ class ControlNode:
         with self.changed:
             self.commits += 1
             self.changed.notify_all()
+        for watcher in tuple(self.watchers):
+            watcher()
 
     def wait_for_commit(self, seen: int, seconds: float) -> None:
         """Wait until `commits` is no longer `seen`, or the time is over."""

@@ -123,6 +123,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         log_level="warning",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         lifespan="off",
         ws="none",
         timeout_keep_alive=60,

@@ -36,8 +36,9 @@ SHOWN_JOBS, CHOSEN_JOBS = 100, 40
 _KEPT_VIEWS = 32
 _UNCHANGED_SECONDS = 0.1
 """How long a view is right while nothing is committed: progress and reasons are not stored."""
-_COST, _LONGEST_SECONDS = 20, 2.0
-"""A view of a run with many jobs may be this many times as old as it took to make, and at most so old."""
+_COST, _LONGEST_SECONDS = 40, 2.0
+"""A view of a run with many jobs may be this many times as old as it took to make, and at most so old. A
+reader makes it again after half of that time; the others get the kept one meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +100,27 @@ def _present(job: JobRun, parts: Iterable[JobRun]) -> Sequence[JobRun]:
     return [part for number, part in sorted(numbered, key=lambda one: one[0]) if number < job.parts]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptView:
-    """A view, the commits when it was made, and until when it is right if there were others since."""
+    """A view, the commits when it was made, and until when it is right if there were others since. It is
+    encoded once for all readers."""
 
-    view: RunView
-    commits: int
-    made: float
-    until: float
+    def __init__(self, view: RunView, commits: int, made: float, until: float) -> None:
+        self.view, self.commits, self.made, self.until = view, commits, made, until
+        self._body = self._short = b""
+
+    def as_seen(self, since: str) -> RunView:
+        """The view for a reader that has the version `since`."""
+        if since != self.view.version:
+            return self.view
+        return replace(self.view, jobs=(), critical=None, unchanged=True)
+
+    def encoded(self, since: str) -> bytes:
+        """The same as JSON."""
+        if since == self.view.version:
+            self._short = self._short or encode(self.as_seen(since))
+            return self._short
+        self._body = self._body or encode(self.view)
+        return self._body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,37 +139,62 @@ class RunViews:
     def __init__(self, node: ControlNode) -> None:
         self._node, self._control, self._ledger = node, node.control, node.control.ledger
         self._kept: BoundedCache[_KeptView] = BoundedCache(_KEPT_VIEWS)
+        self._renewing: set[str] = set()
 
     def view(self, run_id: str, *, since: str = "", fresh: bool = False) -> RunView:
         """A run as it stands. With `fresh` it is made anew. Raises NotFoundError."""
         kept = None if fresh else self._right(run_id)
-        view = self._made(run_id, fresh=fresh) if kept is None else kept
-        return replace(view, jobs=(), critical=None, unchanged=True) if since == view.version else view
+        return (kept or self._made(run_id, fresh=fresh)).as_seen(since)
 
-    def _right(self, run_id: str) -> RunView | None:
+    def ready(self, run_id: str, since: str) -> bytes | None:
+        """The encoded view of an active run if a kept one is still right. This does no work, so that a server
+        may call it in its event loop. None: call `encoded` in a thread."""
+        kept, run = self._kept.get(run_id), self._ledger.snapshot.runs.get(run_id)
+        if kept is None or run is None:
+            return None
+        now = self._control.clock.monotonic()
+        if not self._is_unchanged(kept, now):
+            if now >= kept.until or run != kept.view.run:
+                return None
+            if now > (kept.made + kept.until) / 2 and run_id not in self._renewing:
+                self._renewing.add(run_id)
+                return None
+        return kept.encoded(since)
+
+    def encoded(self, run_id: str, since: str) -> bytes:
+        """A view as JSON, made anew if it is time for that. Raises NotFoundError."""
+        renews = run_id in self._renewing
+        try:
+            kept = None if renews else self._right(run_id)
+            return (kept or self._made(run_id, fresh=renews)).encoded(since)
+        finally:
+            self._renewing.discard(run_id)
+
+    def _is_unchanged(self, kept: _KeptView, now: float) -> bool:
+        return kept.commits == self._node.commits and now <= kept.made + _UNCHANGED_SECONDS
+
+    def _right(self, run_id: str) -> _KeptView | None:
         """The view that is kept, if it is still right."""
         kept, now = self._kept.get(run_id), self._control.clock.monotonic()
-        if kept is None:
-            return None
-        if kept.commits == self._node.commits and now <= kept.made + _UNCHANGED_SECONDS:
-            return kept.view
+        if kept is None or self._is_unchanged(kept, now):
+            return kept
         if now >= kept.until:
             return None
         run = self._ledger.snapshot.runs.get(run_id) or self._ledger.read(Run, run_id)
-        return kept.view if run == kept.view.run else None
+        return kept if run == kept.view.run else None
 
-    def _made(self, run_id: str, *, fresh: bool) -> RunView:
+    def _made(self, run_id: str, *, fresh: bool) -> _KeptView:
         read, began = self.read(run_id, SHOWN), self._control.clock.monotonic()
         with self._node.lock:
-            if not fresh and (view := self._right(run_id)) is not None:
-                return view  # another reader made it meanwhile
+            if not fresh and (kept := self._right(run_id)) is not None:
+                return kept  # another reader made it meanwhile
             commits, waited = self._node.commits, self._control.clock.monotonic() - began
             view = self.make(run_id, read, SHOWN)
             now = self._control.clock.monotonic()
             lasts = min(_LONGEST_SECONDS, _COST * (read.seconds + now - began - waited))
             until = now + lasts if view.left_out else now
-            self._kept[run_id] = _KeptView(view=view, commits=commits, made=now, until=until)
-            return view
+            kept = self._kept[run_id] = _KeptView(view, commits, now, until)
+            return kept
 
     def report(self, run_id: str, limit: ViewLimit) -> RunView:
         """A view with more jobs, for the report. Raises NotFoundError."""

@@ -1,7 +1,8 @@
 """Use cases of runs: plan, start, show, stop, resume, follow."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from gridmill.codec import encode
 from gridmill.control.node import ControlNode
@@ -310,6 +311,8 @@ class RunUseCases(AlterationUseCases):
         self._check_run(run_id)
         if job is not None:
             self._job_run(run_id, job)
+        else:
+            self._keep_events(run_id)
         deadline = self._control.clock.monotonic() + wait_seconds
         while True:
             seen = self._node.commits
@@ -362,9 +365,42 @@ class RunUseCases(AlterationUseCases):
 
     def _none_of(self, run_id: str) -> tuple[LogEntry, ...]:
         """No entries of a run that there is. Raises NotFoundError."""
-        if self._ledger.store.get(Run, run_id) is None:
-            raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
+        self._check_run(run_id)
         return ()
+
+    def _keep_events(self, run_id: str) -> None:
+        """Keep the events of an active run from now on for those that follow it."""
+        tails = self._ledger.tails
+        if run_id in self._ledger.snapshot.runs and not self._ledger.doubtful and tails.follow(run_id):
+            tails.begin(run_id, self._ledger.store.last_event(run_id))
+
+    def ready(self, name: str, arguments: Mapping[str, Any]) -> bytes | None:
+        """See ports.ready_answers."""
+        run_id = arguments.get("run_id", "")
+        if name == "run":
+            return self._run_views.ready(run_id, arguments.get("since", ""))
+        follows = name == "events" and arguments.get("job") is None
+        if not follows or run_id not in self._ledger.snapshot.runs or self._node.taken_over is not None:
+            return None
+        after, limit = sequence_of(arguments.get("after", "")), arguments.get("limit", 1000)
+        return self._ledger.tails.after(run_id, after, limit)
+
+    def encoded(self, name: str, arguments: Mapping[str, Any]) -> bytes:
+        """See ports.ready_answers."""
+        if name == "run":
+            return self._run_views.encoded(arguments["run_id"], arguments.get("since", ""))
+        answer = getattr(self, name)(**arguments)
+        body, run_id = encode(answer), arguments.get("run_id", "")
+        if name == "events" and arguments.get("job") is None and run_id in self._ledger.snapshot.runs:
+            limit = arguments.get("limit", 1000)
+            if len(answer) == limit:
+                after = sequence_of(arguments.get("after", ""))
+                self._ledger.tails.keep_page(run_id, after, limit, body)
+        return body
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """See ports.ready_answers."""
+        self._node.watchers.append(watcher)
 
     def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:
         """As many as there are, at most `limit`, and at most as many bytes as a page of a list has."""
