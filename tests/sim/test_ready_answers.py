@@ -1,4 +1,4 @@
-"""Encoded answers from memory are those of the use cases: events that miss nothing, views that are not old."""
+"""Encoded answers from memory are those of the use cases: no event is missed, and no view is too old."""
 
 import pytest
 from tests.sim.test_races import command, service, simulation
