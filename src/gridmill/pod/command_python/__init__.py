@@ -1,0 +1,1 @@
+"""A folder on the PYTHONPATH of commands: Python imports `sitecustomize` from it when it starts."""
