@@ -14,7 +14,7 @@ from gridmill.cli.session import Json, emit, print_error, session
 from gridmill.domain.job_log import LineAssembly, LogEntry, LogLine, last_lines, lines_of
 from gridmill.domain.run_failures import reason
 from gridmill.domain.states import JobState
-from gridmill.domain.views import JobView
+from gridmill.domain.views import JobView, RunView
 from gridmill.errors import NotFoundError
 from gridmill.sdk.client import Client
 
@@ -67,8 +67,11 @@ def logs(
     if job is None and "/" in run:
         run, _, job = run.partition("/")
     with session(context, reading=not follow) as client:
-        own = client.log_entries(run, job, follow=follow, after=after, until=until, tail=tail, search=search)
-        earlier = () if after or until is not None else _earlier(client, run, job, tail, search)
+        view = client.status(run)
+        own = client.log_entries(
+            view.run.id, job, follow=follow, after=after, until=until, tail=tail, search=search
+        )
+        earlier = () if after or until is not None else _earlier(client, view, job, tail, search)
         entries = chain(own, earlier)
         if json:
             for entry in _last(_with_lines(entries), None if follow else tail):
@@ -78,15 +81,15 @@ def logs(
             _print_as_they_come(entries, prefixed=job is None)
         else:
             _print_lines(last_lines(lines_of(entries), tail), prefixed=job is None)
-        _print_failures(client, run, job)
+        _print_failures(client, client.status(view.run.id) if follow else view, job)
 
 
-def _earlier(client: Client, run: str, job: str | None, tail: int | None, search: str) -> Iterator[LogEntry]:
+def _earlier(client: Client, view: RunView, job: str | None, tail: int | None, search: str) -> Iterator[LogEntry]:
     """Entries of the runs that made the versions of unchanged jobs, after a line that names the run."""
-    for view in _jobs(client, run, job, JobState.UNCHANGED):
-        name = view.job.job.name
-        if view.artifacts:
-            maker = view.artifacts[-1].run_id
+    for unchanged in _jobs(client, view, job, JobState.UNCHANGED):
+        name = unchanged.job.job.name
+        if unchanged.artifacts:
+            maker = unchanged.artifacts[-1].run_id
             try:
                 entries = client.log_entries(maker, name, tail=tail, search=search)
                 first = next(entries, None)
@@ -100,20 +103,22 @@ def _earlier(client: Client, run: str, job: str | None, tail: int | None, search
             yield from () if first is None else chain((first,), entries)
 
 
-def _print_failures(client: Client, run: str, job: str | None) -> None:
+def _print_failures(client: Client, view: RunView, job: str | None) -> None:
     """What Gridmill itself has to say of jobs that failed: they may have written nothing."""
-    for view in _jobs(client, run, job, JobState.FAILED):
-        print_error(f"{view.job.job.name} failed: {reason(view, newest(view))}")
+    for failed in _jobs(client, view, job, JobState.FAILED):
+        print_error(f"{failed.job.job.name} failed: {reason(failed, newest(failed))}")
 
 
-def _jobs(client: Client, run: str, job: str | None, state: JobState) -> Iterator[JobView]:
-    """The jobs in that state: the named one, or all of the run."""
-    if job is None:
-        yield from client.list_jobs(run, states=[state])
+def _jobs(client: Client, view: RunView, job: str | None, state: JobState) -> Iterator[JobView]:
+    """The jobs in that state: the named one, or all of the run. Asks for none if the view counts none."""
+    if not view.states.get(state):
         return
-    view = client.grid.job(client.status(run).run.id, job)
-    if view.job.state == state:
-        yield view
+    if job is None:
+        yield from client.list_jobs(view.run.id, states=[state])
+        return
+    named = client.grid.job(view.run.id, job)
+    if named.job.state == state:
+        yield named
 
 
 def _print_as_they_come(entries: Iterable[LogEntry], *, prefixed: bool) -> None:
