@@ -84,7 +84,9 @@ def logs(
         _print_failures(client, client.status(view.run.id) if follow else view, job)
 
 
-def _earlier(client: Client, view: RunView, job: str | None, tail: int | None, search: str) -> Iterator[LogEntry]:
+def _earlier(
+    client: Client, view: RunView, job: str | None, tail: int | None, search: str
+) -> Iterator[LogEntry]:
     """Entries of the runs that made the versions of unchanged jobs, after a line that names the run."""
     for unchanged in _jobs(client, view, job, JobState.UNCHANGED):
         name = unchanged.job.job.name

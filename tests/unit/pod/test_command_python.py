@@ -65,6 +65,12 @@ def test_a_program_that_is_killed_loses_no_line_unless_it_prints_very_much() -> 
         ("print('a'); os.execvp('echo', ('echo', 'b'))", ["a", "b"]),
         ("print('a')\nif os.fork(): os.wait(); print('c')\nelse: print('b')", ["a", "b", "c"]),
         ("print('a')\nif os.fork(): os.wait(); print('c')\nelse: print('b'); os._exit(0)", ["a", "b", "c"]),
+        ("sys.stdout.write('a'); sys.stdout.buffer.write(b'b'); print('c')", ["abc"]),
+        (
+            "one = threading.Thread(target=print, args=('a',)); one.start(); one.join(); print('b')",
+            ["a", "b"],
+        ),
+        ("sys.stdout.detach().write(b'a'); os._exit(0)", ["a"]),
         ("print('a')\nimport atexit; atexit.register(print, 'b')", ["a", "b"]),
         ("print('a'); time.sleep(1.5); print(threading.active_count())", ["a", "1"]),
     ],
