@@ -105,7 +105,8 @@ class ControlNode:
         if left <= 0:
             names, self._awaited = ", ".join(sorted(self._awaited)), set()
             self.control.problems.warn(
-                f"no client is back for {names}: they go on with this control node's environment"
+                f"no client has reconnected for {names}: these runs continue with the environment of this"
+                f" control node"
             )
         return left
 
@@ -232,7 +233,7 @@ class ControlNode:
             self._last_error = ""
             return wait
         except StoreInUseError as error:  # it was lost for a while, and another control node came
-            self.control.problems.warn(f"{error}: this one ends")
+            self.control.problems.warn(f"{error}: this control node ends")
             self.taken_over, self._ending = error, True
             self._notify_waiters()
         except GridmillError as error:

@@ -18,10 +18,10 @@ from gridmill.domain.version_manifest import AliasMove
 from gridmill.ports.store import Noun, Store, key_of
 
 LOST = (
-    "runs with their jobs and attempts: `gridmill list runs` begins anew",
-    "measurements of jobs: sizes are estimated anew by the next runs",
-    "backfills that were not finished: start them again, chunks that are unchanged are not repeated",
-    "quotas used so far by projects",
+    "runs with their jobs and attempts: `gridmill list runs` is empty",
+    "measurements of jobs: the next runs estimate sizes again",
+    "unfinished backfills: start them again; unchanged chunks are not repeated",
+    "the usage of projects, which decides their turns",
 )
 """What nothing has but the store."""
 _STEP = 1000
@@ -94,7 +94,7 @@ def _aliases(
         elif move.after in versions:
             yield replace(kept, number=versions[move.after].number)
         else:
-            problems.append((f"alias {kept.id}", f"it stood for {move.after}, which is not there"))
+            problems.append((f"alias {kept.id}", f"it named {move.after}, which does not exist"))
 
 
 def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest]:

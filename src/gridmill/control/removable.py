@@ -42,14 +42,14 @@ def plan_removal(
     name, version = split_reference(reference)
     if version and not version.isdecimal():
         raise InputError(
-            f"{version!r} is a name for a version, not a version",
+            f"{version!r} is an alias, not a version",
             hint=f"`gridmill remove alias {reference}` removes the name; "
-            f"`gridmill show artifact {reference}` says which version it stands for.",
+            f"`gridmill show artifact {reference}` shows the version.",
         )
     wanted = (fetch_artifact(catalog, f"{name}@{int(version)}"),) if version else _all(catalog.ledger, name)
     if version and wanted[0].kind == ArtifactKind.SINK and not wanted[0].removed and not of_table:
         raise ConflictError(
-            f"{wanted[0].id} is one version of a table that its other versions share",
+            f"{wanted[0].id} cannot be removed alone: all versions of a sink share one table",
             hint=f"`gridmill remove sink {name}` removes the whole table.",
         )
     existing = [one for one in wanted if not one.removed]
@@ -99,19 +99,20 @@ def check_removal(plan: RemovalPreview, *, force: bool) -> None:
     if plan.running:
         raise ConflictError(
             f"run {plan.running[0]} may be using {what}",
-            hint=f"Wait for its end, or `gridmill stop {plan.running[0]}`.",
+            hint=f"Wait until it ends, or stop it: `gridmill stop {plan.running[0]}`.",
         )
     if plan.aliases and not force:
         raise ConflictError(
-            f"{what} is what {plan.aliases[0]!r} stands for",
-            hint=f"Move the alias to another version, or `gridmill remove alias {plan.aliases[0]}`; "
-            "--force removes it too.",
+            f"alias {plan.aliases[0]!r} names {what}",
+            hint=f"Move the alias to another version, or remove it: `gridmill remove alias"
+            f" {plan.aliases[0]}`. "
+            "`--force` removes the alias too.",
         )
     if plan.used_by and not force:
         more = f" and {len(plan.used_by) - 1} more" if len(plan.used_by) > 1 else ""
         raise ConflictError(
             f"{plan.used_by[0]}{more} {'were' if more else 'was'} made from {what}",
-            hint="Remove these first, or --force: they stay, and what they were made from is known but gone.",
+            hint="Remove them first, or use `--force`: it keeps them and deletes only this input.",
         )
 
 
@@ -211,7 +212,7 @@ def unused_files(
         {artifact.output.uri for artifact in records.artifacts if artifact.removed},
     )
     for thing in things:
-        why = "it was on its way out" if _is_going(thing) else ""
+        why = "its deletion was interrupted" if _is_going(thing) else ""
         settled, old = thing.changed < now - _SETTLED_SECONDS, thing.changed < before
         match thing.area:
             case _ if why:
@@ -227,17 +228,17 @@ def unused_files(
             case DiskArea.POD if thing.ended and settled and thing.name not in pods:
                 why = "its pod has ended"
             case DiskArea.IMPORT if settled and thing.ended:
-                why = "its import was cut short"
+                why = "its import was interrupted"
             case DiskArea.ATTEMPT if settled and thing.name not in catalog.ledger.snapshot.attempts:
                 why = "its attempt has ended"
             case DiskArea.REPORT if old:
-                why = "old; `gridmill report` writes it again"
+                why = "old; `gridmill report` creates it again"
             case DiskArea.BUNDLE | DiskArea.SHARED_BUNDLE if (
                 old and thing.name.partition(".")[0] not in bundles
             ):
                 why = "no pipeline and no recent run has this code"
             case DiskArea.CODE | DiskArea.ENVIRONMENT if idle and old:
-                why = "old; it is made again when needed"
+                why = "old; it is created again when needed"
         if why:
             yield (
                 ReclaimableItem(kind=thing.area.value, name=thing.name, why=why, size_bytes=thing.size_bytes),
@@ -265,7 +266,7 @@ def evictable(
             yield rubbish
     for thing in things:
         if thing.area in caches and not in_use and not _is_going(thing):
-            why = "the disk is short; it is made again when needed"
+            why = "the disk is nearly full; it is created again when needed"
             item = ReclaimableItem(
                 kind=thing.area.value, name=thing.name, why=why, size_bytes=thing.size_bytes
             )
@@ -354,20 +355,20 @@ class UnusedRecords:
     def reclaimable_items(self, days: float) -> Iterator[ReclaimableItem]:
         """The items that can be deleted, and why."""
         for one in self.runs:
-            why = f"it ended over {days:g} days ago, and no version there is was made from what it made"
+            why = f"it ended over {days:g} days ago, and no existing version depends on its results"
             yield ReclaimableItem(kind="run", name=key_of(one.noun), why=why)
         for one in self.deployments:
             yield ReclaimableItem(
-                kind="deployment", name=key_of(one.noun), why=f"it went over {days:g} days ago"
+                kind="deployment", name=key_of(one.noun), why=f"it was deleted over {days:g} days ago"
             )
         for one in self.measurements:
-            why = f"over {days:g} days old, and sizes are learned from the newest {PER_JOB} of a job"
+            why = f"over {days:g} days old, and not one of the newest {PER_JOB} of its job, which sizes use"
             yield ReclaimableItem(kind="measurement", name=key_of(one.noun), why=why)
         for one in self.versions:
-            why = f"made over {days:g} days ago and removed; no version there is was made from it"
+            why = f"made over {days:g} days ago and removed; no existing version depends on it"
             yield ReclaimableItem(kind="record", name=key_of(one.noun), why=why)
         for one in self.provenances:
-            why = f"first seen over {days:g} days ago, and no version there is was made from it"
+            why = f"first seen over {days:g} days ago, and no existing version depends on it"
             yield ReclaimableItem(kind="record", name=key_of(one.noun), why=why)
 
 

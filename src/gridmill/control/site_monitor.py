@@ -73,7 +73,7 @@ class SiteMonitor:
         except GridmillError as error:
             self._note(site, f"site {site.name}: {explained(error)}")
         except Exception as error:  # noqa: BLE001  the outermost loop of this thread: other sites go on
-            self._note(site, f"site {site.name} cannot be looked at: {error!r}")
+            self._note(site, f"the state of site {site.name} cannot be read: {error!r}")
 
     def _note(self, site: Site, trouble: str) -> None:
         """Nothing of a site that was removed or changed meanwhile: then its port was closed."""
@@ -238,5 +238,6 @@ def _left(node: ControlNode, site: Site, done: Future[None]) -> None:
         done.result()
     except GridmillError as error:
         node.control.problems.warn(
-            f"what was put elsewhere for site {site.name} may stay there: {explained(error)}"
+            f"files that were copied to other machines for site {site.name} may remain there:"
+            f" {explained(error)}"
         )

@@ -156,7 +156,7 @@ class Candidates:
 
 def no_site(site: Site) -> SitePort:
     """For a control node that brings nothing up."""
-    raise UnavailableError(f"site {site.name} is not opened here")
+    raise UnavailableError(f"site {site.name} is not open in this control node")
 
 
 @dataclass(slots=True, kw_only=True)

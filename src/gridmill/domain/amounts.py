@@ -112,7 +112,7 @@ def check_memory(memory_bytes: int | None, place: str = "") -> None:
     """Raises InputError for less than 1 MiB: a number without a unit is of bytes, and was meant otherwise."""
     if memory_bytes is not None and memory_bytes < MIB:
         raise InputError(
-            f"{memory_bytes:,} bytes of memory are of no use to anybody",
+            f"{memory_bytes:,} bytes of memory are too few for any job",
             hint="Write a unit, as in 512MiB or 4GiB.",
             place=place,
         )
@@ -123,7 +123,7 @@ def parse_seconds(text: str | float) -> float:
     match = _NUMBER.fullmatch(str(text))
     if match is not None and match[2] in _MONTHS:
         raise InputError(
-            f"{text!r} is not a duration: months and years differ in length",
+            f"{text!r} is not a duration: months and years have no fixed length",
             hint="Write days or weeks, for example 30d or 4w.",
         )
     return _parse(str(text), _SECONDS, "a duration", "30s, 5m, 2h, 1d or 90", _NOT_SECONDS)

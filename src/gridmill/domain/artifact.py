@@ -125,9 +125,9 @@ def check_alias(alias: Alias) -> None:
             hint="Use small letters, digits, - and _; begin with a letter.",
         )
     if alias.alias == LATEST:
-        raise InputError("`latest` is always the newest version", hint="Choose another name.")
+        raise InputError("`latest` is reserved for the newest version", hint="Choose another name.")
     if alias.id != f"{alias.name}@{alias.alias}" or (alias.number is None) == (not alias.metric):
-        raise InputError(f"alias {alias.id!r} must stand for a version, or for the best by a metric")
+        raise InputError(f"alias {alias.id!r} must name a version, or the best version by a metric")
     if alias.metric:
         read_metric(alias.metric)
 

@@ -61,13 +61,13 @@ class Backfill:
         if read_moment(self.begins, "from", zone) >= read_moment(self.ends, "to", zone):
             raise InputError(f"the range ends ({self.ends}) before it begins ({self.begins})", place="to")
         if self.every_seconds is not None and self.every_months is not None:
-            raise InputError("chunks have a length in seconds or in months, not both", place="every")
+            raise InputError("the length of chunks is in seconds or in months, not both", place="every")
         if self.every_months is not None and self.every_months < 1:
-            raise InputError("chunks are 1mo or longer", place="every", hint="For example --every 1mo.")
+            raise InputError("chunks must be 1mo or longer", place="every", hint="For example --every 1mo.")
         if self.every_seconds is not None and self.every_seconds < 1:
-            raise InputError("chunks are 1s or longer", place="every", hint="For example --every 7d.")
+            raise InputError("chunks must be 1s or longer", place="every", hint="For example --every 7d.")
         if self.parallel < 1:
-            raise InputError("`parallel` is 1 or more", place="parallel")
+            raise InputError("`parallel` must be 1 or more", place="parallel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +142,8 @@ def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
     bounds = [*islice(_beginnings(backfill, begins, ends, zone), MOST_CHUNKS + 1), ends]
     if len(bounds) > MOST_CHUNKS + 1:
         raise InputError(
-            f"that makes more than {MOST_CHUNKS} chunks",
-            hint="Make them longer (`--every`), or the range shorter.",
+            f"the range has more than {MOST_CHUNKS} chunks of this length",
+            hint="Choose longer chunks (`--every`) or a shorter range.",
             place="every",
         )
     return tuple(pairwise(_texts([datetime.fromtimestamp(bound, zone) for bound in bounds])))

@@ -20,8 +20,8 @@ def zone_named(name: str, place: str = "") -> tzinfo:
         zone: tzinfo = import_module("zoneinfo").ZoneInfo(name)
     except (KeyError, OSError, ValueError) as error:  # unknown; a folder of the database; not a name at all
         raise InputError(
-            f"there is no time zone {name!r}",
-            hint="Names are those of the tz database, for example UTC or Europe/Amsterdam.",
+            f"unknown time zone {name!r}",
+            hint="Use a name of the tz database, for example UTC or Europe/Amsterdam.",
             place=place,
         ) from error
     return zone

@@ -53,11 +53,12 @@ def check_shell(shell: str | None, run: str | tuple[str, ...]) -> None:
     try:
         words = shlex.split(shell)
     except ValueError as error:
-        raise InputError(f"{shell!r} is no command line: {error}", place="command.shell") from error
+        raise InputError(f"{shell!r} is not a valid command line: {error}", place="command.shell") from error
     if not words or PurePosixPath(words[0]).name not in _SHELLS:
         raise InputError(
-            f"{shell!r} is no POSIX shell ({', '.join(_SHELLS)}) with its options",
-            hint="For example `shell: bash -eo pipefail`. For another program write `run` as a list.",
+            f"{shell!r} is not a POSIX shell ({', '.join(_SHELLS)}) with options",
+            hint="Write for example `shell: bash -eo pipefail`. To use another program, write `run` as a"
+            " list.",
             place="command.shell",
         )
 
@@ -84,7 +85,8 @@ def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
             raise InputError(
-                f"the environment variable {name!r} cannot be set: it is empty, or '=' or NUL is in it",
+                f"the environment variable {name!r} cannot be set: the name is empty, or it contains '=' or"
+                f" NUL",
                 place="command.env",
             )
         if name in OWN_VARIABLES or name.startswith(INPUT):
@@ -94,7 +96,7 @@ def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
         if in_gang and name in RANK_VARIABLES:
             raise InputError(
                 f"{name} is set for each rank of a gang, and would be {value!r} in all of them",
-                hint="Leave it out, or leave out `workers` and `roles`.",
+                hint="Leave out the variable, or leave out `workers` and `roles`.",
                 place="command.env",
             )
 
@@ -206,6 +208,6 @@ class CommandSpec:
         if self.outputs or any("GRIDMILL_OUTPUT" in word for word in words):
             raise InputError(
                 "a command that runs once on each node keeps no files",
-                hint="Write to a place of the node's own, or print it: the log is kept.",
+                hint="Write to a folder of the node, or print the result: the log is stored.",
                 place="command.each",
             )

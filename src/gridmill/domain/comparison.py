@@ -293,15 +293,15 @@ def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...
     for version in versions:
         if version.kind != ArtifactKind.MODEL:
             raise InputError(
-                f"{version.id} is no model but a version of kind {version.kind}",
-                hint="`gridmill diff VERSION VERSION` says how any two versions differ.",
+                f"{version.id} is not a model: its kind is {version.kind}",
+                hint="`gridmill diff VERSION VERSION` compares any two versions.",
             )
     different = tuple({version.id: version for version in versions}.values())
     if len(different) < 2:
         only = different[0].id if different else name
         raise InputError(
             f"all of these are {only}" if len(versions) > 1 else f"there is only {only} to compare",
-            hint="Run the training again with other settings, or name another training's model beside it.",
+            hint="Run the training again with other settings, or add a model of another training.",
         )
     return different
 
@@ -369,9 +369,11 @@ def _warnings(versions: Sequence[Artifact]) -> Iterator[str]:
     if len(datasets) > 1:
         same = len({rows_measured_on(version) for version in versions}) == 1
         rows = (
-            "their validation rows are the same" if same else "no best is marked: the rows are not the same"
+            "their validation rows are the same"
+            if same
+            else "no best model is marked: the rows are not the same"
         )
-        yield f"they learned from {', '.join(datasets)}; {rows}"
+        yield f"they were trained on {', '.join(datasets)}; {rows}"
     labels = {
         str(version.output.details.get("predicts") or version.output.details.get("labels"))
         for version in versions

@@ -56,7 +56,7 @@ def check_cron(expression: str, zone: str) -> None:
         next(_local_times(expression, datetime(2000, 1, 1)))
     except (CronSimError, StopIteration) as error:
         raise InputError(
-            f"{expression!r} is no cron expression: {str(error).lower() or 'it never comes'}",
+            f"{expression!r} is not a cron expression: {str(error).lower() or 'no time matches it'}",
             hint=_HINT,
             place="schedule.cron",
         ) from error

@@ -66,7 +66,7 @@ class Encoder:
         if not self.columns:
             raise InputError("names no columns", place="encoders.columns")
         if (self.value is None) == (self.method == Method.CONSTANT):
-            rule = "needs `value`" if self.value is None else "takes no `value`: it is for `constant`"
+            rule = "needs `value`" if self.value is None else "has `value`, which is only for `constant`"
             raise InputError(f"`method: {self.method}` {rule}", place="encoders.value")
         if self.smoothing < 0:
             raise InputError("`smoothing` must not be negative", place="encoders.smoothing")
@@ -144,7 +144,7 @@ class Join:
         if not self.on:
             raise InputError("names no columns to join on", place="joins.on")
         if self.known_at is not None and self.exempt:
-            raise InputError("has known_at and exempt; only one of them can be given", place="joins.exempt")
+            raise InputError("has known_at and exempt; only one of them is allowed", place="joins.exempt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ class Lag:
 def _check_exempt(part: Window | Lag, place: str) -> None:
     if part.exempt and part.known_at is None:
         raise InputError(
-            "`exempt` leaves it to `known_at` when a row is known, and there is none",
+            "`exempt` needs `known_at`, the time when a row becomes known",
             hint="Add `known_at: COLUMN` (or an SQL expression).",
             place=f"{place}.exempt",
         )
@@ -302,15 +302,15 @@ class Label:
         ways = ("horizon_seconds", "steps", "next_rows")
         given = [name.removesuffix("_seconds") for name in ways if getattr(self, name) is not None]
         if len(given) > 1:
-            raise InputError(f"has {' and '.join(given)}; only one can be given", place=f"label.{given[-1]}")
+            raise InputError(f"has {' and '.join(given)}; only one is allowed", place=f"label.{given[-1]}")
         if self.name == "split" or not self.name.strip():
             raise InputError(f"a label cannot be called {self.name!r}", place="label.name")
         if self.column is not None and self.columns:
-            raise InputError("has column and columns; only one can be given", place="label.columns")
+            raise InputError("has column and columns; only one is allowed", place="label.columns")
         if self.table is not None:
             self._check_events()
         elif self.on or self.outcome or self.known_until:
-            raise InputError("`on`, `outcome` and `known_until` go with `table`", place="label.table")
+            raise InputError("`on`, `outcome` and `known_until` need `table`", place="label.table")
         elif (self.column is None) == (not self.columns):
             raise InputError("needs one of column, columns", place="label.column")
         if self.columns and self.next_rows is None:
@@ -325,7 +325,8 @@ class Label:
         if self.horizon_seconds is None or self.known_at is None or self.outcome is None or self.columns:
             raise InputError(
                 "a label made of a table's events needs horizon, known_at and outcome, and no columns",
-                hint="Such as {table: exits, on: [user], known_at: time, horizon: 30d, outcome: any}.",
+                hint="Write for example"
+                " {table: exits, on: [user], known_at: time, horizon: 30d, outcome: any}.",
                 place="label.table",
             )
         if (self.column is None) != (self.outcome in (LabelRule.ANY, LabelRule.COUNT)):
@@ -400,7 +401,7 @@ class Split:
         if self.gap_seconds is not None:
             self._check_gap()
         if self.by == SplitBy.TIME and (self.on or self.seed):
-            raise InputError("`on` and `seed` go with `by: random` or `by: entity`", place="split.by")
+            raise InputError("`on` and `seed` need `by: random` or `by: entity`", place="split.by")
         if self.by != SplitBy.TIME and self.validation is None and self.test is None:
             raise InputError(
                 f"`by: {self.by}` needs shares, such as `validation: 0.15`", place="split.validation"
@@ -411,12 +412,12 @@ class Split:
         validation_from, test_from = self.times
         if self.by != SplitBy.TIME and validation_from is None and test_from is None:
             raise InputError(
-                f"`gap` is a time before the next split, and `by: {self.by}` gives the splits no times",
+                f"`gap` is a time between splits, and with `by: {self.by}` the splits have no times",
                 hint="Add `test_from: TIME`, or leave out `gap`.",
                 place="split.gap",
             )
         if (self.validation, self.test, validation_from, test_from) == (None, None, None, None):
-            raise InputError("`gap` goes before validation or test, and there is neither", place="split.gap")
+            raise InputError("`gap` needs a validation or test split", place="split.gap")
         if validation_from and test_from and test_from - validation_from <= self.gap:
             raise InputError(
                 "`gap` is as long as the time between `validation_from` and `test_from`: no row would be"
@@ -523,7 +524,7 @@ class DatasetSpec:
             for name in names:
                 if name.lower() in sources:
                     raise InputError(
-                        f"{name!r} is the label, and its value would decide which rows the row itself sees",
+                        f"{name!r} is the label; its value must not decide which rows a row can use",
                         hint="Leave it out; or, in a part, declare `exempt: REASON`.",
                         place=place,
                     )
@@ -532,7 +533,7 @@ class DatasetSpec:
             named = part.column == label.name and label.name not in label.sources
             if named and part.table is None and part.known_at is not None:
                 raise InputError(
-                    f"{label.name!r} is the label's name, and the label itself says when it is known",
+                    f"{label.name!r} is the label, which has a `known_at` of its own",
                     hint="Leave out `known_at` here; the label has `known_at` and `delay`.",
                     place=f"{'windows' if isinstance(part, Window) else 'lags'}.known_at",
                 )
@@ -543,8 +544,9 @@ class DatasetSpec:
         for name, unit in self.timestamp_format.items():
             if unit not in NUMBER_FORMATS:
                 raise InputError(
-                    f"{unit!r} is not how numbers can be times",
-                    hint=f"It is one of {', '.join(NUMBER_FORMATS)}. Texts are declared in their sink.",
+                    f"{unit!r} is not a format of times that are numbers",
+                    hint=f"It is one of {', '.join(NUMBER_FORMATS)}. For texts, declare the format in the"
+                    f" sink.",
                     place=f"timestamp_format.{name}",
                 )
         for name in self.features:
@@ -553,7 +555,7 @@ class DatasetSpec:
         if self.incremental:
             self._check_incremental()
         if self.basis is not None and (self.time or self.entity or self.tables):
-            raise InputError("`time`, `entity` and `tables` go with `sql`; a basis has its own")
+            raise InputError("`time`, `entity` and `tables` need `sql`; a basis has its own")
         if self.sql is not None and self.time is None:
             needs = {
                 "asof_joins": self.asof_joins,
@@ -564,4 +566,4 @@ class DatasetSpec:
             ahead = self.label is not None and not self.label.is_own
             named = [name for name, value in needs.items() if value] + ["a label ahead"] * bool(ahead)
             if named:
-                raise InputError(f"{named[0]} needs `time`, the column that says when a row is", place="time")
+                raise InputError(f"{named[0]} needs `time`, the column with the time of a row", place="time")

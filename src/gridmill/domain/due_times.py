@@ -125,13 +125,13 @@ def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = 
     if schedule.paused or spec.continuous is not None:
         return DueDecision()
     if _is_of_a_wrong_clock(schedule, now):
-        return DueDecision(done=now, message="the clock was set back: due times count from then on")
+        return DueDecision(done=now, message="the clock was set back: due times are counted from that moment")
     first = next_after(spec, schedule.since, _base(schedule, now))
     if first > now:
         return DueDecision(look_at=first)
     at = first if spec.catch_up is CatchUp.ALL else latest_until(spec, schedule.since, now)
     if spec.catch_up is CatchUp.NONE and at < awake_since - GRACE_SECONDS:
-        return DueDecision(done=at, message="runs that were missed are not made up for")
+        return DueDecision(done=at, message="missed runs are not repeated")
     if active and spec.overlap is Overlap.SKIP:
         return DueDecision(done=at, message=f"skipped one: {active} was still active")
     if active and spec.overlap is Overlap.QUEUE:

@@ -83,16 +83,16 @@ def check_gang(workers: int | None, roles: Mapping[str, int], place: str) -> Non
     for role, count in roles.items():
         if role not in ROLES:
             raise InputError(
-                f"there is no role {role!r}", hint=f"Roles: {', '.join(ROLES)}.", place=f"{place}.roles"
+                f"unknown role {role!r}", hint=f"Roles: {', '.join(ROLES)}.", place=f"{place}.roles"
             )
         if count < 1:
             raise InputError(f"{role} is {count}; it must be at least 1", place=f"{place}.roles")
     if roles.get("chief", 0) > 1:
-        raise InputError("a gang has one chief", place=f"{place}.roles")
+        raise InputError("a gang has only one chief", place=f"{place}.roles")
     total = sum(roles.values())
     if roles and workers is not None and workers != total:
         raise InputError(
             f"the roles are {total} workers, and `workers` says {workers}",
-            hint="Leave `workers` out: it follows from the roles.",
+            hint="Leave out `workers`: it is the sum of the roles.",
             place=f"{place}.workers",
         )

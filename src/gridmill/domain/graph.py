@@ -54,9 +54,9 @@ def _checked_needs(job: Job, pipeline: Pipeline, names: Mapping[str, int]) -> tu
         if need not in names:
             close = get_close_matches(need, names, n=1)
             raise PipelineError(
-                f"job {job.name!r} needs {need!r}, which is no job of this pipeline",
+                f"job {job.name!r} needs {need!r}, which is not a job of this pipeline",
                 place=f"{pipeline.name}: jobs.{job.name}",
-                hint=f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(sorted(names))}.",
+                hint=f"Did you mean {close[0]!r}?" if close else f"Jobs are {', '.join(sorted(names))}.",
             )
     return needs
 
@@ -70,9 +70,9 @@ def _cycle_error(
         path.append(next(need for need in needs[path[-1]] if need in stuck))
     cycle = path[path.index(path[-1]) :]
     return PipelineError(
-        f"the jobs need each other in a circle: {' -> '.join(cycle)}",
+        f"the jobs depend on each other in a cycle: {' -> '.join(cycle)}",
         place=f"{pipeline.name}: jobs.{cycle[0]}",
-        hint="Take one of these needs away.",
+        hint="Remove one of these dependencies.",
     )
 
 

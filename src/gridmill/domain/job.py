@@ -34,7 +34,11 @@ class When(StrEnum):
     ALWAYS = "always"
 
 
-REMARKS = {When.SUCCESS: "", When.FAILURE: "runs only after a failure", When.ALWAYS: "runs in any case"}
+REMARKS = {
+    When.SUCCESS: "",
+    When.FAILURE: "runs only after a failure",
+    When.ALWAYS: "runs after success or failure",
+}
 """The remark on such a job in a plan."""
 
 
@@ -137,7 +141,7 @@ class Job:
         check_memory(self.memory_bytes, "job.memory")
         if self.when != When.SUCCESS and (self.command is None or not self.needs):
             raise InputError(
-                f"`when: {self.when}` is for commands with `needs`: it says how these may have ended",
+                f"`when: {self.when}` needs `needs`: it is a condition on how those jobs end",
                 hint="Name the jobs in `needs`, or leave out `when`.",
                 place="job.when",
             )
@@ -160,7 +164,7 @@ class Job:
             names = [str(one) for one, is_set in zip(JobKind, are_set, strict=True) if is_set]
             raise InputError(
                 f"job {self.name!r} declares {len(names)} kinds ({', '.join(names) or 'none'})",
-                hint=f"Give it exactly one of {', '.join(JobKind)}.",
+                hint=f"Declare exactly one of {', '.join(JobKind)}.",
             )
         return kind
 
@@ -261,8 +265,8 @@ def check_kind(job: Job, reference: str, artifact: Artifact) -> None:
     wanted = _wanted(job, reference)
     if wanted and artifact.kind not in wanted:
         raise InputError(
-            f"job {job.name!r} reads {reference!r} as a {wanted[0]}: it is a {artifact.kind}",
-            hint=f"`gridmill list {wanted[0]}` shows those that there are.",
+            f"job {job.name!r} reads {reference!r} as a {wanted[0]}, but it is a {artifact.kind}",
+            hint=f"`gridmill list {wanted[0]}` lists those that exist.",
         )
 
 

@@ -90,7 +90,7 @@ def dropped_note(entry: LogEntry) -> str:
     amount, of = show_bytes(entry.dropped_bytes), f" of {entry.job}" if entry.job else ""
     if entry.dropped == "damaged":
         return f"[{amount} of the log{of} are damaged on the disk and cannot be shown]"
-    return f"[{amount} of the log{of} were dropped here: it was larger than the limit of logs]"
+    return f"[{amount} of the log{of} were deleted here: the log was larger than its limit]"
 
 
 @dataclass(slots=True)

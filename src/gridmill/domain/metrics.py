@@ -33,7 +33,7 @@ def read_metric(text: str) -> tuple[str, bool]:
     way, colon, name = text.partition(":")
     if colon:
         if way not in ("max", "min") or not name:
-            raise InputError(f"{text!r} is no metric", hint="Write NAME, max:NAME or min:NAME.")
+            raise InputError(f"{text!r} is not a metric", hint="Write NAME, max:NAME or min:NAME.")
         return name, way == "max"
     return text, any(text == metric or text.endswith(f"_{metric}") for metric in HIGHER_IS_BETTER)
 

@@ -66,8 +66,8 @@ def read_moment(text: str, place: str = "", zone: tzinfo = UTC) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        hint = 'Write it as "2013-01-01" or "2013-01-01T06:00".'
-        raise InputError(f"{text!r} is no time", hint=hint, place=place) from error
+        hint = 'Write for example "2013-01-01" or "2013-01-01T06:00".'
+        raise InputError(f"{text!r} is not a time", hint=hint, place=place) from error
     if moment.tzinfo is not None:
         return moment.astimezone(UTC)
     if zone is UTC:

@@ -26,7 +26,7 @@ class OwnerPresence:
     """Monotonic times: when the owner was last seen; `why` is how."""
 
     seen: float
-    why: str = "it has just begun to look"
+    why: str = "it started to watch the machine only now"
 
 
 def note(
@@ -43,9 +43,9 @@ def note(
     if look.owner_cpus > BUSY_CPUS:
         return replace(presence, seen=now, why=f"the owner's processes use {look.owner_cpus:.1f} CPUs")
     if memory_bytes - look.used_bytes < RESERVE_SHARE * memory_bytes:
-        return replace(presence, seen=now, why="memory is nearly used up")
+        return replace(presence, seen=now, why="the memory is nearly full")
     if now - input_seconds > presence.seen:
-        return replace(presence, seen=now - input_seconds, why=sign or "somebody is at the keyboard")
+        return replace(presence, seen=now - input_seconds, why=sign or "the keyboard is in use")
     return presence
 
 
@@ -61,12 +61,15 @@ def is_idle(
     """Whether the machine is to be given, and why not. One that was lent at the look of `lent_at` (None: it
     is not lent) is taken back at the first sign of its owner after that look."""
     if rules.hours is not None and not within(rules.hours, hour):
-        return False, f"it is given from {rules.hours[0]} to {rules.hours[1]} o'clock"
+        return False, f"jobs may use it from {rules.hours[0]}:00 to {rules.hours[1]}:00"
     if lent_at is not None:
         return (False, presence.why) if presence.seen > lent_at else (True, "")
     alone = now - presence.seen
     if alone <= 0.0 or alone < rules.after_seconds:
-        return False, f"{presence.why}; given after {show_seconds(rules.after_seconds)} without a sign"
+        return (
+            False,
+            f"{presence.why}; jobs may use it after {show_seconds(rules.after_seconds)} of idle time",
+        )
     return True, ""
 
 

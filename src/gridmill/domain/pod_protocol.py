@@ -86,7 +86,7 @@ def sequence_of(id: str) -> int:
         raise InputError(
             f"{id!r} is not the id of an event",
             place="after",
-            hint="Use the `id` of an event as it was answered, or nothing to begin with the first event.",
+            hint="Use the `id` of an event from a response, or leave it out to begin with the first event.",
         )
     return int(id, 16) if id else 0
 

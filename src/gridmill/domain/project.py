@@ -33,13 +33,11 @@ class Project:
     def check(self) -> None:
         """Raise InputError for a share or a quota that is none."""
         if not 0.0 < self.share < float("inf"):
-            raise InputError(
-                f"{self.share:g} is no share", hint="A share is a number above 0.", place="share"
-            )
+            raise InputError(f"{self.share:g} is not a share", hint="A share must be above 0.", place="share")
         quota = (("cpus", self.cpus), ("memory", self.memory_bytes), ("gpus", self.gpus))
         for name, most in quota:
             if most is not None and not 0.0 <= most < float("inf"):
-                raise InputError(f"{most:g} is no quota", hint="A quota is 0 or more.", place=name)
+                raise InputError(f"{most:g} is not a quota", hint="A quota must be 0 or more.", place=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

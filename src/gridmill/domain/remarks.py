@@ -70,7 +70,7 @@ def _rejected(artifact: Artifact) -> _Said:
         yield rejects_text(artifact), rejects > WARNING_SHARE * (rows + rejects)
     for column, index in shifted_of(artifact).items():
         drift = f"population stability index {show_number(index)}"
-        yield f"{column} has drifted since the load before ({drift})", True
+        yield f"{column} has drifted since the previous load ({drift})", True
 
 
 def _of_sink(details: Mapping[str, Any], rows: int) -> _Said:
@@ -83,7 +83,10 @@ def _of_sink(details: Mapping[str, Any], rows: int) -> _Said:
         yield f"{show_count(vanished, 'loaded file')} no longer in the source; the rows are kept", False
     if copies := details.get("copies"):
         names = ", ".join(copies[:_NAMED]) + ", ..." * (len(copies) > _NAMED)
-        yield f"loaded beside the rows of files that are gone and held exactly the same: {names}", True
+        yield (
+            f"these files may be loaded twice; files that are gone from the source had the same content: {names}",
+            True,
+        )
 
 
 def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:
@@ -95,9 +98,9 @@ def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:
         yield f"{of_all}: {_counts(dropped)}", share > WARNING_SHARE
     events = details.get("events_until") or {}
     if events and dropped.get(NOT_KNOWN_YET) and not events["declared"]:
-        newest = f"its newest event is of {events['newest']}" if events["newest"] else "it has no events"
+        newest = f"its newest event is at {events['newest']}" if events["newest"] else "it has no events"
         yield (
-            f"labels end with the events of {events['table']}: {newest}; `known_until` can say otherwise",
+            f"labels end with the events of {events['table']}: {newest}; set `known_until` to change this",
             False,
         )
     excluded: Mapping[str, int] = details.get("excluded") or {}
@@ -110,7 +113,7 @@ def _left_out(details: Mapping[str, Any]) -> _Said:
     left_out: Mapping[str, str] = details.get("left_out") or {}
     if left_out:
         listed = [f"{name} ({kind})" for name, kind in left_out.items()]
-        yield f"{show_count(len(listed), 'column')} left out as features: {_listed(listed)}", False
+        yield f"{show_count(len(listed), 'column')} not used as features: {_listed(listed)}", False
 
 
 def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
@@ -127,14 +130,14 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
         texts = [f"{name} {value}" for name, value in not_finite.items()]
         yield f"the model's code reported metrics that are not finite: {_listed(texts)}", True
     if seen := details.get("not_measured"):
-        yield f"rows not measured because a member has learned from them: {_counts(seen)}", False
+        yield f"rows not measured because a member was trained on them: {_counts(seen)}", False
     if infinite := details.get("infinite"):
         yield f"infinite values taken as missing: {_counts(infinite)}", False
     yield from _left_out(details)
     for name, (values, share) in (details.get("grouped") or {}).items():
         yield (
-            f"{name} has {values:,} values: the most frequent ones have an input each "
-            f"({_percent(share)} of the rows), the others share one",
+            f"{name} has {values:,} values: the most frequent ones have one input each "
+            f"({_percent(share)} of the rows), the others share one input",
             False,
         )
     yield from _unfinished(options_of(details), details.get("curve") or ())
@@ -161,14 +164,15 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
     if unknown := details.get("unknown_rows"):
         share = unknown / max(rows, 1)
         message = (
-            f"{unknown:,} of {rows:,} rows ({_percent(share)}) have a category that training did not have"
+            f"{unknown:,} of {rows:,} rows ({_percent(share)}) have a category that is not in the training"
+            f" rows"
         )
         yield message, share > WARNING_SHARE
     if details.get("train_rows") == "seen":
         yield "the train rows are predicted by a model that learned from them", False
     if other := details.get("other_label"):
         yield (
-            f"nothing is measured: the model predicts {details.get('label')}, the dataset's label is {other}",
+            f"no metrics: the model predicts {details.get('label')}, the dataset's label is {other}",
             True,
         )
     yield from _learned(details, rows)
@@ -184,15 +188,15 @@ def _learned(details: Mapping[str, Any], rows: int) -> _Said:
     train, excluded, measured = (counts.get(name, 0) for name in ("train", "excluded", "measured"))
     if train and split is not None and split != "train":
         yield (
-            f"the model has learned from {train:,} of the {rows:,} rows ({_percent(train / max(rows, 1))})",
+            f"the model was trained on {train:,} of the {rows:,} rows ({_percent(train / max(rows, 1))})",
             True,
         )
     if excluded:
-        left = f"metrics are of the other {measured:,}" if measured else "there are no metrics"
-        why = "the model has learned from them, or was chosen by them"
+        left = f"metrics are of the other {measured:,} rows" if measured else "there are no metrics"
+        why = "they were used to train or to select the model"
         yield f"{excluded:,} rows are not measured because {why}: {left}", split is not None
     if rows and counts.get("unknown") == rows:
-        yield "it is unknown which of the rows the model has learned from", False
+        yield "it is unknown which of the rows the model was trained on", False
 
 
 def _compared(comparison: Mapping[str, Any]) -> _Said:
@@ -202,13 +206,13 @@ def _compared(comparison: Mapping[str, Any]) -> _Said:
         learned = comparison.get("learned") or {}
         by = f" ({_counts(learned)})" if learned else ""
         on = f"models compared on {rows:,} of {labelled:,} validation rows"
-        yield f"{on}: a model has learned from the others{by}", False
+        yield f"{on}: a model was trained on the others{by}", False
     for name, why in (comparison.get("left_out") or {}).items():
         yield f"model {name} is not compared: {why}", True
     if unknown := comparison.get("unknown"):
-        yield f"it is unknown which validation rows were learned from by {_listed(list(unknown))}", True
+        yield f"it is unknown which validation rows were used to train {_listed(list(unknown))}", True
     if comparison.get("stored"):
-        yield "models compared by what their trainings measured: the dataset has no validation rows", False
+        yield "models compared by the metrics of their trainings: the dataset has no validation rows", False
 
 
 _OF_KIND = {

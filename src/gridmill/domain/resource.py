@@ -208,14 +208,14 @@ class ResourceChoice:
 def alternative_text(one: ResourceAlternative) -> str:
     """`gpu-farm 6 min + 3 min transfer`."""
     if one.problem or one.unreachable:
-        return f"{one.label} {'cannot run it' if one.problem else one.unreachable}"
+        return f"{one.label} {'cannot run the job' if one.problem else one.unreachable}"
     words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
     if one.transfer is not None:
         seconds = one.transfer.seconds
         words.append("transfer not known yet" if seconds is None else f"{about(seconds)} transfer")
     behind = f" behind {one.before}" if one.before else ""
     if one.wait_seconds is None:
-        words.append(f"a wait{behind} that is not known")
+        words.append(f"an unknown wait{behind}")
     elif one.wait_seconds >= 1:
         words.append(f"{about(one.wait_seconds)} wait{behind}")
     return f"{one.label} {' + '.join(words)}"

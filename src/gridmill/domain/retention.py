@@ -28,9 +28,9 @@ class Retention:
     def check(self) -> None:
         """Raise InputError for limits that keep nothing."""
         if self.versions is None and self.days is None:
-            raise InputError("say how many `versions`, or how many `days`", place="retain")
+            raise InputError("set `versions` or `days`", place="retain")
         if (self.versions is not None and self.versions < 1) or (self.days is not None and self.days <= 0):
-            raise InputError("at least one version, and more than 0 days, are kept", place="retain")
+            raise InputError("`versions` must be 1 or more, and `days` more than 0", place="retain")
 
 
 def beyond(

@@ -42,11 +42,11 @@ class Continuous:
     def check(self) -> None:
         """Raise InputError for bounds that let nothing through."""
         if self.in_flight < 1:
-            raise InputError("`in_flight` is 1 or more", place="continuous.in_flight")
+            raise InputError("`in_flight` must be 1 or more", place="continuous.in_flight")
         if self.max_files is not None and self.max_files < 1:
-            raise InputError("`max_files` is 1 or more", place="continuous.max_files")
+            raise InputError("`max_files` must be 1 or more", place="continuous.max_files")
         if self.check_seconds < 0.1:
-            raise InputError("`check` is 0.1s or more", place="continuous.check")
+            raise InputError("`check` must be 0.1s or more", place="continuous.check")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class ScheduleSpec:
     def check(self) -> None:
         """Raise InputError for an interval below a second or a month."""
         if self.every_seconds is not None and self.every_seconds < 1:
-            raise InputError("`every` is 1s or more", place="schedule.every")
+            raise InputError("`every` must be 1s or more", place="schedule.every")
         if self.every_months is not None and self.every_months < 1:
-            raise InputError("`every` is 1mo or more", place="schedule.every")
+            raise InputError("`every` must be 1mo or more", place="schedule.every")
 
     @property
     def text(self) -> str:

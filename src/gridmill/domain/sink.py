@@ -60,7 +60,7 @@ class Constraint:
         if self.column:
             yield from self._column_rules(self.column)
         elif self.unique:
-            yield "unique", self.name or f"{', '.join(self.unique)}: there before"
+            yield "unique", self.name or f"{', '.join(self.unique)}: not unique"
         elif self.foreign_key:
             yield "foreign_key", self.name or f"{', '.join(self.foreign_key)}: not in {self.references}"
         else:
@@ -76,7 +76,7 @@ class Constraint:
         if self.allowed:
             yield "allowed", self.name or f"{column}: not one of {_listed(self.allowed)}"
         if self.pattern is not None:
-            yield "pattern", self.name or f"{column}: not like {self.pattern}"
+            yield "pattern", self.name or f"{column}: does not match {self.pattern}"
 
     def check(self) -> None:
         """Raise InputError for none or several kinds, for nothing asked, and for what is no pattern."""
@@ -84,13 +84,16 @@ class Constraint:
         if len(given) != 1:
             named = " and ".join(given) or "none"
             raise InputError(
-                f"a constraint has one of {', '.join(_ONE_OF)}; this has {named}", place="constraint."
+                f"a constraint has exactly one of {', '.join(_ONE_OF)}; this one has {named}",
+                place="constraint.",
             )
         if self.foreign_key and not self.references:
-            raise InputError("a foreign key needs the sink it `references`", place="constraint.foreign_key")
+            raise InputError(
+                "a foreign key needs `references`, the sink with the key", place="constraint.foreign_key"
+            )
         if self.references and len(self.keys) != len(self.foreign_key):
             raise InputError(
-                "`referenced` names as many columns as `foreign_key`", place="constraint.referenced"
+                "`referenced` must name as many columns as `foreign_key`", place="constraint.referenced"
             )
         self._check_column()
 
@@ -98,8 +101,8 @@ class Constraint:
         rules = [rule for rule, _ in self._column_rules(self.column or "")]
         if self.column and not rules:
             raise InputError(
-                f"nothing is asked of column {self.column!r}",
-                hint="Give it required, min, max, allowed or pattern.",
+                f"no condition is given for column {self.column!r}",
+                hint="Add required, min, max, allowed or pattern.",
                 place="constraint.column",
             )
         if rules and not self.column:
@@ -110,7 +113,7 @@ class Constraint:
             re.compile(self.pattern or "")
         except re.error as error:
             raise InputError(
-                f"{self.pattern!r} is no pattern: {error}", place="constraint.pattern"
+                f"{self.pattern!r} is not a regular expression: {error}", place="constraint.pattern"
             ) from error
 
 
@@ -135,7 +138,7 @@ class Outage:
     def check(self) -> None:
         """Raise InputError for what is no time, and for an end that is not after the beginning."""
         if self.range[0] >= self.range[1]:
-            raise InputError("an outage `ends` after it `begins`", place="outage.ends")
+            raise InputError("`ends` of an outage must be after `begins`", place="outage.ends")
 
     @property
     def range(self) -> tuple[datetime, datetime]:
@@ -188,7 +191,7 @@ class Retain:
                 "needs `keep`, how long rows are kept", place="retain.keep", hint="For example keep: 90d"
             )
         if self.keep_months is not None and self.keep_months < 1:
-            raise InputError("`keep` is 1mo or more", place="retain.keep")
+            raise InputError("`keep` must be 1mo or more", place="retain.keep")
 
     def cutoff(self, now: float) -> datetime:
         """The time before which rows are deleted at `now` (Unix seconds)."""
@@ -250,11 +253,11 @@ class SinkSpec:
     def check(self) -> None:
         """Raise InputError for names given twice or empty, and amounts that make no sense."""
         if self.max_rejects is not None and not self.max_rejects >= 0:
-            raise InputError("`max_rejects` is a number of rows or a share", place="sink.max_rejects")
+            raise InputError("`max_rejects` must be a number of rows or a share", place="sink.max_rejects")
         if self.drift_threshold is not None and not self.drift_threshold >= 0:
             raise InputError(
-                "`drift_threshold` is 0 or more",
-                hint="0.25 is usual; null looks for no drift.",
+                "`drift_threshold` must be 0 or more",
+                hint="A usual value is 0.25; null turns the check off.",
                 place="sink.drift_threshold",
             )
         self._check_parts()
@@ -265,7 +268,7 @@ class SinkSpec:
                 raise InputError(f"column {twice[0]!r} is named twice", place=f"sink.{name}")
         both = sorted({*self.add} & {*self.select, *self.rename.values()})
         if both:
-            raise InputError(f"column {both[0]!r} is added and read from the source", place="sink.add")
+            raise InputError(f"column {both[0]!r} is both added and read from the source", place="sink.add")
 
     def _check_names(self) -> None:
         named = {
@@ -284,6 +287,6 @@ class SinkSpec:
         if (self.parts or 1) > 1 and not self.source.splits:
             raise InputError(
                 f"{self.source.name} cannot be read in parts",
-                hint="Several files or objects can: a glob, or a list of paths.",
+                hint="Only several files or objects can: use a glob, or a list of paths.",
                 place="sink.parts",
             )

@@ -73,7 +73,7 @@ def with_change(spec: SinkSpec, changes: tuple[SinkChange, ...], new: SinkChange
             hint=f"It has {', '.join(repr(key) for key in keys) or 'none'}.",
         )
     if new.part == SinkPart.SOURCE and keys == (new.key,):
-        raise InputError(f"{new.key!r} is the only source of the sink", hint="Add another one first.")
+        raise InputError(f"{new.key!r} is the only source of the sink", hint="Add another source first.")
     before = next((change for change in changes if (change.part, change.key) == (new.part, new.key)), None)
     rest = tuple(change for change in changes if change is not before)
     if before is not None and not add and not before.hides:

@@ -117,7 +117,7 @@ def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
             meant = f"Did you mean {near[0]!r}? " if near else ""
             raise InputError(
                 f"a {site.kind} site has no setting {name!r}",
-                hint=f"{meant}There are: {', '.join(sorted(allowed)) or 'none'}.",
+                hint=f"{meant}Settings are  {', '.join(sorted(allowed)) or 'none'}.",
                 place=f"site {site.name}: settings.{name}",
             )
 

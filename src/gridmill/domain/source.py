@@ -93,19 +93,19 @@ class SqlSource:
         beside a cursor."""
         if self.stretch is not None and self.cursor is not None:
             raise InputError(
-                "the query is of a stretch of time, and a `cursor` reads on from where the last load ended",
-                hint="Leave out the cursor, or the bounds.",
+                "the query has a time range and a `cursor`; a cursor continues where the last load ended",
+                hint="Leave out the cursor, or the bounds of the range.",
                 place="sql.cursor",
             )
         if "://" not in self.url and not _FROM_ENVIRONMENT.fullmatch(self.url):
             raise InputError(
-                "this is no database URL",
-                hint="For example postgresql+psycopg://user@host/database, or sqlite:///shop.db.",
+                "this is not a database URL",
+                hint="Write for example postgresql+psycopg://user@host/database, or sqlite:///shop.db.",
                 place="sql.url",
             )
         check_no_secret(self.url, "sql.url")
         if self.lag is not None and (self.cursor is None or self.lag < 0):
-            raise InputError("`lag` is 0 or more, and goes with a `cursor`", place="sql.lag")
+            raise InputError("`lag` must be 0 or more, and needs a `cursor`", place="sql.lag")
 
 
 ENTRY_TIME = "entry_time"
@@ -130,7 +130,7 @@ class StreamSource:
     def check(self) -> None:
         """Raise InputError for a URL that is not Redis's or holds a password, and for no rows."""
         if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:")):
-            raise InputError("this is no Redis URL", hint="redis://HOST:6379/0", place="stream.url")
+            raise InputError("this is not a Redis URL", hint="redis://HOST:6379/0", place="stream.url")
         check_no_secret(self.url, "stream.url")
         if self.max_rows < 1:
             raise InputError("`max_rows` must be more than 0", place="stream.max_rows")
@@ -145,21 +145,21 @@ def check_no_secret(url: str, place: str) -> None:
     if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
         raise InputError(
             "the URL holds a password",
-            hint="Write ${env:NAME} in its place, and set NAME where the job runs.",
+            hint="Write ${env:NAME} in place of the password, and set the variable NAME where the job runs.",
             place=place,
         )
 
 
 def _check_url(path: str) -> None:
-    """Raise InputError for a URL that names no host, bucket or object, or holds a password."""
+    """Raise InputError for a URL that has no host name, bucket or object, or holds a password."""
     scheme, _, rest = path.partition("://")
     host, _, inside = rest.partition("/")
     if path.startswith(HTTP):
         if not host:
-            raise InputError(f"{path!r} names no host", hint=f"{scheme}://HOST/PATH", place="source.path")
+            raise InputError(f"{path!r} has no host name", hint=f"{scheme}://HOST/PATH", place="source.path")
         check_no_secret(path, "source.path")
     elif path.startswith(OBJECTS) and not (host and inside):
-        raise InputError(f"{path!r} names no object", hint=f"{scheme}://BUCKET/PATH", place="source.path")
+        raise InputError(f"{path!r} has no object name", hint=f"{scheme}://BUCKET/PATH", place="source.path")
 
 
 def _check_no_secret_header(name: str, value: str) -> None:
@@ -167,8 +167,8 @@ def _check_no_secret_header(name: str, value: str) -> None:
     if secret and not _FROM_ENVIRONMENT.search(value):
         scheme = value.partition(" ")[0] + " " if _SECRET_VALUE.match(value) else ""
         raise InputError(
-            "the header holds a secret, which everybody who sees the pipeline could read",
-            hint=f'Write {{{name}: "{scheme}${{env:NAME}}"}}, and set NAME where the job runs.',
+            "the header contains a secret, which everyone who can read the pipeline would see",
+            hint=f'Write {{{name}: "{scheme}${{env:NAME}}"}}, and set the variable NAME where the job runs.',
             place=f"source.headers.{name}",
         )
 
@@ -281,12 +281,12 @@ class Source:
             raise InputError("a source needs a path, `sql` or `stream`", place="source.path")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise InputError(
-                f"the delimiter is one character, not {self.delimiter!r}", place="source.delimiter"
+                f"the delimiter must be one character, not {self.delimiter!r}", place="source.delimiter"
             )
         if self.decimal not in (None, ".", ","):
-            raise InputError(f"`decimal` is '.' or ',', not {self.decimal!r}", place="source.decimal")
+            raise InputError(f"`decimal` must be '.' or ',', not {self.decimal!r}", place="source.decimal")
         if self.endpoint is not None and not self.endpoint.startswith(HTTP):
-            raise InputError("an endpoint begins with http:// or https://", place="source.endpoint")
+            raise InputError("an endpoint must begin with http:// or https://", place="source.endpoint")
         self._check_formats()
         for path in self.paths:
             _check_url(path)
@@ -297,8 +297,8 @@ class Source:
             lookup(self.encoding)
         except LookupError as error:
             raise InputError(
-                f"there is no encoding {self.encoding!r}",
-                hint="Common ones are utf-8, latin-1, cp1252 and utf-16.",
+                f"unknown encoding {self.encoding!r}",
+                hint="Common encodings are utf-8, latin-1, cp1252 and utf-16.",
                 place="source.encoding",
             ) from error
 
@@ -308,8 +308,8 @@ class Source:
         for pattern in formats:
             if pattern is not None and pattern not in UNIX_UNITS and "%" not in pattern:
                 raise InputError(
-                    f"{pattern!r} is neither a pattern of a time nor a unit",
-                    hint=f"For example '%d.%m.%Y %H:%M'; or one of {', '.join(UNIX_UNITS)}.",
+                    f"{pattern!r} is neither a pattern for times nor a unit",
+                    hint=f"Write a pattern such as '%d.%m.%Y %H:%M', or one of {', '.join(UNIX_UNITS)}.",
                     place="source.timestamp_format",
                 )
 
@@ -324,4 +324,4 @@ class Source:
         plain = Source()
         for item in fields(self):
             if item.name != kind and getattr(self, item.name) != getattr(plain, item.name):
-                raise InputError(f"`{item.name}` does not go with `{kind}`", place=f"source.{item.name}")
+                raise InputError(f"`{item.name}` cannot be used with `{kind}`", place=f"source.{item.name}")

@@ -148,8 +148,8 @@ def _nowhere(token: str, where: str) -> InputError:
     shown = next(match[0] for match in REFERENCE.finditer(token) if match[1] is not None)
     name = shown[2:].rstrip("}").partition(":")[0]
     return InputError(
-        f"`{shown}` stands within {where}, where no value can be bound",
-        hint=f"Let it stand alone, or within plain single quotes; ${{{name}:raw}} pastes its text.",
+        f"`{shown}` is within {where}, where no value can be bound",
+        hint=f"Write it alone, or within plain single quotes; ${{{name}:raw}} inserts its text unchanged.",
     )
 
 
@@ -158,7 +158,7 @@ def worded(value: Given) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        raise InputError("a list cannot stand within quotes", hint="Write IN ${name}, without quotes.")
+        raise InputError("a list cannot be within quotes", hint="Write IN ${name}, without quotes.")
     return str(value)
 
 
@@ -172,7 +172,7 @@ def filled(hole: Placeholder, values: Mapping[str, Given]) -> str:
             hint="Write CAST('${name}' AS TYPE) in place of TYPE '${name}'.",
         )
     if hole.where is ReferenceContext.NAME and ("\\" in text or "\0" in text):
-        raise InputError(f"{text!r} cannot be a name", hint="Names in quotes hold no backslash.")
+        raise InputError(f"{text!r} cannot be a name", hint="Names in quotes cannot contain a backslash.")
     return text
 
 
@@ -234,7 +234,9 @@ def check_statement(text: str, values: Mapping[str, Given]) -> None:
 def some(value: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     """The values of a list. Raises InputError for none: SQL has no empty list."""
     if not value:
-        raise InputError("the list is empty, and SQL has no empty lists", hint="Give it a value.")
+        raise InputError(
+            "the list is empty, which SQL does not allow", hint="Give the list at least one value."
+        )
     return value
 
 

@@ -15,10 +15,10 @@ def below(root: str | Path, uri: str) -> Path:
     """
     parts = uri.split("/")  # a PurePosixPath would take several times as long: each job needs a few of these
     if uri.startswith("/") or ".." in parts or "\0" in uri:
-        raise UnsafePathError(f"{uri!r} leaves the storage root {root}")
+        raise UnsafePathError(f"{uri!r} is outside the storage root {root}")
     if not any(part not in ("", ".") for part in parts):
         raise UnsafePathError(
-            f"an empty URI names no folder below the storage root {root}",
+            f"an empty URI does not name a folder below the storage root {root}",
             hint="This version has no files.",
         )
     return Path(root, uri)

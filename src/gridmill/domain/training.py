@@ -219,7 +219,7 @@ class TrainingSpec:
                 users = ", ".join(kind for kind in ModelKind if one.name in OPTIONS[kind])
                 raise InputError(
                     f"a {self.model} model does not use {one.name!r} (it is for {users})",
-                    hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
+                    hint=f"Options of {self.model} are {', '.join(sorted(own))}.",
                     place=f"training.{one.name}",
                 )
         self._check_track()
@@ -234,8 +234,8 @@ class TrainingSpec:
             raise InputError("an ensemble names no models", place="training.models")
         if self.model == ModelKind.CUSTOM and (self.script is None) == (self.file is None):
             raise InputError(
-                "a custom model has a `script`, or a `file`: one of them",
-                hint="`script: train.py` learns a model; `file: model.onnx` takes one that exists.",
+                "a custom model needs either `script` or `file`",
+                hint="`script: train.py` trains a model; `file: model.onnx` uses an existing model.",
                 place="training.script",
             )
 
@@ -245,7 +245,7 @@ class TrainingSpec:
         check_no_secret(self.track, "training.track")
         if not _is_address(self.track):
             raise InputError(
-                f"{self.track!r} is no address of an MLflow server",
+                f"{self.track!r} is not an address of an MLflow server",
                 hint="Write http://HOST:PORT, or https://.",
                 place="training.track",
             )
@@ -254,13 +254,13 @@ class TrainingSpec:
         check_gang(self.workers, self.roles, "training")
         if self.model not in GANGS and (self.workers is not None or self.roles):
             raise InputError(
-                f"a {self.model} model is learned by one worker",
-                hint=f"Models that several workers can learn together: {', '.join(GANGS)}.",
+                f"a {self.model} model is trained by one worker",
+                hint=f"Models that several workers can train are {', '.join(GANGS)}.",
                 place="training.workers",
             )
         if self.search is not None and (self.workers is not None or self.roles):
             raise InputError(
-                "a search tries its settings one by one, each with one worker",
+                "a search trains each setting with one worker",
                 hint="Search without `workers`, then train with the best settings and `workers`.",
                 place="training.workers",
             )
@@ -269,10 +269,10 @@ class TrainingSpec:
         given = [name for name in ("weight", "class_weight", "class_weights") if getattr(self, name)]
         if given and (self.model == ModelKind.ENSEMBLE or self.file is not None):
             what = "an ensemble" if self.model == ModelKind.ENSEMBLE else "a model from a file"
-            raise InputError(f"{what} does not learn: no row counts in it", place=f"training.{given[0]}")
+            raise InputError(f"{what} is not trained, so rows have no weights", place=f"training.{given[0]}")
         if self.class_weight is not None and self.class_weights:
             raise InputError(
-                "has class_weight and class_weights; only one can be given", place="training.class_weights"
+                "has class_weight and class_weights; only one is allowed", place="training.class_weights"
             )
         for name, weight in self.class_weights.items():
             if not 0 <= weight < inf:
@@ -284,7 +284,7 @@ class TrainingSpec:
     def _check_decisions(self) -> None:
         if self.threshold is not None and self.threshold_by is not None:
             raise InputError(
-                "has threshold and threshold_by; only one can be given", place="training.threshold"
+                "has threshold and threshold_by; only one is allowed", place="training.threshold"
             )
         if self.threshold is not None and not 0 < self.threshold < 1:
             raise InputError(
@@ -306,7 +306,7 @@ class TrainingSpec:
         if self.folds is not None and self.model in _NO_FOLDS:
             raise InputError(
                 f"a training of model {self.model} has no folds",
-                hint="Give `folds` to the models that the next one is to learn from.",
+                hint="Set `folds` in the models whose predictions this model uses.",
                 place="training.folds",
             )
 
@@ -316,7 +316,7 @@ class TrainingSpec:
         if self.model == ModelKind.ENSEMBLE or self.file is not None:
             what = "an ensemble" if self.model == ModelKind.ENSEMBLE else "a model from a file"
             raise InputError(
-                f"{what} does not learn: there are no settings to search",
+                f"{what} is not trained, so there are no settings to search",
                 hint="Declare one training for each setting: the report compares their metrics.",
                 place="training.search",
             )
@@ -326,7 +326,7 @@ class TrainingSpec:
             if name not in own and self.model != ModelKind.CUSTOM:
                 raise InputError(
                     f"a {self.model} model has no {name!r} to search",
-                    hint=f"Options of {self.model}: {', '.join(sorted(own))}.",
+                    hint=f"Options of {self.model} are {', '.join(sorted(own))}.",
                     place=f"training.search.parameters.{name}",
                 )
             if self.model != ModelKind.CUSTOM:
@@ -345,13 +345,13 @@ class TrainingSpec:
         for value in one.among or one.bounds:
             if not _is_of(kinds, value):
                 raise InputError(
-                    f"{value!r} is no value of {name}, which is {_type_names(kinds)}", place=place
+                    f"{value!r} is not a value of {name}, which must be {_type_names(kinds)}", place=place
                 )
             try:
                 replace(self, search=None, **{name: value})._check_ranges()  # type: ignore[arg-type]
             except InputError as error:
                 raise InputError(
-                    f"the range has a value that is refused: {error.message}", place=place
+                    f"the range contains an invalid value: {error.message}", place=place
                 ) from None
 
     def _check_ranges(self) -> None:

@@ -36,15 +36,17 @@ class Range:
         """Raise InputError unless exactly one of the three is given, rightly."""
         if sum(map(bool, (self.between, self.log, self.among))) != 1:
             raise InputError(
-                "needs one of two numbers, `log` or `among`",
+                "needs a list of two numbers, `log` or `among`",
                 hint="Write [16, 128], {log: [0.0001, 0.1]} or {among: [1, 2]}.",
             )
         if self.among:
             return
         if len(self.bounds) != 2 or self.bounds[0] >= self.bounds[1]:
-            raise InputError(f"{list(self.bounds)} is no range: a lower and a higher number are wanted")
+            raise InputError(f"{list(self.bounds)} is not a range: write the lower number first")
         if self.log and self.log[0] <= 0:
-            raise InputError(f"{self.log[0]:g} is on no scale of powers: above 0 is wanted", place="log")
+            raise InputError(
+                f"{self.log[0]:g} cannot begin a logarithmic range: it must be above 0", place="log"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,4 +70,4 @@ class Search:
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1", place=f"search.{name}")
         if not self.parameters:
-            raise InputError("there are no parameters to search", place="search.parameters")
+            raise InputError("no parameters to search are given", place="search.parameters")

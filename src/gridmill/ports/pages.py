@@ -67,9 +67,10 @@ def _read(kind: type[K], mark: str, cursor: str) -> K:
     if found == mark and valid and isinstance(key, int if kind is int else tuple):
         return key  # type: ignore[return-value]  # of that kind
     raise InputError(
-        "this is not a cursor of this list with these arguments",
+        "the cursor does not belong to this list with these arguments",
         place="cursor",
-        hint="Use `next_cursor` of the page before with the same arguments, or begin without a cursor.",
+        hint="Use `next_cursor` of the previous page with the same arguments, or leave out the cursor to"
+        " begin.",
     )
 
 

@@ -210,4 +210,4 @@ def use_case(name: str) -> UseCase:
     try:
         return USE_CASES[name]
     except KeyError:
-        raise InputError(f"there is no use case {name!r}") from None
+        raise InputError(f"unknown use case {name!r}") from None

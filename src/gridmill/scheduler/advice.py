@@ -315,7 +315,7 @@ def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) 
     """`4 workers: 2.9 x (2.7-3.1); from 4 to 8 you would pay 2 x for 1.3 x`."""
     line = next(forecast for forecast in forecasts if forecast.workers == worth)
     twice = curve.speedup(2 * worth) / curve.speedup(worth)
-    more = f"from {worth} to {2 * worth} you would pay 2 x for {twice:.2g} x"
+    more = f"from {worth} to {2 * worth} twice the workers give {twice:.2g} x the speed"
     if worth == 1:
         return f"1 worker, {show_seconds(line.seconds)}; {more}"
     return f"{worth} workers: {line.speedup:.1f} x ({line.low:.1f}-{line.high:.1f}); {more}"
@@ -328,24 +328,25 @@ def _vertical(
     cpus, share = curve.cpus, curve.cpu_share
     alone = curve.seconds(1)
     most = 1 / max(1e-9, 1 - min(1.0, curve.law.alone * min(1.0, share) / alone))
-    gpu = f"a GPU could save no more than the CPU time: {most:.1f} x at best, with one worker"
+    gpu = f"a GPU can save at most the CPU time: at best {most:.1f} x, with one worker"
     if curve.law.work(2) >= 2 * curve.law.alone:
-        return f"more workers make it no faster, whatever they run on; {gpu}"
+        return f"more workers do not make the job faster on any machine; {gpu}"
     if bound != Bottleneck.CPU:
         return (
-            f"a worker uses {share:.2g} of a CPU: more or faster CPUs, or a GPU, buy almost nothing;"
-            " more workers do, as long as what they wait for can serve more at a time"
+            f"a worker uses {share:.2g} of a CPU: more or faster CPUs, or a GPU, give almost no speed-up;"
+            " more workers do, as long as the disk or service for which they wait can serve more of them at"
+            " once"
         )
     if worth * share >= 0.9 * cpus:
         return (
             f"{worth} workers at {share:.2g} CPUs each keep the {cpus:g} CPUs of the site busy:"
-            f" more workers need more CPUs (a larger machine, or a further one); {gpu}"
+            f" more workers need more CPUs (a larger machine or another machine); {gpu}"
         )
     if share > 1.2:
-        return f"a worker computes on {share:.1f} CPUs at once: more CPUs help as more workers do; {gpu}"
+        return f"a worker uses {share:.1f} CPUs at once: more CPUs and more workers both help; {gpu}"
     busy = curve.most_busy()
     end = f", up to {int(busy)} on the {cpus:g} CPUs of the site" if busy <= MOST_WORKERS else ""
-    return f"a worker computes on one CPU: further CPUs for it buy nothing, more workers do{end}; {gpu}"
+    return f"a worker uses one CPU: more CPUs for it give no speed-up, more workers do{end}; {gpu}"
 
 
 def _unknown(
@@ -354,14 +355,16 @@ def _unknown(
     numbers = curve.law.numbers
     if len(numbers) == 1:
         yield (
-            f"what several workers cost each other (locks, disks, memory): only {numbers[0]}"
-            f" {'was' if numbers[0] == 1 else 'were'} measured; low ends take it that no more than these help"
+            f"how much several workers slow each other down (locks, disks, memory): only runs with"
+            f" {numbers[0]}"
+            f" {'worker' if numbers[0] == 1 else 'workers'} were measured; the low ends of the ranges assume"
+            f" that more workers do not help"
         )
     elif len(numbers) == 2:
         yield _third(curve, offered=bool(probes) or advice_input.in_parts)
     most = newest.parallel.whole_rows if newest.parallel else 0
     if newest.parallel and newest.parallel.share < 1.0:
-        yield f"a whole run: all of this comes from parts of the {most:,} rows"
+        yield f"a whole run: all measurements are from parts of the {most:,} rows"
     yield from disturbed(newest, curve.cpus)
     hidden = blind_spot(newest)
     if hidden:
@@ -371,15 +374,19 @@ def _unknown(
 def _third(curve: TimeCurve, *, offered: bool) -> str:
     """What two numbers of workers leave open."""
     least, most = curve.law.numbers
-    where = "" if offered else "; the CPUs and the memory here leave none that would tell"
+    where = (
+        "" if offered else "; the CPUs and the memory of this site have no room for one that would show it"
+    )
     if curve.law.coherent:
         return (
-            f"whether fewer than {most} workers help, as these were slower than {least}: that takes a third"
-            f" number{where}; low ends take it that they do not"
+            f"whether fewer than {most} workers help, as {most} were slower than {least}: this needs a"
+            f" measurement of a third"
+            f" number of workers{where}; the low ends of the ranges assume that they do not"
         )
     return (
-        "whether what workers cost each other grows with their number: that takes a third number"
-        f"{where}; low ends take it that it does"
+        "whether workers slow each other down more as their number grows: this needs a measurement of a"
+        " third number of workers"
+        f"{where}; the low ends of the ranges assume that they do"
     )
 
 

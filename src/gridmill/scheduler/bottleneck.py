@@ -16,9 +16,9 @@ from gridmill.domain.resource import Measurement
 
 _NAMES = {
     Bottleneck.CPU: "CPU-bound: its workers compute",
-    Bottleneck.DISK: "IO-bound: its workers wait for the disk",
-    Bottleneck.WAITING: "waiting: its workers stand still for something else than CPU and disk"
-    " (the network, a lock, another process, a model that answers elsewhere)",
+    Bottleneck.DISK: "IO-bound: its workers wait waiting for the disk",
+    Bottleneck.WAITING: "waiting: its workers wait for something other than CPU and disk"
+    " (the network, a lock, another process, a model on another machine)",
 }
 _MENTIONED = 0.05
 _DISTURBED = 0.1
@@ -65,12 +65,12 @@ def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bott
     if timing is None:
         return
     parts = [
-        f"{shares['cpu']:.0%} of their time on a CPU",
-        f"{shares['disk']:.0%} for the disk",
-        f"{shares['waiting']:.0%} waiting",
+        f"{shares['cpu']:.0%} of the time on a CPU",
+        f"{shares['disk']:.0%} waiting for the disk",
+        f"{shares['waiting']:.0%} waiting for something else",
     ]
     if shares["delay"] >= _MENTIONED:
-        parts.insert(1, f"{shares['delay']:.0%} ready without a CPU")
+        parts.insert(1, f"{shares['delay']:.0%} ready to run without a free CPU")
     yield f"{_NAMES[bound]} ({', '.join(parts)}; {measurement.attempt_id}, {timing.workers} workers)"
     moved = (timing.read_bytes or 0) + (timing.written_bytes or 0)
     if bound != Bottleneck.CPU and moved and timing.stage_seconds >= _TIMED_SECONDS:
@@ -78,12 +78,13 @@ def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bott
         yield (
             f"they read {show_bytes(timing.read_bytes or 0)} and wrote"
             f" {show_bytes(timing.written_bytes or 0)}"
-            f" on disks, {speed}/s"
+            f" on disk at {speed}/s"
         )
     if measurement.waited_seconds > measurement.use.wall_seconds / 2:
         yield (
-            f"before it began it waited {show_seconds(measurement.waited_seconds)} for a place or its turn:"
-            " more workers do not shorten that"
+            f"the job waited {show_seconds(measurement.waited_seconds)} for room or its turn before it"
+            f" started:"
+            " more workers do not shorten this wait"
         )
 
 
@@ -93,8 +94,9 @@ def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
     crowded = timing is not None and timing.workers * timing.cpu_seconds >= cpus * timing.busy_seconds
     if shares["delay"] >= _DISTURBED and not crowded:
         yield (
-            f"how long it takes while others compute: {shares['delay']:.0%} of their time the workers were"
-            " ready and others had the CPUs; the times are for free CPUs"
+            f"how long the job takes while other programs use the CPUs: for {shares['delay']:.0%} of the"
+            f" time the"
+            " workers were ready and other programs had the CPUs; the times above assume free CPUs"
         )
 
 
@@ -104,8 +106,8 @@ def blind_spot(measurement: Measurement) -> str:
     if timing is None or timing.disk_seconds is not None or measurement.use.disk_seconds is not None:
         return ""
     return (
-        "how much of the waiting is for the disk: the kernel does not count it"
-        " (`sysctl kernel.task_delayacct=1` lets it)"
+        "how much of the wait is for the disk: the kernel does not count it"
+        " (to make it count: `sysctl kernel.task_delayacct=1`)"
     )
 
 

@@ -130,7 +130,9 @@ def _placed(
 
 def _not_reached(planned: PlannedJob) -> PlannedJob:
     site = planned.site
-    return replace(planned, unchecked=f"whether site {site} has room for it: it does not answer now")
+    return replace(
+        planned, unchecked=f"whether site {site} has room for the job: the site does not answer now"
+    )
 
 
 def _only(job: Job, resource: str) -> Job:

@@ -42,7 +42,7 @@ def _why_blocked(snapshot: Snapshot, job_run: JobRun) -> str:
     needs = [snapshot.job_runs[need] for need in job_run.needs if need in snapshot.job_runs]
     over = DONE_JOBS if job_run.job.when is When.SUCCESS else FINISHED_JOBS
     missing = [f"`{need.job.name}` ({need.state})" for need in needs if need.state not in over]
-    return f"waits for {', '.join(missing)}" if missing else "is about to be looked at"
+    return f"waits for {', '.join(missing)}" if missing else "is ready and starts with the next plan"
 
 
 def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: WaitForecasts) -> str:
@@ -50,12 +50,12 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
     if run is None or run.state is not RunState.ACTIVE:
         return "its run is stopping"
     if job_run.not_before > now:
-        return f"held back {show_seconds(job_run.not_before - now)} more after a failure"
+        return f"retries in {show_seconds(job_run.not_before - now)} after a failure"
     other = snapshot.job_runs.get(
         snapshot.lines.turns.before(snapshot.lines.turn_of(job_run), job_run.id) or ""
     )
     if other is not None:
-        doing = _DOING[job_run.job.kind] if other.state is JobState.RUNNING else "comes first with"
+        doing = _DOING[job_run.job.kind] if other.state is JobState.RUNNING else "is first in the queue for"
         return f"another run ({other.run_id}) {doing} {job_run.name}"
     demand = demand_of(job_run)
     resource = snapshot.resource_of(job_run.resource, demand.kind)
@@ -106,7 +106,7 @@ def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
         less = [name for name in sorted(queue.heads) if shares[name].score < score]
         if less:
             whose = f"project {less[0]}" if len(less) == 1 else f"{len(less)} projects"
-            yield f"{whose} used less for {'its share' if len(less) == 1 else 'their shares'}"
+            yield f"{whose} used less of {'its share' if len(less) == 1 else 'their shares'}"
 
 
 def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
@@ -115,14 +115,14 @@ def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
     if open_pods is not None and demand.workers > 1 and coming is None:
         free = open_pods.places(demand.memory_bytes, demand.gpus)
         if free < demand.workers:
-            return f"needs {demand.workers} places at once for its workers; `{resource.name}` has {free} free"
+            return f"needs room for {demand.workers} workers at once; `{resource.name}` has room for {free}"
     if open_pods is not None:
         why = _why_not_in_pods(open_pods, resource, demand)
         if coming is not None:
-            why += f"; more of `{resource.name}` is coming up"
+            why += f"; another pod of `{resource.name}` is starting"
         return why
     if coming is not None:
-        return f"`{resource.name}` is coming up{_what_keeps(snapshot, coming)}"
+        return f"`{resource.name}` is starting{_what_keeps(snapshot, coming)}"
     return _why_not_brought_up(snapshot, resource, demand)
 
 
@@ -134,11 +134,11 @@ def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
         return ""
     count = sum(len(places.on.get(name, ())) for name in names)
     lost = (
-        "lost a pod, takes no more jobs and goes"
+        "lost a pod, takes no more jobs and is released"
         if len(names) == 1
-        else "lost pods, take no more jobs and go"
+        else "lost pods, take no more jobs and are released"
     )
-    until = f"once {show_count(count, 'job')} there {'has' if count == 1 else 'have'} ended"
+    until = f"when {show_count(count, 'job')} on it {'has' if count == 1 else 'have'} ended"
     return f"{', '.join(names)} {lost} {until}"
 
 
@@ -162,10 +162,10 @@ def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
             f"the largest free pod of `{resource.name}` has {show_bytes(max(0, most))}"
         )
     if all(slot.free_gpus < demand.gpus for slot in roomy):
-        return f"needs {demand.gpus} GPUs; those of `{resource.name}` are in use"
+        return f"needs {demand.gpus} GPUs; the GPUs of `{resource.name}` are in use"
     if all(slot.is_full for slot in roomy):
         most_at_once = sum(slot.whole.most for slot in slots)
-        return f"`{resource.name}` runs {most_at_once} jobs, as many as its CPUs are good for"
+        return f"`{resource.name}` runs {most_at_once} jobs, the most for its CPUs"
     return "is about to start"
 
 
@@ -190,7 +190,8 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
     )
     if not fits_now(snapshot, site.name, asked):
         return (
-            f"needs {show(asked)} for `{resource.name}`: a node of site {site.name} that has so much is away"
+            f"needs {show(asked)} for `{resource.name}`: no node of site {site.name} with so much is"
+            f" available now"
         )
     nodes = snapshot.places.nodes[site.name]
     free = [
@@ -199,7 +200,7 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
         if amounts.cpus >= min(PART_OF_CPU, snapshot.largest(site.name).cpus)
     ]
     if not free:
-        return f"needs a CPU for `{resource.name}`; other deployments have all of site {site.name}"
+        return f"needs a CPU for `{resource.name}`; other deployments use all CPUs of site {site.name}"
     most = max(free)
     if most >= needed:
         if (
@@ -207,8 +208,8 @@ def _why_not_brought_up(snapshot: Snapshot, resource: Resource, demand: Demand) 
             and (places := _places_to_come(nodes, resource, asked, demand)) < demand.workers
         ):
             has = f"site {site.name} has room for {places}"
-            return f"needs {demand.workers} places at once for its workers; {has}"
-        return f"`{resource.name}` is about to be brought up"
+            return f"needs room for {demand.workers} workers at once; {has}"
+        return f"`{resource.name}` is about to start"
     return (
         f"needs {show_bytes(needed)} for `{resource.name}`; other deployments leave "
         f"{show_bytes(max(0, most))} at site {site.name}"

@@ -134,7 +134,7 @@ class ProjectShares(dict[str, ProjectStanding]):
         asks = next(bound.asks for bound in bounds(self._project(name), ProjectTotals(), group))
         return RefusalReason(
             f"needs more than the whole quota of project {name}: {asks}",
-            f"Let it ask for less, or `gridmill configure project {name}` with more.",
+            f"Lower the amount in the job, or raise the quota with `gridmill configure project {name}`.",
         )
 
     def goes_first(self, name: str, other: str, places: int) -> bool:

@@ -80,13 +80,11 @@ def most_memory(snapshot: Snapshot, resource: Resource) -> int:
 def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> RefusalReason | None:
     """Why no job of a resource can run, or None. A site without nodes may get some: no problem yet."""
     if resource is None:
-        return RefusalReason(
-            f"there is no resource {name!r}", "`gridmill list resources` shows what there is."
-        )
+        return RefusalReason(f"there is no resource {name!r}", "See `gridmill list resources`.")
     if resource.site not in snapshot.sites:
         return RefusalReason(
             f"resource {name!r} is at site {resource.site!r}, which does not exist",
-            "`gridmill list sites` shows what there is.",
+            "See `gridmill list sites`.",
         )
     site = snapshot.sites[resource.site]
     if unknown := _unknown_partition(resource, site):
@@ -95,7 +93,7 @@ def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None
         return RefusalReason(
             f"resource {name!r} asks for {_request_text(resource)} per worker; "
             f"the largest node of site {resource.site} gives {show(_largest(snapshot, site))}",
-            f"`gridmill configure resource {name}` with less, or a larger site.",
+            f"Lower it with `gridmill configure resource {name}`, or use a larger site.",
         )
     return None
 
@@ -118,7 +116,7 @@ def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
     if unknown:
         return RefusalReason(
             f"resource {resource.name!r} is in partition {unknown[0]!r}; site {site.name} does not have it",
-            f"There are: {', '.join(site.partitions)}.",
+            f"Its partitions are {', '.join(site.partitions)}.",
         )
     if _has_nodes(site) and not (_nodes_of(site, resource) or _nodes_of(site, resource, away=True)):
         return RefusalReason(
@@ -132,19 +130,17 @@ def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
     if demand.kind != resource.type:
         return RefusalReason(
             f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
-            f"Use a resource of type {demand.kind}, or none for the default one.",
+            f"Use a resource of type {demand.kind}, or leave out `resource` to use the default.",
         )
     if demand.node and (resource.site, demand.node) not in snapshot.places.capacities:
-        return RefusalReason(
-            f"node {demand.node} has left site {resource.site}", "`gridmill nodes` shows what is there."
-        )
+        return RefusalReason(f"node {demand.node} has left site {resource.site}", "See `gridmill nodes`.")
     if demand.node:
         capacity = snapshot.places.capacities[(resource.site, demand.node)]
         if not Amounts(memory_bytes=demand.memory_bytes, gpus=demand.gpus, cpus=demand.cpus).fits_in(
             capacity
         ):
-            message = f"node {demand.node} has {show(capacity)}: too little"
-            return RefusalReason(message, "Let the job ask for less, or `each` for larger nodes.")
+            message = f"node {demand.node} has only {show(capacity)}"
+            return RefusalReason(message, "Ask for less in the job, or select larger nodes with `each`.")
     if not _has_nodes(snapshot.sites[resource.site]):
         return None
     if demand.gpus > gpus_of(resource):
@@ -161,11 +157,11 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
         whose = (
             f"resource {resource.name} has"
             if resource.memory_bytes is not None
-            else f"the largest node of site {resource.site} gives"
+            else f"the largest node of site {resource.site} has"
         )
         return RefusalReason(
             f"needs {show_bytes(demand.memory_bytes)}; {whose} {show_bytes(memory)}",
-            "Let the job ask for less `memory`, or give it a larger resource or site.",
+            "Lower `memory` of the job, or use a larger resource or site.",
         )
     if not demand.cpus:
         return None
@@ -177,7 +173,7 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
         extra = f" beside {show_bytes(demand.memory_bytes)}" if demand.memory_bytes else ""
         return RefusalReason(
             f"needs {demand.cpus:g} CPUs{extra}; a worker of resource {resource.name} has at most {cpus:g}",
-            "Let the job ask for fewer `cpus`, or give it a larger resource or site.",
+            "Lower `cpus` of the job, or use a larger resource or site.",
         )
     return None
 
@@ -190,9 +186,9 @@ def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusal
     if most is None or most >= demand.workers:
         return None
     return RefusalReason(
-        f"needs {demand.workers} places at once for its workers: resource {resource.name} at site "
+        f"needs room for {demand.workers} workers at once: resource {resource.name} at site "
         f"{resource.site} has room for {most} of {demand.workers} ranks",
-        "Let the job have fewer `workers` or less `memory` for each, or give it a larger resource or site.",
+        "Lower `workers` or `memory` of the job, or use a larger resource or site.",
     )
 
 
@@ -215,7 +211,7 @@ def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str
     or there is room now."""
     site = snapshot.sites[resource.site]
     if not _has_nodes(site):
-        return f"whether site {site.name} has room for it: no node of it was seen yet"
+        return f"whether site {site.name} has room for the job: no node of the site was seen yet"
     if demand.workers == 1 or places_ever(snapshot, resource, demand) is not None:
         return ""
     now = most_places(snapshot, resource, demand)

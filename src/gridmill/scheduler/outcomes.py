@@ -84,7 +84,7 @@ def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now:
         waited_seconds=delay_of(job_run, attempt),
         sizing=replace(job_run.sizing, left_seconds=why.left_seconds),
     )
-    return _again(made_room, now, 0.0, f"{why.why}; goes on from its checkpoint")
+    return _again(made_room, now, 0.0, f"{why.why}; resumes from its checkpoint")
 
 
 def delay_of(job_run: JobRun, attempt: Attempt) -> float:
@@ -122,7 +122,7 @@ def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, most: _Mem
     killed = replace(job_run, memory_kills=job_run.memory_kills + 1)
     message = f"ran out of memory at {show_bytes(had)}"
     if job_run.job.memory_bytes is not None:
-        return _after_declared_kill(killed, attempt, now, f"{message}, which the job declares")
+        return _after_declared_kill(killed, attempt, now, f"{message}, the limit that the job declares")
     growth = LATER_GROWTH if killed.memory_kills > 1 else GROWTH
     larger = after_memory_kill(job_run.sizing, had, most.memory_bytes, growth)
     more = larger.amounts.memory_bytes

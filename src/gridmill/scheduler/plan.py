@@ -400,13 +400,13 @@ def _expire(draft: DraftPlan) -> None:
         idle = [(until + extra_seconds, one) for until, one in free]
         for until, one in tuple(idle):
             if places.is_broken(places.deployments[one]):
-                draft.release(one, "a pod of it is lost")
+                draft.release(one, "one of its pods was lost")
                 idle.remove((until, one))
         for until, deployment_id in idle[: max(0, len(idle) - needed)]:
             if until > draft.now:
                 draft.wake_at(until)
                 break
-            draft.release(deployment_id, "idle for its keep")
+            draft.release(deployment_id, "idle for as long as its `keep`")
 
 
 def asked_when_alone(site: Site, resource: Resource, demand: Demand) -> Sizing | None:
@@ -425,7 +425,7 @@ def asked_when_alone(site: Site, resource: Resource, demand: Demand) -> Sizing |
 def _call_off(draft: DraftPlan) -> None:
     for deployment_id in needless(draft.snapshot):
         if deployment_id not in draft.used | draft.released:
-            draft.release(deployment_id, "no job waits for it any more")
+            draft.release(deployment_id, "no job waits for it")
 
 
 def needless(snapshot: Snapshot) -> tuple[str, ...]:

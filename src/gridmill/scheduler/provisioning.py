@@ -249,7 +249,7 @@ def _claim(draft: DraftPlan, lane: Lane, amounts: Amounts, node: str) -> None:
 def _why(lane: Lane, amounts: Amounts, *, needed: bool) -> tuple[str, ...]:
     resource = lane.resource
     memory = show_bytes(amounts.memory_bytes)
-    need = "what the jobs need" if needed else "what the node has for it"
+    need = "as the jobs need" if needed else "all that are free on the node"
     return (
         f"{memory}: set for {resource.name}"
         if resource.memory_bytes is not None

@@ -108,7 +108,7 @@ def _replace_worker(draft: DraftPlan, lane: Lane, demand: Demand, *, busy: bool)
 def _release_all(draft: DraftPlan, lane: Lane, deployments: list[Deployment]) -> None:
     for deployment in deployments:
         if deployment.state is not DeploymentState.RELEASING and deployment.id not in draft.released:
-            draft.release(deployment.id, f"its room is needed by `{lane.name}`")
+            draft.release(deployment.id, f"`{lane.name}` needs its room")
 
 
 def _is_idle(draft: DraftPlan, deployment: Deployment) -> bool:

@@ -36,7 +36,9 @@ def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves
     stays = next((one for one in present if one.resource == current), None)
     if stays is not None and stays is not best and not _is_worth_it(stays, best, moves):
         best = stays
-        return _choice(best, alternatives, "it stands in line there, and elsewhere gains too little")
+        return _choice(
+            best, alternatives, "it is in the queue of this resource, and no other is enough faster"
+        )
     return _choice(best, alternatives, _reason(best, present, alternatives))
 
 
@@ -67,12 +69,16 @@ def _reason(
     if best.problem:
         return "named first"
     if len(present) == 1 and len(alternatives) > 1:
-        return "the only one that can be used now"
+        return "the only one available now"
     if best.quickest_seconds is None:
-        return "named first, and not known yet how long it takes there"
+        return "named first in the job; the duration is not known yet"
     if best.seconds is None:
-        return "the quickest once it has its turn, and no wait is known"
-    return "done first" if all(one.seconds is not None for one in present) else "done first of those known"
+        return "the fastest after the wait, which is not known"
+    return (
+        "the earliest expected end"
+        if all(one.seconds is not None for one in present)
+        else "the earliest expected end of those known"
+    )
 
 
 def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
@@ -212,9 +218,9 @@ def _unknown(
     site: str,
 ) -> list[str]:
     names = [one.name for one, size in zip(readings, sizes, strict=True) if size is None]
-    result = [f"how large {name} is, before it was made once" for name in names]
+    result = [f"the size of {name}, until a first version exists" for name in names]
     if back is None:
-        result.append("how large what it makes is, before it was made once")
+        result.append("the size of the result, until the job has run once")
     if paces.upload is None or paces.download is None:
-        result.append(f"how quick the way to {site} is: not measured yet")
+        result.append(f"the transfer rate of {site}, which is not measured yet")
     return result

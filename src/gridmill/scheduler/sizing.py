@@ -124,15 +124,13 @@ def size_job(
         why += cut
         if cut and leaves_trials_open(job):
             workers = max(1, int(workers * memory / estimate.memory_bytes))
-            why.append(f"as many trials side by side as that is enough for: {workers}")
+            why.append(f"this is enough for {workers} trials at once")
     if workers > 1:
-        why.append(f"{workers} workers share it")
+        why.append(f"shared by {workers} workers")
     if job.gang:
-        why.append(f"each of {job.gang} ranks gets so much")
+        why.append(f"for each of {job.gang} ranks")
     if advised:
-        why.append(
-            f"{show_count(workers, 'worker')}: the number worth paying for, by what earlier attempts measured"
-        )
+        why.append(f"{show_count(workers, 'worker')}: the recommended number, based on past attempts")
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
     pace = pace_of(advice_input, workers) if advice_input else None
     return Sizing(
@@ -188,7 +186,7 @@ def _estimate(
     by_model = _by_model(job, size, workers, same_subject)
     if same_job:
         by_job = _by_job(job, size, same_job, workers, parts)
-        changed = f"{by_model.why}, as what it executes has changed since it was measured"
+        changed = f"{by_model.why}, as its code or settings changed since it was measured"
         return max(by_job, replace(by_model, why=changed), key=lambda one: one.memory_bytes)
     return by_model
 
@@ -234,13 +232,16 @@ def _by_job(
     times = "attempt" if len(measured) == 1 else "attempts"
     scaled = "" if peak == largest else f" ({show_bytes(peak)} {at})"
     least = footprint_of(job).floor_bytes
-    floor = f", and never under {show_bytes(least)}" if peak * margin < least else ""
+    floor = f", and at least {show_bytes(least)}" if peak * margin < least else ""
     why = (
         f"peak {show_bytes(largest)} in {len(measured)} earlier {times}{scaled}, "
         f"plus {margin - 1:.0%}{floor}: {show_bytes(memory)}"
     )
     if newest.memory_killed and memory < (twice := GROWTH * newest.given.memory_bytes):
-        memory, why = twice, f"{why}; {show_bytes(twice)}, twice what the last attempt was killed at"
+        memory, why = (
+            twice,
+            f"{why}; {show_bytes(twice)}, twice the limit at which the last attempt ran out of memory",
+        )
     return _Estimate(memory_bytes=memory, why=why)
 
 
@@ -367,9 +368,9 @@ def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement
     factor = max([1.0, *factors])  # another job that needed less tells little: only its own runs make it less
     margin = MARGIN if len(factors) > 2 else MODEL_MARGIN
     memory = _at_least_floor(model * factor * margin, job)
-    why = f"{_size_text(size)}{show_bytes(memory)} by the model for {model_name(job)}"
+    why = f"{_size_text(size)}{show_bytes(memory)} estimated for {model_name(job)}"
     if factors:
-        why += f", corrected by {show_count(len(factors), 'attempt')} of other such jobs (x {factor:.2g})"
+        why += f", adjusted from {show_count(len(factors), 'attempt')} of similar jobs (x {factor:.2g})"
     return _Estimate(memory_bytes=memory, why=why)
 
 
@@ -394,7 +395,7 @@ def _in_steps(memory: float) -> int:
 def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[str]]:
     """An estimate is no reason to refuse a job: it gets what there is."""
     bounds = [
-        (resource.memory_bytes, f"what resource {resource.name} has"),
+        (resource.memory_bytes, f"the memory of resource {resource.name}"),
         (largest.memory_bytes or None, f"the largest node of site {resource.site}"),
     ]
     why: list[str] = []
@@ -423,8 +424,8 @@ def size_resource(
     gpus = gpus_of(resource)
     cpus = cpus_of(resource, largest)
     whole = cpus == (largest.cpus if node_cpus is None else node_cpus)
-    part = "what goes with the GPUs" if gpus else "for one job; more where several are ready"
-    usual = "all of a node; jobs share them" if whole else part
+    part = "the share that belongs to the GPUs" if gpus else "for one job; more if several jobs are ready"
+    usual = "all of a node, shared by its jobs" if whole else part
     source = "set" if resource.cpus else usual
     why.append(f"{cpus:g} CPUs: {source}")
     if resource.gpus and not resource.default:
@@ -446,7 +447,7 @@ def _resource_memory(
     data = swarm_bytes(size, max(1, int(largest.cpus))) if swarm else data_bytes(footprint, size)
     model = footprint.base_bytes + data
     memory = _in_steps(max(model * MODEL_MARGIN, footprint.floor_bytes))
-    why = [f"{_size_text(size)}{show_bytes(memory)} by the model for {resource.type}"]
+    why = [f"{_size_text(size)}{show_bytes(memory)} estimated for {resource.type}"]
     memory, cut = _cut(memory, resource, largest)
     return memory, why + cut
 

@@ -46,7 +46,7 @@ def parts_line(job: Job, job_size: JobSize, resource: Resource, site: Site, size
     if job.each is not None:
         node_count = sum(map(job.each.matches, site.nodes))
         if not node_count:
-            return f"no node of site {site.name} is one that `each` asks for"
+            return f"no node of site {site.name} matches `each`"
         return f"once on each of {show_count(node_count, 'node')} of site {site.name}"
     part_sizes = cut_job(job, job_size, resource, site, size)
     return part_sizes.whole.why[-1] if part_sizes is not None else ""

@@ -179,7 +179,7 @@ def _several(names: Sequence[str]) -> str:
 
 def together(reasons: Iterable[str], with_version: str) -> str:
     """One line: the reasons, and the version that was compared with."""
-    text = "; ".join(reasons) or "it was made from the same"
+    text = "; ".join(reasons) or "it was made from the same inputs"
     return f"{text} (compared with {with_version})"
 
 
@@ -216,7 +216,7 @@ def _declared(job: Job, every: Mapping[str, CodeFile]) -> Iterator[str]:
         matches = [name for name in every if written in (".", "./") or pattern.fullmatch(name)]
         if not matches:
             raise InputError(
-                f"the input {written!r} of job {job.name!r} names no file of the code bundle",
+                f"the input {written!r} of job {job.name!r} matches no file of the code bundle",
                 hint="Paths are relative to the folder of the pipeline. Files that .gitignore or "
                 ".gridmillignore ignores are not in the bundle.",
                 place=f"jobs.{job.name}.{job.kind}.inputs",

@@ -53,7 +53,7 @@ def _brought_up(
 
 
 def _not_now(deployment_id: str, error: UnavailableError) -> str:
-    return f"{deployment_id} cannot be brought up now: {error}"
+    return f"{deployment_id} cannot be started now: {error}"
 
 
 def _bring_up(

@@ -29,7 +29,7 @@ def report_new(problems: Problems, store: Store) -> bool:
     """Warn of damage that was noticed since the last time, once each. Whether there was any."""
     noticed = store.take_new_damage()
     for one in noticed:
-        problems.warn(f"the record of {one.name} in the store is damaged, and is lost: {one.problem}")
+        problems.warn(f"the record of {one.name} in the store is damaged and lost: {one.problem}")
     if noticed:
         summarize(problems, store)
     return bool(noticed)
@@ -45,8 +45,8 @@ def summarize(problems: Problems, store: Store) -> None:
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     what = "1 record" if len(lost) == 1 else f"{len(lost)} records"
     problems.lasting[SUBJECT] = (
-        f"{what} of the store damaged, and lost: {names}{more}. `gridmill doctor` lists them; "
-        "`gridmill recover` (after `gridmill down`) restores what the storage root has"
+        f"{what} of the store damaged and lost: {names}{more}. `gridmill doctor` lists them; "
+        "`gridmill recover` (after `gridmill down`) restores the records that have a copy in the storage root"
     )
 
 
@@ -169,7 +169,7 @@ def _is_part(jobs: dict[str, JobRun], run: Run, name: str) -> bool:
 
 
 def _note_lost(snapshot: Snapshot, transaction: Transaction, run: Run, lost: Sequence[str]) -> None:
-    damage = f"the record of {_jobs(lost)} in the store was damaged, and is lost"
+    damage = f"the record of {_jobs(lost)} in the store was damaged and is lost"
     after = replace(run, damage=damage, message=damage)
     if not snapshot.job_runs_of(run.id):
         after = replace(after, state=RunState.FAILED, ended=transaction.now)

@@ -34,7 +34,7 @@ def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
     """The current state of a schedule."""
     now = control.clock.now()
     if control.alarms is None:
-        return ScheduleView(schedule=schedule, why="waits for `gridmill up`")
+        return ScheduleView(schedule=schedule, why="waits until `gridmill up` runs")
     active = _active(control.ledger, schedule)
     verdict = decide(schedule, now, awake_since=control.alarms.awake_since, active=active)
     watch = control.alarms.watches.get(schedule.name)

@@ -60,7 +60,7 @@ def defect(problems: Problems, job: str, error: Exception) -> InternalError:
     )
 
 
-LOST = AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod is gone")
+LOST = AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message="its pod does not exist any more")
 
 
 class ManifestWriteError(Exception):

@@ -133,7 +133,7 @@ def _dismiss(
     serving = to_dismiss(members, roles_in_order(len(members), _roles(job_run))) if job_run else ()
     dismissed = [replace(member, dismissed=True) for member in serving if not member.dismissed]
     transaction.put(*dismissed)
-    _end(channels, transaction, dismissed, "those that it served have ended")
+    _end(channels, transaction, dismissed, "the ranks that it served have ended")
 
 
 def _end(channels: Channels, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:

@@ -72,7 +72,7 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
     if artifact.removed:
         raise InputError(
             f"job {job_run.job.name!r} reads {artifact.id}, which was removed",
-            hint=f"Run the pipeline {artifact.name.partition('/')[0]!r} again: it makes a new version.",
+            hint=f"To make a new version: `gridmill run {artifact.name.partition('/')[0]}`.",
         )
     return artifact
 
@@ -84,7 +84,7 @@ def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> A
         return fetch_artifact(catalog, artifact_id)
     raise unknown_name(catalog, name, job_run.job) or InputError(
         f"job {job_run.job.name!r} reads {name!r}, which did not exist when run {job_run.run_id} began",
-        hint=f"It exists now: `gridmill resume {job_run.run_id}`, or start a new run.",
+        hint=f"It exists now. Repeat the job with `gridmill resume {job_run.run_id}`, or start a new run.",
     )
 
 

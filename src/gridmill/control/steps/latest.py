@@ -61,7 +61,7 @@ def _append(storage: Storage, problems: Problems, move: AliasMove) -> None:
     try:
         storage.note_move(move)
     except StorageError as error:
-        problems.warn(f"a move of {move.name}@{move.alias} is not noted: {error}")
+        problems.warn(f"the change of alias {move.name}@{move.alias} was not recorded: {error}")
 
 
 def _alias_target(alias: Alias | None) -> str:

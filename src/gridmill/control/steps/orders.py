@@ -67,7 +67,7 @@ def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None
         done.result()
         outcome = STOPPED_EARLY if attempt.stop_requested else None
     except StorageError as error:  # a file server that is full or away: tried again like a lost pod
-        outcome = replace(LOST, message=f"its code could not be carried there: {error}")
+        outcome = replace(LOST, message=f"its code could not be copied to the site: {error}")
     if outcome is None:
         environment = _environment_of(starting.ledger, starting.clients, attempt)
         send_to_pod(starting.channels, attempt.pod_id, Start(order=order, environment=environment))

@@ -59,7 +59,7 @@ def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) 
     nodes = sorted(filter(each.matches, site.nodes), key=lambda node: node.name)
     if not nodes:
         names = ", ".join(node.name for node in site.nodes) or "none"
-        message = f"no node of site {site.name} is one that `each` asks for (there are: {names})"
+        message = f"no node of site {site.name} matches `each` (its nodes are {names})"
         return replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now)
     asked = job_run.sizing.amounts
     for number, node in enumerate(nodes):

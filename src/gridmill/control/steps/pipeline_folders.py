@@ -45,7 +45,8 @@ def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction,
     raise ConflictError(
         f"run {run.id} was started from the folder {run.folder}; pipeline {run.pipeline!r} belongs to "
         f"{recorded.folder} now",
-        hint="It would write into the other one's tables. Start a new run, from the folder that you mean.",
+        hint="Its jobs would write into the tables of {recorded.folder}. Start a new run from the folder"
+        " that you want to use.",
     )
 
 
@@ -71,6 +72,6 @@ def _elsewhere(origin: Origin, here: Origin) -> ConflictError:
     where = f"{origin.folder} on {origin.host}" if is_remote else origin.folder
     return ConflictError(
         f"pipeline {here.name!r} belongs to the folder {where}; this one is in {here.folder}",
-        hint="Both would write into the same tables and versions. Give one of the two another name, or move "
+        hint="Both would write into the same tables and versions. Rename one of the two pipelines, or move "
         f"the name to {here.folder}: `gridmill run FILE --adopt` (or `gridmill apply -f FILE --adopt`).",
     )

@@ -110,4 +110,4 @@ def why_excluded(bring_ups: BringUps, timeline: Timeline, job_run: JobRun) -> st
         return ""
     _, message = bring_ups.unfit[job_run.resource][nodes[-1]]
     others = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
-    return f"node {nodes[-1]}{others} left aside: {message}"
+    return f"node {nodes[-1]}{others} not used: {message}"

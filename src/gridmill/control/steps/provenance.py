@@ -281,7 +281,7 @@ def why_executes(
     """Why a job executes that is not restored: what changed since its latest version, or what rules that it
     executes in any case. `broken` is what is wrong with the files of the version that could be restored."""
     if job_run.probe is not None:
-        return "it tries the job on a part of its data"
+        return "a probe runs the job on a part of its data"
     if job_run.force:
         return "`--force`"
     ruled = job_run.job.why_executed(scheduled=run.scheduled) or broken
@@ -300,10 +300,10 @@ def why_executes(
 
 def _no_change(job: Job, latest: Artifact) -> str:
     if job.sink is not None and job.sink.source.live:
-        return "its source is read in every run: only the job sees what is new in it"
+        return "its source is read in every run: only the job can find new data in it"
     if latest.output.details.get(WAITING):
-        return f"files of its source were not settled when {latest.id} was made"
-    return f"{latest.id} cannot be restored: files were loaded since that are not there now"
+        return f"files of its source were still changing when {latest.id} was made"
+    return f"{latest.id} cannot be restored: files that were loaded since do not exist now"
 
 
 def _reasons(
@@ -311,7 +311,7 @@ def _reasons(
 ) -> Iterator[str]:
     before = find_provenance(catalog, job_run.name, latest.fingerprint)
     if before is None:
-        yield f"{latest.id} has no record of what it was made from"
+        yield f"{latest.id} has no record of its inputs"
         return
     code_list, before_code = code_of(code, run, job_run.job), find_code(catalog, before.code)
     yield from why_changed(

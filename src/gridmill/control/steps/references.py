@@ -61,7 +61,7 @@ def _with_pipeline(ledger: Ledger, reference: str) -> str:
     matches = sorted(name for name in names if name.endswith(f"/{job}"))
     if len(matches) > 1:
         raise NotFoundError(
-            f"several pipelines have a job {job!r}", hint=f"Write one of {', '.join(matches)}."
+            f"several pipelines have a job {job!r}", hint=f"Use one of these names: {', '.join(matches)}."
         )
     return f"{matches[0]}@{version}" if matches and version else matches[0] if matches else reference
 
@@ -91,7 +91,7 @@ def versions_of(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
 def _latest(catalog: Catalog, name: str) -> Artifact:
     latest = latest_of(catalog, name)
     if latest is None:
-        raise NotFoundError(f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is.")
+        raise NotFoundError(f"there is no {name!r}", hint="See `gridmill list artifacts`.")
     return latest
 
 
@@ -101,7 +101,7 @@ def _best(ledger: Ledger, name: str, metric: str) -> Artifact:
         what = f"was measured by {metric!r}" if metric else "was measured on a validation split"
         raise NotFoundError(
             f"no version of {name!r} {what}",
-            hint=f"`gridmill configure model {name} --best-by METRIC` says what is best.",
+            hint=f"Set the metric: `gridmill configure model {name} --best-by METRIC`.",
         )
     return result
 
@@ -111,7 +111,7 @@ def _available_versions(ledger: Ledger, reference: str) -> str:
     versions = versions_of(ledger, name)
     numbers = [str(one.number) for one in versions[:5]]
     if not numbers:
-        return "`gridmill list artifacts` shows what there is."
+        return "See `gridmill list artifacts`."
     best = [BEST] if best_of(versions, best_by(ledger, name)) is not None else []
     names = [alias.alias for alias in aliases_of(ledger, name) if alias.alias != BEST]
-    return f"{name} has the versions {', '.join(numbers)}; and {', '.join((LATEST, *best, *names))}."
+    return f"{name} has the versions {', '.join(numbers)} and the names {', '.join((LATEST, *best, *names))}."

@@ -66,4 +66,4 @@ def _near(ledger: Ledger, reference: str) -> str:
     names = {version.name for version in ledger.read_all(Artifact)}
     close = get_close_matches(name, names, n=1)
     first = f"Run the pipeline {name.partition('/')[0]!r} first."
-    return f"Did you mean {close[0]!r}? If not: {first}" if close else first
+    return f"Did you mean {close[0]!r}? Otherwise: {first}" if close else first

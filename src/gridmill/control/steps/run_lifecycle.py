@@ -53,16 +53,16 @@ def check_resource_settings(resource: Resource, site: Site) -> None:
     """Raises InputError, at the setting."""
     if resource.staging is not None and site.kind != SiteKind.CLUSTER:
         raise InputError(
-            f"nothing is carried to a {site.kind} site: its jobs see the storage root",
-            hint="Leave `staging` out, or name a site of kind cluster.",
+            f"a {site.kind} site has no `staging`: its jobs read the storage root directly",
+            hint="Leave out `staging`, or use a site of kind cluster.",
             place=f"resource {resource.name}: staging",
         )
     if site.kind in WISHES:
         find("wishes", site.kind)(resource, site)
     elif resource.settings:
         raise InputError(
-            f"a {site.kind} site takes no settings of a resource",
-            hint=f"Sites of these kinds do: {', '.join(sorted(WISHES))}.",
+            f"a {site.kind} site has no settings for resources",
+            hint=f"Sites with such settings are of kind {', '.join(sorted(WISHES))}.",
             place=f"resource {resource.name}: settings",
         )
 
@@ -135,9 +135,9 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
     at_site = tuple(one for one in candidates if job.at in (None, one.site))
     if not at_site:
         raise PipelineError(
-            f"job {job.name!r} is to run at {job.at!r}, and none of its resources is there",
+            f"job {job.name!r} has `at: {job.at}`, and none of its resources is at that site",
             place=f"{pipeline}: jobs.{job.name}.at",
-            hint="Leave `at` out, or name a resource of that site.",
+            hint="Leave out `at`, or name a resource of that site.",
         )
     return at_site
 
@@ -146,12 +146,12 @@ def _check_named(job: Job, pipeline: str) -> None:
     """Raises PipelineError for what a file is refused for as well."""
     place = f"{pipeline}: jobs.{job.name}.resources"
     if job.resource is not None:
-        message = f"job {job.name!r} names a resource, and several to choose from"
-        raise PipelineError(message, place=place, hint="Leave one of the two out.")
+        message = f"job {job.name!r} has both `resource` and `resources`"
+        raise PipelineError(message, place=place, hint="Leave out one of the two.")
     twice = next((name for name in job.resources if job.resources.count(name) > 1), None)
     if twice is not None:
         message = f"job {job.name!r} names the resource {twice!r} twice"
-        raise PipelineError(message, place=place, hint="Name each once, the one that you like best first.")
+        raise PipelineError(message, place=place, hint="Name each resource once, the preferred one first.")
 
 
 def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
@@ -193,7 +193,7 @@ def resource_of(
                 f"there is no resource {job.resource!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
                 place=place,
                 hint=f"There are: {listed}. "
-                f"`gridmill configure resource {job.resource} --type {job.kind}` makes it.",
+                f"Create it: `gridmill configure resource {job.resource} --type {job.kind}`.",
             )
     else:
         usual = default_resource(job.kind, job.at or LOCAL)
@@ -202,14 +202,14 @@ def resource_of(
         raise PipelineError(
             f"resource {result.name!r} is for {result.type} jobs; {job.name!r} is a {job.kind} job",
             place=place,
-            hint=f"Use a resource of type {job.kind}, or none for the default one.",
+            hint=f"Use a resource of type {job.kind}, or leave out `resource` to use the default.",
         )
     if job.at is not None and result.site != job.at:
         raise PipelineError(
-            f"job {job.name!r} is to run at {job.at!r}, and its resource {result.name!r} is at"
+            f"job {job.name!r} has `at: {job.at}`, and its resource {result.name!r} is at site"
             f" {result.site!r}",
             place=f"{pipeline}: jobs.{job.name}.at",
-            hint="Leave one of the two out, or configure the resource at that site.",
+            hint="Leave out one of the two, or configure the resource at that site.",
         )
     return result
 
@@ -225,7 +225,8 @@ def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[
             raise PipelineError(
                 f"there is no site {site!r}",
                 place=f"{pipeline.name}: jobs.{job.name}{'.at' if job.at else ''}",
-                hint=f"There are: {', '.join(sorted(sites))}. `gridmill add site {site} --kind ...` adds it.",
+                hint=f"There are: {', '.join(sorted(sites))}. Add it: `gridmill add site {site} --kind"
+                f" KIND`.",
             )
         check_resource_settings(resource, sites[site])
 
@@ -319,7 +320,7 @@ def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
             f"there is no project {pipeline.project!r}",
             place=f"{pipeline.name}: project",
             hint=f"There are: {', '.join(sorted({DEFAULT, *projects}))}. "
-            f"`gridmill configure project {pipeline.project} --share 1` makes it.",
+            f"Create it: `gridmill configure project {pipeline.project} --share 1`.",
         )
 
 
@@ -433,8 +434,8 @@ def check_whole(run: Run) -> None:
     """Raise ConflictError for a run that cannot go on, as some of its records are lost."""
     if run.damage:
         raise ConflictError(
-            f"run {run.id} cannot go on: {run.damage}",
-            hint=f"Start a new run of {run.pipeline}: versions that were made are used again.",
+            f"run {run.id} cannot continue: {run.damage}",
+            hint=f"Start a new run of {run.pipeline}; it reuses the versions that exist.",
         )
 
 

@@ -37,7 +37,7 @@ def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
 def _written(pipeline: Pipeline, who: str) -> PipelineSource:
     if pipeline.written is None:
         raise PipelineError(
-            f"pipeline {pipeline.name!r} was kept without the text of its file, which {who}",
+            f"pipeline {pipeline.name!r} was stored without the text of its file, which {who}",
             hint="Apply it again (`gridmill apply -f FILE`), or name its file.",
         )
     return pipeline.written

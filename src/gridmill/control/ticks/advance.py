@@ -218,7 +218,7 @@ def _unchanged(job_run: JobRun, same: Artifact, fingerprint: str, now: float, wa
 
 
 def _no_rows(tables: tuple[str, ...]) -> str:
-    return f"no rows yet in {', '.join(f'`{name}`' for name in tables)}: runs once there are some"
+    return f"no rows yet in {', '.join(f'`{name}`' for name in tables)}: the job runs when there are some"
 
 
 def _failed(job_run: JobRun, now: float, message: str) -> JobRun:

@@ -249,12 +249,12 @@ def _bring_up(
 def _give_up(control: Control, joining: CachedForecasts, transaction: Transaction, resource: str) -> None:
     hopeless = control.bring_ups.failed.get(resource, 0) > BRING_UPS
     problem = control.bring_ups.problems.pop(resource, "")
-    what = "cannot come up" if hopeless else f"did not come up {BRING_UPS} times in a row"
-    hint = f"`gridmill show resource {resource}` shows what was asked for, and of which site."
+    what = "cannot start" if hopeless else f"failed to start {BRING_UPS} times in a row"
+    hint = f"`gridmill show resource {resource}` shows its request and its site."
     existing = control.ledger.snapshot.resources.get(resource)
     if existing is None or existing.site == LOCAL:
         hint = hint if hopeless else "The pods' logs are in HOME/pods/*/log."
-    message = f"the pods of `{resource}` {what}: {problem or 'nothing is known of why'}"
+    message = f"the pods of `{resource}` {what}: {problem or 'no reason is known'}"
     for job_run in list(control.ledger.snapshot.job_runs.values()):
         if job_run.resource == resource and job_run.state == JobState.WAITING:
             refusal = Refuse(

@@ -87,11 +87,11 @@ def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:
 
 def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None, hello: Hello) -> str:
     if hello.secret != channels.pod_secret(hello.pod_id):
-        return "the secret is wrong"
+        return "the secret of the pod is wrong"
     if hello.protocol != PROTOCOL:
-        return f"protocol {hello.protocol} is not spoken here; this is {PROTOCOL}"
+        return f"protocol {hello.protocol} is not supported; this control node uses {PROTOCOL}"
     if deployment is None or pod is None or pod.state == PodState.GONE:
-        return "the deployment is gone"
+        return "the deployment does not exist any more"
     if deployment.state == DeploymentState.RELEASING:
         return "the deployment is being released"
     return ""

@@ -64,7 +64,7 @@ def _nothing_new(standing: Mapping[str, Artifact]) -> str:
     """Why no run was started."""
     names = [f"`{name}` since {version.id}" for name, version in standing.items()]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"there was nothing new: no change of {', '.join(names[:_SHOWN])}{more}"
+    return f"there was no new data: no change of {', '.join(names[:_SHOWN])}{more}"
 
 
 def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = None) -> Pipeline:
@@ -72,7 +72,8 @@ def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = N
     pipeline = ledger.read(Pipeline, schedule.pipeline)
     if pipeline is None:
         raise PipelineError(
-            f"pipeline {schedule.pipeline!r} is not kept any more", hint="`gridmill apply -f FILE` keeps it."
+            f"pipeline {schedule.pipeline!r} is not stored any more",
+            hint="Store it: `gridmill apply -f FILE`.",
         )
     if pipeline.awaits and due is not None:
         times = due_times(schedule.spec, schedule.since, due)

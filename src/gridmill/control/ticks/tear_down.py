@@ -79,7 +79,7 @@ def _removed(problems: Problems, done: Future[None]) -> None:
     try:
         done.result()
     except StorageError as error:
-        problems.warn(f"a failed attempt's output stays: {error}")
+        problems.warn(f"the output of a failed attempt was not deleted: {error}")
 
 
 def _tearing_down(
@@ -95,7 +95,7 @@ def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> No
     if site is not None:
         site.tear_down(pods)
     elif declared:
-        raise UnavailableError("its site is not opened yet")
+        raise UnavailableError("its site is not open yet")
 
 
 def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, done: Future[None]) -> None:
@@ -105,7 +105,7 @@ def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, 
         done.result()
     except UnavailableError as error:
         if site is not None and control.sites.get(deployment.site) is site:
-            set_problem(control.problems, deployment.id, f"{deployment.id} cannot be torn down now: {error}")
+            set_problem(control.problems, deployment.id, f"{deployment.id} cannot be stopped now: {error}")
         control.bring_ups.not_before[deployment.id] = (
             control.clock.monotonic() + control.limits.observe_seconds
         )

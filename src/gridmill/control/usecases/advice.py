@@ -78,8 +78,8 @@ class AdviceUseCases(UseCases):
         declared = self._job(name)
         if not has_workers(declared.job):
             raise InputError(
-                f"{name} cannot be probed: it is done in parts, which have machines of their own",
-                hint="Each run in another number of parts tells more.",
+                f"{name} cannot be probed: it runs in parts, each on a machine of its own",
+                hint="Run it with another number of parts instead: each such run adds a measurement.",
             )
         job = probe_job(declared.job, declared.pipeline.name, workers)
         with self._node.changing() as transaction:
@@ -94,19 +94,19 @@ class AdviceUseCases(UseCases):
         pipeline, slash, job = name.partition("/")
         if not slash:
             raise InputError(
-                f"{name!r} names no job", hint="Write PIPELINE/JOB, for example weather/predict."
+                f"{name!r} names no job", hint="Name the job as PIPELINE/JOB, for example weather/predict."
             )
         result = self._as_it_ran(pipeline, job) or self._as_kept(pipeline, job)
         if result is None:
             raise NotFoundError(
                 f"there is no job {name!r}",
-                hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
+                hint="Name it as PIPELINE/JOB. Run or apply its pipeline first.",
             )
         if not (has_workers(result.job) or may_be_cut(result.job)):
             raise InputError(
-                f"{name} has no workers: it is one process",
-                hint="Advice is on predictions, and on sinks and datasets that are done in parts. "
-                f"`gridmill show job {pipeline}/{job}` says what it used.",
+                f"{name} has no workers: it runs as one process",
+                hint="Advice exists for predictions, and for sinks and datasets that run in parts. "
+                f"`gridmill show job {pipeline}/{job}` shows what it used.",
             )
         return result
 
@@ -128,10 +128,10 @@ class AdviceUseCases(UseCases):
 
 
 def _not_measured(name: str, job: Job) -> ConflictError:
-    hint = f"Run it once; or `gridmill advise {name} --probe` tries it on a part of its data."
+    hint = f"Run it once; or `gridmill advise {name} --probe` runs it on a part of its data."
     if may_be_cut(job):
-        hint = "Run it once in parts, on several machines."
-    return ConflictError(f"no attempt of {name} has told of its workers yet", hint=hint)
+        hint = "Run the job once in parts, on several machines."
+    return ConflictError(f"no attempt of {name} has measured its workers yet", hint=hint)
 
 
 def _as_run(run: Run) -> Pipeline:

@@ -68,8 +68,8 @@ class ArchiveUseCases(UseCases):
         known = {*(one.name.partition("/")[0] for one in artifacts), *(one.name for one in kept)}
         for name in pipelines:
             if name not in known:
-                hint = "`gridmill list artifacts` shows what there is."
-                raise NotFoundError(f"there is nothing of a pipeline {name!r}", hint=hint)
+                hint = "See `gridmill list artifacts`."
+                raise NotFoundError(f"unknown pipeline {name!r}", hint=hint)
             busy = next(running(self._ledger, f"{name}/"), None)
             if busy is not None:
                 raise ConflictError(f"run {busy} may be changing it", hint="Wait for its end, or stop it.")
@@ -165,10 +165,12 @@ class ArchiveUseCases(UseCases):
                 here = versions_of(self._ledger, artifact.name) if self._is_new(artifact) else ()
                 if here and artifact.kind == ArtifactKind.SINK:
                     raise ConflictError(
-                        f"this grid has {here[0].id}, the archive {artifact.id} too: another state of the"
-                        " table",
-                        hint="An archive is restored whole, into a grid that has nothing of its pipelines, "
-                        "or the same: choose another GRIDMILL_HOME (and GRIDMILL_ROOT).",
+                        f"this grid has version {here[0].id} and the archive has {artifact.id}: they are"
+                        f" different states"
+                        " of one table",
+                        hint="Restore the archive into a grid that has none of its pipelines, or the same"
+                        " versions: "
+                        "choose another GRIDMILL_HOME (and GRIDMILL_ROOT).",
                     )
 
     def _new_folders(self, project: ArchiveContents) -> tuple[str, ...]:
@@ -227,10 +229,10 @@ def _check(project: ArchiveContents) -> None:
     for uri in project.uris:
         parts: list[Any] = uri.split("/")
         if len(parts) < 3 or "/".join(parts[1:3]) not in names or any(p in ("", ".", "..") for p in parts):
-            raise UnsafePathError(f"the archive has a folder where none may be: {uri!r}")
+            raise UnsafePathError(f"the archive has a folder at a place that is not allowed: {uri!r}")
     for uri in _folders(project.artifacts):
         if uri not in project.uris:
-            raise UnsafePathError(f"a version of the archive lies where none may: {uri!r}")
+            raise UnsafePathError(f"a version of the archive is at a place that is not allowed: {uri!r}")
 
 
 def _check_runs(project: ArchiveContents) -> None:
@@ -252,5 +254,5 @@ def _check_runs(project: ArchiveContents) -> None:
 def _unknown_id(what: str, found: str, form: str) -> InputError:
     return InputError(
         f"the archive has a {what} {found!r}: ids of a {what} are {form}",
-        hint="It was changed, or damaged: back up the project again.",
+        hint="The archive was changed or damaged. Back up the project again.",
     )

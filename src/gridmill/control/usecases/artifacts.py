@@ -91,7 +91,9 @@ class VersionUseCases(UseCases):
     def _check_alive(self, artifact_id: str) -> None:
         artifact = find_version(self._control.catalog, artifact_id)
         if artifact.removed:
-            raise NotFoundError(f"{artifact.id} was removed", hint="Choose a version that is there.")
+            raise NotFoundError(
+                f"{artifact.id} was removed", hint="Choose a version that exists: `gridmill list artifacts`."
+            )
 
     def _check_measured(self, alias: Alias) -> None:
         """A metric that no version has would be found out when the alias is used."""
@@ -102,7 +104,11 @@ class VersionUseCases(UseCases):
         }
         if metric not in metric_names:
             near = get_close_matches(metric, metric_names, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known are: {', '.join(sorted(metric_names))}."
+            hint = (
+                f"Did you mean {near[0]!r}?"
+                if near
+                else f"Known metrics are {', '.join(sorted(metric_names))}."
+            )
             raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
 
     def remove_alias(self, alias_id: str) -> None:
@@ -154,9 +160,7 @@ class VersionUseCases(UseCases):
             one for one in kept if not name or name in (one.name, one.name.partition("/")[0])
         ]
         if name and not versions_to_check:
-            raise NotFoundError(
-                f"there is no {name!r}", hint="`gridmill list artifacts` shows what there is."
-            )
+            raise NotFoundError(f"there is no {name!r}", hint="See `gridmill list artifacts`.")
         return tuple(self._control.storage.verify(reversed(versions_to_check)))
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
@@ -226,10 +230,10 @@ def _rows_why_not(old: Artifact, new: Artifact, key: tuple[str, ...], old_key: t
     if old.removed or new.removed:
         return "one of them was removed"
     if not key or key != old_key:
-        return "say which columns tell rows apart: --key COLUMN,COLUMN"
+        return "name the columns that identify a row: --key COLUMN,COLUMN"
     return ""
 
 
 def _moved(alias: Alias, before: Alias | None, expected: int) -> str:
-    stands = f"stands for version {before.number or f'best by {before.metric}'}" if before else "is not set"
+    stands = f"names version {before.number or f'best by {before.metric}'}" if before else "is not set"
     return f"{alias.id} {stands}; version {expected or 'none'} was expected"

@@ -49,7 +49,7 @@ class BackfillUseCases(UseCases):
         if record is None or not isinstance(record.noun, Pipeline):
             raise NotFoundError(
                 f"there is no pipeline {backfill.name!r}",
-                hint="`gridmill list pipelines` shows them; `gridmill apply -f FILE` keeps one.",
+                hint="`gridmill list pipelines` shows them; `gridmill apply -f FILE` stores one.",
             )
         return self.start_backfill(backfill, chunks_of(record.noun, backfill, values))
 
@@ -62,7 +62,7 @@ class BackfillUseCases(UseCases):
         for chunk in chunks:
             _check_chunk(backfill, chunk)
         if chunks and tuple((chunk.begins, chunk.ends) for chunk in chunks) != spans(backfill):
-            raise InputError("these are not the chunks of the backfill", place="chunks")
+            raise InputError("the chunks do not match the range and length of the backfill", place="chunks")
         with self._node.changing() as transaction:
             self._check(chunks)
             for chunk in chunks[:1]:
@@ -88,7 +88,7 @@ class BackfillUseCases(UseCases):
         left = chunks_left(self._ledger, before)
         if not before.stopped and (left or active_chunks(self._ledger, before.name)):
             raise ConflictError(
-                f"a backfill of {before.name!r} from {before.begins} to {before.ends} is under way",
+                f"a backfill of {before.name!r} from {before.begins} to {before.ends} is active",
                 hint=f"Wait for its end, or `gridmill stop backfill {before.name}`.",
             )
         wanted = chunk_ids(backfill)

@@ -105,7 +105,7 @@ class DiskUseCases(VersionUseCases):
             why = "free pages of the database"
             yield ReclaimableItem(kind="store", name="space", why=why, size_bytes=freed)
         if after.note and after.free_bytes:
-            why = f"{show_bytes(after.free_bytes)} are free in the database: {after.note}"
+            why = f"{show_bytes(after.free_bytes)} of the database are unused: {after.note}"
             yield ReclaimableItem(kind="store", name="reusable", why=why)
 
     def watch_disk(self) -> bool:
@@ -126,14 +126,14 @@ class DiskUseCases(VersionUseCases):
             control.disk.spaces = spaces
             shortage = control.disk.shortage
             if shortage:
-                problem = f"{shortage}; no attempt starts until there is room"
+                problem = f"{shortage}; no attempt starts until there is space"
                 if DISK not in control.problems.lasting:
                     control.problems.warn(f"{problem}. `gridmill clean` deletes what is not needed")
                 control.problems.lasting[DISK] = problem
             else:
                 control.problems.lasting.pop(DISK, None)
         if before and not shortage:
-            control.problems.warn("the disk has room again; jobs continue")
+            control.problems.warn("the disk has space again; jobs continue")
             self._node.wake_now()
         return bool(shortage)
 
@@ -154,7 +154,7 @@ class DiskUseCases(VersionUseCases):
             control.disk.evicted_bytes += size_bytes
             control.disk.evicted_items += len(chosen)
             what = f"{show_count(len(chosen), 'item')} that nothing uses ({show_bytes(size_bytes)})"
-            control.problems.warn(f"a disk is short: {what} deleted")
+            control.problems.warn(f"a disk is nearly full: {what} deleted")
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """Delete a finished run; the versions that it made stay."""
@@ -211,8 +211,8 @@ def _removable(ledger: Ledger, run_id: str) -> Record:
         )
     if record.noun.chunk:
         raise ConflictError(
-            f"run {run_id} is of the backfill {record.noun.pipeline}, which would run this part again",
-            hint="`gridmill clean` keeps it too.",
+            f"run {run_id} is of the backfill {record.noun.pipeline}, which would repeat this chunk",
+            hint="Stop the backfill first. `gridmill clean` keeps such runs too.",
         )
     return record
 

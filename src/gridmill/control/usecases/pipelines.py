@@ -108,6 +108,6 @@ class PipelineUseCases(UseCases):
         if schedule is None:
             raise NotFoundError(
                 f"there is no schedule {name!r}",
-                hint="`gridmill list schedules` shows them; `gridmill apply -f FILE` makes FILE's.",
+                hint="`gridmill list schedules` shows them; `gridmill apply -f FILE` creates those of FILE.",
             )
         return schedule

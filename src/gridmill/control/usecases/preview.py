@@ -186,7 +186,7 @@ def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange
     if wrong:
         tables = (f"{called!r} has {', '.join(dict.fromkeys(names))}" for called, names in columns.items())
         raise InputError(
-            wrong, hint=f"{'; '.join(tables)}. One that is to come is named in `columns` of the sink first."
+            wrong, hint=f"{'; '.join(tables)}. To add a column, name it in `columns` of the sink first."
         )
 
 

@@ -27,7 +27,7 @@ class ResourceUseCases(UseCases):
             site = self._ledger.snapshot.sites.get(resource.site)
             if site is None:
                 names = ", ".join(sorted(self._ledger.snapshot.sites))
-                raise NotFoundError(f"there is no site {resource.site!r}", hint=f"There are: {names}.")
+                raise NotFoundError(f"there is no site {resource.site!r}", hint=f"Sites are {names}.")
             check_resource_settings(resource, site)
             snapshot, node = self._ledger.snapshot, site.largest
             largest = asked_of(snapshot, resource, node)
@@ -78,7 +78,9 @@ class ResourceUseCases(UseCases):
                 raise ConflictError(
                     f"deployment {deployment_id} is running jobs", hint="Stop their run, or wait for its end."
                 )
-            transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="released by hand"))
+            transaction.put(
+                replace(deployment, state=DeploymentState.RELEASING, message="released by a user")
+            )
 
 
 def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:

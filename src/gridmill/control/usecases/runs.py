@@ -340,13 +340,15 @@ class RunUseCases(AlterationUseCases):
         """Texts that jobs wrote; waits for some."""
         if "\n" in search:
             raise InputError(
-                "a line has no newline in it", place="search", hint="Search for one line's text."
+                "the text to search for has a line break",
+                place="search",
+                hint="Search for the text of one line.",
             )
         if tail is not None and tail > MOST_TAIL_LINES:
             raise InputError(
-                f"{tail} lines are too many to look for from the end",
+                f"{tail} is too many lines to read from the end of a log",
                 place="tail",
-                hint=f"At most {MOST_TAIL_LINES:,} are; `after` begins at an offset.",
+                hint=f"The most is {MOST_TAIL_LINES:,}. To read from an offset on, give `after`.",
             )
         query = LogQuery(
             run_id=run_id, job=job, attempt=attempt, after=offset_of(after), until=until, search=search

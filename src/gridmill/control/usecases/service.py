@@ -116,8 +116,9 @@ class Service(
         runs = tuple(run.id for run in self._node.active_runs())
         if runs and not all:
             raise ConflictError(
-                f"the control node works for {self._named(runs)}",
-                hint="`gridmill down --all` stops them and ends it; `gridmill resume RUN` continues one.",
+                f"the control node is running {self._named(runs)}",
+                hint="`gridmill down --all` stops these runs and the control node; `gridmill resume RUN`"
+                " continues one.",
             )
         threading.Thread(target=self._shut_down, args=(runs,), name="shutdown", daemon=True).start()
 
@@ -138,7 +139,7 @@ class Service(
             )
             self._wait(lambda: not any(set(one.runs) & set(runs) for one in self.clients()), _LEAVE_SECONDS)
         except GridmillError as error:
-            self._control.problems.warn(f"not all runs are stopped: {explained(error)}")
+            self._control.problems.warn(f"not all runs were stopped: {explained(error)}")
         self._end()
 
     def _wait(self, over: Callable[[], bool], seconds: float) -> None:

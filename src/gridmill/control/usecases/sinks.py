@@ -170,7 +170,7 @@ class AlterationUseCases(UseCases):
         if result is None:
             raise NotFoundError(
                 f"there is no sink {name!r}",
-                hint="It is called PIPELINE/JOB; run the pipeline or apply it first.",
+                hint="Name it as PIPELINE/JOB. Run or apply its pipeline first.",
             )
         return result
 

@@ -20,8 +20,8 @@ from gridmill.ports.pages import PAGE_ITEMS, Page, page_by_names, page_of_views,
 from gridmill.ports.site import SitePort, TransferSite
 
 _WHERE_NODES_ARE = {
-    SiteKind.SLURM: "`sinfo` on its login node shows partitions and what their nodes are up to; "
-    "`--set partition=NAME` names one.",
+    SiteKind.SLURM: "`sinfo` on its login node shows partitions and the states of their nodes; "
+    "`--set partition=NAME` selects one.",
     SiteKind.RAY: "`ray status` on its head shows its nodes.",
 }
 LEAVE_SECONDS = 30.0
@@ -113,7 +113,7 @@ class SiteUseCases(UseCases):
     def remove_site(self, name: str) -> None:
         """See Sites."""
         if name == LOCAL:
-            raise ConflictError("the site `local` is the control node's own machine and always there")
+            raise ConflictError("the site `local` is the machine of the control node and cannot be removed")
         with self._node.changing() as transaction:
             snapshot = self._ledger.snapshot
             if name not in snapshot.sites:
@@ -124,19 +124,20 @@ class SiteUseCases(UseCases):
             if users:
                 raise ConflictError(
                     f"resource {users[0]!r} is at site {name!r}",
-                    hint=f"`gridmill remove resource {users[0]}`, or configure it at another site.",
+                    hint=f"`gridmill remove resource {users[0]}`, or configure the resource at another site.",
                 )
             names = {one.name for one in snapshot.resources.values() if one.site == name}
             waits = [one for one in snapshot.job_runs.values() if one.resource in names]
             if waits:
                 raise ConflictError(
-                    f"job {waits[0].job.name!r} of run {waits[0].run_id} is to run at site {name!r}",
-                    hint=f"`gridmill stop {waits[0].run_id}`, or wait for its end.",
+                    f"job {waits[0].job.name!r} of run {waits[0].run_id} waits for site {name!r}",
+                    hint=f"Stop the run with `gridmill stop {waits[0].run_id}`, or wait until it ends.",
                 )
             up = [one.id for one in snapshot.deployments.values() if one.site == name]
             if up:
                 raise ConflictError(
-                    f"deployment {up[0]} is up at site {name!r}", hint=f"`gridmill remove deployment {up[0]}`"
+                    f"deployment {up[0]} is running at site {name!r}",
+                    hint=f"Release it: `gridmill remove deployment {up[0]}`.",
                 )
             gone = snapshot.sites[name]
             transaction.delete(Site, name)
@@ -210,13 +211,13 @@ def _sum(pods: Sequence[Pod]) -> Amounts:
 def _check(site: Site, existing: Site | None, *, replace: bool) -> None:
     if site.kind == SiteKind.LOCAL or site.name == LOCAL:
         raise InputError(
-            "the site `local` is the control node's own machine: it is there and is not added",
-            hint="Settings GRIDMILL_CPUS and GRIDMILL_MEMORY say how much of it is given.",
+            "the site `local` is the machine of the control node and always exists: it cannot be added",
+            hint="The settings GRIDMILL_CPUS and GRIDMILL_MEMORY limit its use.",
         )
     if existing is not None and not replace and describe_farm(existing) != describe_farm(site):
         raise ConflictError(
-            f"there is a site {site.name!r} with other settings",
+            f"site {site.name!r} exists with other settings",
             hint=f"`gridmill configure site {site.name} ...` changes it.",
         )
     if existing is not None and existing.kind != site.kind:
-        raise ConflictError(f"site {site.name!r} is of kind {existing.kind}", hint="Take another name.")
+        raise ConflictError(f"site {site.name!r} is of kind {existing.kind}", hint="Choose another name.")
