@@ -166,7 +166,7 @@ def test_rows_that_break_constraints_are_told(home: Path):
     assert "checked/sales@1: 7 rows rejected" in done.stdout
     shown = run(["gridmill", "show", "sink", "checked/sales", "--rejects"], home).stdout
     assert "data/sales.csv:7" in shown
-    assert "id: there before" in shown
+    assert "id: not unique" in shown
 
 
 def test_the_data_of_the_shops_is_what_its_script_makes(tmp_path: Path):

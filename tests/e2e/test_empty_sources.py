@@ -64,7 +64,7 @@ def test_jobs_behind_an_empty_table_are_skipped_until_there_are_rows(place: Plac
     assert (first.state, first.message) == (RunState.SUCCEEDED, "2 skipped, 1 succeeded")
     assert (second.state, second.message) == (RunState.SUCCEEDED, "2 skipped, 1 unchanged")
     found = jobs(place, first.id)
-    assert found["data"] == ("skipped", "no rows yet in `sales`: runs once there are some")
+    assert found["data"] == ("skipped", "no rows yet in `sales`: the job runs when there are some")
     assert found["model"] == ("skipped", "needs `data` skipped")
     rows = ((n, f"2024-01-{n:02}", float(n % 7)) for n in range(1, 31))
     change(place, *(f"INSERT INTO sales VALUES ({n}, 'a', '{day}', {price})" for n, day, price in rows))

@@ -75,7 +75,7 @@ def test_a_full_root_holds_attempts_back_until_there_is_room(place: Place, disk:
         control = json.loads(done.stdout)["control"] if done.returncode == 0 else None
         return " ".join(control["problems"]) if control else ""
 
-    assert eventually(lambda: "no attempt starts until there is room" in why()), why()
+    assert eventually(lambda: "no attempt starts until there is space" in why()), why()
     assert "less than its reserve of 4 MiB" in why()
     (name,) = [one["id"] for one in place.json("list", "runs", GRIDMILL_ROOT=root)]
     view = place.json("status", name, GRIDMILL_ROOT=root)

@@ -123,7 +123,7 @@ def test_ranks_end_together_write_together_and_have_roles(place: Place):
     fails, writes, many = (jobs[name] for name in ("fails", "writes", "many"))
     assert fails["job"]["message"] == "rank 1 of 2: exit code 3"
     assert [one["state"] for one in (*fails["attempts"], *fails["ranks"])] == ["failed", "failed"]
-    assert "needs 999 places at once" in many["job"]["message"]
+    assert "needs room for 999 workers at once" in many["job"]["message"]
     logs = place.gridmill("logs", "ends-1").stdout
     output = Path(re.findall(r"\[0\] 0 0 3 (.+)", logs)[0])
     assert str(output).endswith(writes["artifacts"][0]["output"]["uri"])

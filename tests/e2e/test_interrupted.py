@@ -1,4 +1,4 @@
-"""A long command makes room for one of a higher priority, and goes on from its checkpoint."""
+"""A long command makes room for one of a higher priority, and resumes from its checkpoint."""
 
 from pathlib import Path
 

@@ -65,18 +65,18 @@ jobs:
     done = place.gridmill("run", file, **limit)
     assert done.returncode == 1
     assert "it broke" in done.stdout, done
-    assert "MiB of the log of loud were dropped here" in done.stdout, "in the failure's lines"
+    assert "MiB of the log of loud were deleted here" in done.stdout, "in the failure's lines"
     odd = subprocess.run([GRIDMILL, "logs", "words", "odd"], env=place.env, capture_output=True, check=True)
     assert odd.stdout.decode().split("\n") == [ODD, "x" * 3_000_000, "a\rb", ""]
     read = place.gridmill("logs", "words", "loud")
     assert read.stdout.startswith("first line\n00000000 ")
     assert read.stdout.count("\n") < 110_000
-    assert "MiB of the log of loud were dropped here" in read.stderr
+    assert "MiB of the log of loud were deleted here" in read.stderr
     tail = place.gridmill("logs", "words", "loud", "--tail", "2")
     assert tail.stdout == f"00299999 {'y' * 90}\nit broke\n"
     assert place.gridmill("logs", "words", "--search", "00299999").stdout.count("\n") == 1
     report = (place.home / "reports" / "words-1.html").read_text()
-    assert "MiB of the log of loud were dropped here" in report
+    assert "MiB of the log of loud were deleted here" in report
     shown = on_a_terminal(place, "logs", "words", "odd", "--tail", "1")
     assert b"a\\x0db" in shown
     whole = on_a_terminal(place, "logs", "words", "odd", "--search", "title")

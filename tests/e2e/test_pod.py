@@ -571,7 +571,7 @@ def test_many_jobs_at_once(grid):
 def test_goodbye_ends_the_pod_and_its_jobs(grid):
     grid.control.send(Start(order=grid.command("p-1.j.1", "sleep 300")))
     pid = started_pid(grid, "p-1.j.1")
-    grid.control.send(Goodbye(reason="the deployment is gone"))
+    grid.control.send(Goodbye(reason="the deployment does not exist any more"))
     grid.control.wait(lambda: grid.site.observe(["r-1.0"])["r-1.0"].status == PodStatus.GONE)
     assert is_gone(pid)
 

@@ -312,7 +312,9 @@ jobs:
     begun(1)
     lab.wait(lambda: len(list(lab.shared.glob("gang.waits-*"))) == 2, "both wait, with a checkpoint")
     lab.beta.power_off()
-    lab.wait(lambda: "needs 2 places at once" in lab.gridmill("status", "on-1"), "it says why it waits")
+    lab.wait(
+        lambda: "needs room for 2 workers at once" in lab.gridmill("status", "on-1"), "it says why it waits"
+    )
     lab.beta.start()
     lab.join(lab.beta)
     begun(2)

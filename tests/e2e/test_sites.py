@@ -160,7 +160,7 @@ def test_a_site_is_changed_and_removed_only_when_it_is_free(settings: Settings, 
         (Site(name="next", kind=SiteKind.SIMULATED), InputError, "has no home"),
         (Site(name="next", kind=SiteKind.SIMULATED, settings={"hom": "x"}), InputError, "no setting 'hom'"),
         (Site(name="No", kind=SiteKind.SIMULATED), InputError, "cannot be the name of a site"),
-        (Site(name="here", kind=SiteKind.LOCAL), InputError, "is there and is not added"),
+        (Site(name="here", kind=SiteKind.LOCAL), InputError, "cannot be added"),
         (Site(name="farm", kind=SiteKind.CLOUD), NotFoundError, "there is no 'cloud' among sites"),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_cannot_be_added_is_said(
     node = embed(settings)
     with pytest.raises(error, match=said):
         node.grid.add_site(site)
-    with pytest.raises(ConflictError, match="always there"):
+    with pytest.raises(ConflictError, match="cannot be removed"):
         node.grid.remove_site("local")
     with pytest.raises(NotFoundError, match="no site 'x'"):
         node.grid.remove_site("x")

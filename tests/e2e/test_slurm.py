@@ -219,7 +219,10 @@ def test_a_partition_that_there_is_not_is_refused_by_plan(lab: Lab) -> None:
     )
     (lab.folder / "partition.yaml").write_text(text)
     [planned] = lab.node.grid.plan_run(read_pipeline(lab.folder / "partition.yaml")).jobs
-    assert "is in partition 'mian'; site lab does not have it. There are: main, low." in planned.problem
+    assert (
+        "is in partition 'mian', which site lab does not have. Its partitions are main, low."
+        in planned.problem
+    )
 
 
 KILLED = """
@@ -424,7 +427,7 @@ def test_slurm_refusing_a_job_is_told_in_its_own_words(cluster: SlurmCluster, tm
     run_id = lab.command("true")
     view = lab.ended(run_id)
     assert view.run.state == RunState.FAILED
-    assert "cannot come up: Slurm refuses it: " in lab.job(run_id).message
+    assert "cannot start: Slurm refuses it: " in lab.job(run_id).message
     assert "reservation is invalid" in lab.job(run_id).message
     lab.close()
 

@@ -113,7 +113,7 @@ jobs:
     )
     done = place.gridmill("run", file)
     assert done.returncode == 1
-    assert "ran out of memory at 60 MiB, which the job declares" in done.stderr
+    assert "ran out of memory at 60 MiB, the limit that the job declares" in done.stderr
     assert "Traceback" not in done.stderr
     attempts = job(place.json("show", "run", "memory-1"), "hungry")["attempts"]
     assert [attempt["cause"] for attempt in attempts] == ["memory", "memory"]

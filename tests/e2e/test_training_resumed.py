@@ -1,4 +1,4 @@
-"""A training killed in the middle goes on from its checkpoint, and gives the model it would have given."""
+"""A training killed in the middle resumes from its checkpoint, and gives the model it would have given."""
 
 import json
 import math

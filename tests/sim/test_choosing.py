@@ -72,7 +72,7 @@ def test_it_goes_where_it_is_done_first_and_says_why() -> None:
         run = finish(one, one.submit(pipeline()))
         job = job_of(one, run, "j")
         assert (run.state, job.resource) == (RunState.SUCCEEDED, expected)
-        assert job.sizing.why[-1].endswith("done first")
+        assert job.sizing.why[-1].endswith("the earliest expected end")
         assert one.node.control.ledger.store.list(Measurement)[-1].noun.resource == expected
 
 
@@ -116,7 +116,7 @@ def test_what_was_to_come_up_for_one_that_went_elsewhere_is_called_off() -> None
     assert job_of(one, finish(one, run), "j").resource == "here"
     gone = one.store.get(Deployment, coming.id).noun
     assert gone.state in (DeploymentState.RELEASING, DeploymentState.GONE)
-    assert gone.message == "no job waits for it any more"
+    assert gone.message == "no job waits for it"
 
 
 def waiting(one: Simulation, run_id: str) -> JobRun | None:
@@ -322,7 +322,7 @@ def test_some_look_in_a_tick_those_behind_the_others_first(monkeypatch: pytest.M
 def test_what_a_file_is_refused_for_is_refused_of_all() -> None:
     one = grid(100.0, 10.0)
     for settings, said in (
-        ({"resource": "here"}, "names a resource, and several"),
+        ({"resource": "here"}, "has both `resource` and `resources`"),
         ({"resources": ("here", "here")}, "names the resource 'here' twice"),
     ):
         with pytest.raises(PipelineError, match=said) as refused:

@@ -113,17 +113,17 @@ def test_a_run_with_a_damaged_job_fails_and_says_so(story: Story):
     story.finish()
     run, jobs = story.runs()[run_id], story.jobs(run_id)
     assert run.state == RunState.FAILED
-    assert run.message == "the record of job `b` in the store was damaged, and is lost"
+    assert run.message == "the record of job `b` in the store was damaged and is lost"
     assert jobs["a"].state == jobs["alone"].state == JobState.SUCCEEDED
     assert jobs["c"].state == JobState.SKIPPED
     assert jobs["c"].message == "the record of job `b`, which it needs, was damaged"
     assert jobs["last"].state == JobState.SKIPPED
     assert len([line for line in story.simulation.warnings if f"JobRun {run_id}/b" in line]) == 1
     assert (
-        f"1 record of the store damaged, and lost: JobRun {run_id}/b"
+        f"1 record of the store damaged and lost: JobRun {run_id}/b"
         in (story.simulation.node.control.problems.lasting[SUBJECT])
     )
-    with pytest.raises(ConflictError, match="cannot go on: the record of job `b`"):
+    with pytest.raises(ConflictError, match="cannot continue: the record of job `b`"):
         story.simulation.resume(run_id)
     again = story.simulation.submit(CHAIN, force=False)
     story.finish()

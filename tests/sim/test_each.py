@@ -57,7 +57,7 @@ def test_nodes_that_do_not_exist_are_told_with_those_that_do():
     run = finish(grid, grid.submit(patch(gpus=1)))
     job = grid.store.get(JobRun, f"{run.id}/patch").noun
     assert job.state == JobState.FAILED
-    assert job.message == "no node of site local is one that `each` asks for (there are: a, b, c)"
+    assert job.message == "no node of site local matches `each` (its nodes are a, b, c)"
 
 
 def test_one_that_fails_fails_the_job_after_all_have_been_tried():

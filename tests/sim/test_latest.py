@@ -133,7 +133,7 @@ def test_a_name_that_no_version_has_is_refused_before_anything_runs(grid: Simula
     finish(grid, grid.submit(variant("a")))
     with pytest.raises(InputError, match="job 'p' reads 'w/lime', which does not exist") as caught:
         service(grid).start_run(reader("w/lime"))
-    assert caught.value.hint == "Did you mean 'w/line'? If not: Run the pipeline 'w' first."
+    assert caught.value.hint == "Did you mean 'w/line'? Otherwise: Run the pipeline 'w' first."
     planned = service(grid).plan_run(reader("w/lime"))
     assert "'w/lime', which does not exist" in planned.jobs[0].problem
     with pytest.raises(InputError, match="there is no version 'w/line@7'"):

@@ -99,7 +99,7 @@ def test_the_jobs_of_a_run_have_pages_while_it_is_active_and_after_it() -> None:
         ]
         assert tuple(one for page in pages for one in page.items) == cases.run(view.run.id).jobs
         assert grid.run_until(lambda: cases.run(view.run.id).run.ended is not None)
-    with pytest.raises(InputError, match="not a cursor"):
+    with pytest.raises(InputError, match="cursor does not belong"):
         cases.runs(cursor=pages[0].next_cursor)
     with pytest.raises(NotFoundError, match="no run 'w-2'"):
         cases.jobs("w-2")

@@ -145,9 +145,11 @@ def test_a_table_that_has_grown_since_is_said_to_be_another_state_of_it(tmp_path
         service(one).backup(("w",), str(tmp_path / f"{number}.zip"))
     service(other).restore(str(tmp_path / "1.zip"))
     before = files(tmp_path / "other/root")
-    with pytest.raises(ConflictError, match="has w/s@1, the archive w/s@2 too: another state") as caught:
+    with pytest.raises(
+        ConflictError, match="has version w/s@1 and the archive has w/s@2: they are different states"
+    ) as caught:
         service(other).restore(str(tmp_path / "2.zip"))
-    assert "restored whole" in caught.value.hint
+    assert "the same versions" in caught.value.hint
     assert files(tmp_path / "other/root") == before
     assert service(at(tmp_path / "third")).restore(str(tmp_path / "2.zip")).versions == (
         "w/s@1",
@@ -324,7 +326,7 @@ def test_an_id_that_gridmill_does_not_give_is_refused(
     assert service(at(tmp_path / "right")).restore(str(tmp_path / "p.zip")).versions == ("w/m@2",)
     with pytest.raises(InputError, match=says) as caught:
         service(at(tmp_path / "other")).restore(str(changed(tmp_path / "p.zip", renamed)))
-    assert "back up the project again" in caught.value.hint
+    assert "Back up the project again" in caught.value.hint
 
 
 def test_a_restored_pipeline_is_unchanged_and_knows_what_its_versions_were_made_from(tmp_path: Path) -> None:

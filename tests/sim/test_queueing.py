@@ -130,7 +130,7 @@ def test_a_training_of_hours_is_interrupted_for_a_job_of_a_minute_and_goes_on():
     assert 300.0 <= grid.clock.monotonic() - since < 1000.0
     view = RunViews(grid.node).view(run.id)
     assert f"interrupted for {second.id}/short, " in view.jobs[0].why
-    assert "goes on from its checkpoint" in view.jobs[0].why
+    assert "resumes from its checkpoint" in view.jobs[0].why
     assert grid.run_until(lambda: over(grid), at_most_steps=20_000)
     assert [name for _, name, _ in began] == ["short", "long", "short", "long"]
     done = job_run(grid, run, "long")

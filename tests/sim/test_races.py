@@ -113,7 +113,7 @@ def test_a_pod_that_never_answers_is_given_up():
     grid.world.dial_seconds = 1e9
     run = grid.submit(Pipeline(name="p", jobs=(command("a"),)))
     assert finish(grid, run).state == RunState.FAILED
-    assert "did not come up 3 times" in job_of(grid, run, "a").message
+    assert "failed to start 3 times" in job_of(grid, run, "a").message
     assert not grid.world.pods
 
 

@@ -158,7 +158,7 @@ def test_when_nothing_would_run_no_run_is_recorded():
     assert len(runs(grid)) == 1
     assert (kept(grid).unchanged, kept(grid).message) == (
         59,
-        "there was nothing new: no change of `load` since p/load@1",
+        "there was no new data: no change of `load` since p/load@1",
     )
 
 

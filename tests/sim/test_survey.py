@@ -162,7 +162,7 @@ def test_what_nobody_expected_of_a_site_ends_no_look_at_others(grid: Grid):
 
     grid.answer = broken
     grid.surveyor._guarded(grid.site)
-    assert grid.warnings == ["site lab cannot be looked at: OverflowError('port must be 0-65535')"]
+    assert grid.warnings == ["the state of site lab cannot be read: OverflowError('port must be 0-65535')"]
 
 
 def test_a_port_that_takes_its_time_to_close_holds_up_nobody(grid: Grid):
@@ -230,7 +230,7 @@ def test_a_site_that_a_run_waits_for_is_not_removed(grid: Grid) -> None:
     grid.cases.add_site(LAB)
     job = Job(name="far", command=CommandSpec(run="true"))
     run = grid.cases.start_run(Pipeline(name="p", at="lab", jobs=(job,))).run
-    with pytest.raises(ConflictError, match=f"job 'far' of run {run.id} is to run at site 'lab'"):
+    with pytest.raises(ConflictError, match=f"job 'far' of run {run.id} waits for site 'lab'"):
         grid.cases.remove_site("lab")
     grid.cases.stop_run(run.id)
     for _ in range(3):
@@ -339,7 +339,7 @@ def test_that_it_cannot_go_is_said(grid: Grid) -> None:
     grid.control.open_site = none
     grid.cases.remove_site("lab")
     grid.control.background.apply_results()
-    assert any("may stay there: its key is gone" in told for told in grid.warnings)
+    assert any("may remain there: its key is gone" in told for told in grid.warnings)
 
 
 def test_what_a_farm_said_is_forgotten_with_it(grid: Grid) -> None:

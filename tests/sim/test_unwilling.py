@@ -41,7 +41,7 @@ def test_a_job_goes_to_the_node_that_takes_it():
 def test_where_none_takes_it_that_is_said():
     grid, run = run_with(*(node.name for node in NODES))
     assert run.state == RunState.FAILED
-    assert "did not come up 3 times in a row" in job_of(grid, run, "j").message
+    assert "failed to start 3 times in a row" in job_of(grid, run, "j").message
     assert not grid.world.executions
 
 
@@ -77,7 +77,7 @@ def test_nodes_that_lie_are_left_aside_and_an_honest_one_is_waited_for():
     run = grid.submit(Pipeline(name="p", jobs=(command("j", cpus=2.0, memory_bytes=7 * 2**30),)))
     pass_time(grid, 60.0)
     [waits] = view_of(grid, run.id).jobs
-    assert "left aside: its node has no GPU" in waits.why
+    assert "not used: its node has no GPU" in waits.why
     assert finish(grid, long).state == RunState.SUCCEEDED
     assert finish(grid, run).state == RunState.SUCCEEDED
     assert {node_of(grid, one) for one in grid.world.executions} == {"c"}
@@ -87,7 +87,7 @@ def test_where_all_nodes_lie_that_is_said():
     grid = lacking("a", "b", "c")
     run = finish(grid, grid.submit(Pipeline(name="p", jobs=(command("j", cpus=2.0),))))
     assert run.state == RunState.FAILED
-    assert "did not come up 3 times in a row: its node has no GPU" in job_of(grid, run, "j").message
+    assert "failed to start 3 times in a row: its node has no GPU" in job_of(grid, run, "j").message
 
 
 def test_a_node_that_was_put_right_is_tried_again():

@@ -79,7 +79,7 @@ def test_a_jobs_name_alone_is_enough_where_one_pipeline_has_it(grid: Simulation,
     grid.store.commit([Put(noun=model(1, 3.0, name="v/m"), expected=0)])
     with pytest.raises(NotFoundError, match="several pipelines have a job 'm'") as caught:
         cases.artifact("m@2")
-    assert caught.value.hint == "Write one of v/m, w/m."
+    assert caught.value.hint == "Use one of these names: v/m, w/m."
 
 
 def test_best_goes_by_the_metric_that_was_set(cases: Service) -> None:
@@ -100,7 +100,7 @@ def test_an_alias_moves_only_from_where_it_is_expected(cases: Service) -> None:
     cases.set_alias(alias("prod", 1), expected=0)
     cases.set_alias(alias("prod", 2), expected=1)
     for expected in (0, 1):
-        with pytest.raises(StaleVersionError, match="stands for version 2"):
+        with pytest.raises(StaleVersionError, match="names version 2"):
             cases.set_alias(alias("prod", 3), expected=expected)
     assert cases.artifact("w/m@prod").number == 2
 
@@ -277,7 +277,7 @@ def test_cleaning_retires_old_versions_of_a_sink_and_leaves_its_table(tmp_path: 
     assert [(one.name, one.size_bytes) for one in told if one.kind == "version"] == [("p/t@1", 0)]
     assert [one.number for one in service(grid).artifacts(name="p/t").items] == [3, 2], "p/d was made from 2"
     assert grid.storage.removed == ["manifests/p/t/1.json"]
-    with pytest.raises(ConflictError, match="one version of a table"):
+    with pytest.raises(ConflictError, match="cannot be removed alone"):
         service(grid).remove_artifact("p/t@2")
 
 
@@ -335,7 +335,7 @@ def test_records_of_old_runs_go_but_not_those_that_a_version_tells_of(tmp_path: 
         with pytest.raises(NotFoundError):
             service(grid).version(made[run_id])
     assert service(grid).artifact(made["q-1"]).removed, "its run is there and tells of it"
-    assert len(grid.store.list(Measurement)) >= len(runs["p"]) + len(runs["q"]), "sizes are learned from them"
+    assert len(grid.store.list(Measurement)) >= len(runs["p"]) + len(runs["q"]), "which sizes use"
     assert service(grid).version("q/m").lineage == (data,)
     assert finish(grid, waiting).state == "succeeded"
     grid.node.control.ledger.load()

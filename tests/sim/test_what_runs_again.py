@@ -248,9 +248,9 @@ def test_a_source_that_only_the_load_can_read_says_so(grid: Simulation) -> None:
     run(grid, live)
     done = run(grid, live)
     assert reason(grid, done, "sales") == (
-        "its source is read in every run: only the job sees what is new in it (compared with p/sales@1)"
+        "its source is read in every run: only the job can find new data in it (compared with p/sales@1)"
         if "(" in reason(grid, done, "sales")
-        else "its source is read in every run: only the job sees what is new in it"
+        else "its source is read in every run: only the job can find new data in it"
     )
     assert job_of(grid, done, "sales").state == JobState.UNCHANGED
 

@@ -51,7 +51,7 @@ def test_without_a_failure_only_what_always_runs_does() -> None:
     run = finish(grid, grid.submit(line()))
     assert run.state == RunState.SUCCEEDED
     assert job_of(grid, run, "notify").state == JobState.SKIPPED
-    assert job_of(grid, run, "notify").message == "nothing that it needs has failed"
+    assert job_of(grid, run, "notify").message == "none of the jobs that it needs has failed"
     assert job_of(grid, run, "clean").state == JobState.SUCCEEDED
     assert told(grid, "clean") == [()]
 
@@ -175,7 +175,7 @@ def test_a_schedule_does_not_start_for_them_alone() -> None:
     (view,) = service(grid).schedules().items
     assert (view.schedule.runs, view.schedule.message) == (
         0,
-        "there was nothing new: no change of `load` since p/load@1, `train` since p/train@1, `publish` since "
+        "there was no new data: no change of `load` since p/load@1, `train` since p/train@1, `publish` since "
         "p/publish@1",
     )
 
@@ -190,5 +190,5 @@ def test_a_plan_tells_when_they_run_and_counts_a_run_without_failures() -> None:
     "job", [command("x", when=When.ALWAYS), Job(name="x", needs=("y",), when=When.FAILURE)]
 )
 def test_only_commands_with_needs_can_say_when(job: Job) -> None:
-    with pytest.raises(InputError, match="is for commands with `needs`"):
+    with pytest.raises(InputError, match="needs `needs`"):
         job.check()

@@ -420,8 +420,8 @@ class Split:
             raise InputError("`gap` needs a validation or test split", place="split.gap")
         if validation_from and test_from and test_from - validation_from <= self.gap:
             raise InputError(
-                "`gap` is as long as the time between `validation_from` and `test_from`: no row would be"
-                " validated on",
+                "`gap` is as long as the time between `validation_from` and `test_from`: the validation"
+                " split would be empty",
                 place="split.gap",
             )
 

@@ -79,8 +79,8 @@ def offset_of(after: str) -> int:
         raise InputError(
             f"{after!r} is not an offset in a log",
             place="after",
-            hint="Use the `id` of an entry as it was answered, a number of bytes, or nothing to begin with"
-            " the first entry.",
+            hint="Use the `id` of an entry from a response or a number of bytes, or leave it out to begin"
+            " with the first entry.",
         )
     return int(after) if after else 0
 

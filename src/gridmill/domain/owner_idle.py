@@ -45,7 +45,7 @@ def note(
     if memory_bytes - look.used_bytes < RESERVE_SHARE * memory_bytes:
         return replace(presence, seen=now, why="the memory is nearly full")
     if now - input_seconds > presence.seen:
-        return replace(presence, seen=now - input_seconds, why=sign or "the keyboard is in use")
+        return replace(presence, seen=now - input_seconds, why=sign or "the keyboard or mouse is in use")
     return presence
 
 

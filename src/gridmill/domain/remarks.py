@@ -84,7 +84,7 @@ def _of_sink(details: Mapping[str, Any], rows: int) -> _Said:
     if copies := details.get("copies"):
         names = ", ".join(copies[:_NAMED]) + ", ..." * (len(copies) > _NAMED)
         yield (
-            f"these files may be loaded twice; files that are gone from the source had the same content: {names}",
+            f"files with the content of files that are gone from the source, loaded a second time: {names}",
             True,
         )
 

@@ -325,7 +325,7 @@ class TrainingSpec:
             one.check()
             if name not in own and self.model != ModelKind.CUSTOM:
                 raise InputError(
-                    f"a {self.model} model has no {name!r} to search",
+                    f"a {self.model} model has no option {name!r} to search",
                     hint=f"Options of {self.model} are {', '.join(sorted(own))}.",
                     place=f"training.search.parameters.{name}",
                 )

@@ -115,7 +115,8 @@ def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
         return None
     if unknown:
         return RefusalReason(
-            f"resource {resource.name!r} is in partition {unknown[0]!r}; site {site.name} does not have it",
+            f"resource {resource.name!r} is in partition {unknown[0]!r}, which site {site.name} does"
+            " not have",
             f"Its partitions are {', '.join(site.partitions)}.",
         )
     if _has_nodes(site) and not (_nodes_of(site, resource) or _nodes_of(site, resource, away=True)):

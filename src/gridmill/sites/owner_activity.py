@@ -196,7 +196,7 @@ class IdleWatch:
         table = self._processes()
         grid = grid_processes(table, rays=False)
         signs = {
-            "somebody is at the keyboard": self._inputs.seconds_since(now),
+            "the keyboard or mouse is in use": self._inputs.seconds_since(now),
             "input at a terminal": self._terminals.seconds_since(
                 now, wall, lambda device: is_grid_terminal(device, table, grid)
             ),

@@ -30,7 +30,7 @@ class Learning(FakeGrid):
         measured = [parallel_attempt(n, workers=w, work_seconds=60.0, share=s) for n, w, s in self.probed]
         found = advised(known_of(*measured))
         if found is None:
-            raise ConflictError("no attempt has told of its workers yet")
+            raise ConflictError("no attempt has measured its workers yet")
         return found
 
     def probe(self, name: str, *, workers: int, share: float) -> RunView:
@@ -60,7 +60,7 @@ def test_it_is_told_in_words_and_a_table(cli: Cli) -> None:
     assert cli("advise", ADVISED) == 0
     for text in (
         "workers: ",
-        "you would pay 2 x for",
+        "twice the workers give",
         "1 measured",
         "worth paying for",
         "Amdahl's law, serial",

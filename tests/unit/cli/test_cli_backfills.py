@@ -64,7 +64,7 @@ def test_it_is_started_shown_stopped_and_goes_on(cli: Cli) -> None:
         (("weekly", *MONTH), "there is no pipeline 'weekly'"),
         (("weekly",), "there is no backfill 'weekly'"),
         (("p.yaml", *MONTH[:-1], "soon"), "'soon'"),
-        (("p.yaml", *MONTH, "--parallel", "0"), "`parallel` is 1 or more"),
+        (("p.yaml", *MONTH, "--parallel", "0"), "`parallel` must be 1 or more"),
     ],
 )
 def test_what_is_missing_is_said(words: tuple[str, ...], said: str, cli: Cli) -> None:

@@ -101,7 +101,7 @@ def test_a_second_document_has_its_own_lines() -> None:
 
 def test_memory_without_a_unit_is_told() -> None:
     assert said("pipeline: p\njobs:\n  a: {memory: 4, command: x}") == (
-        "f.yaml:3: jobs.a.memory: 4 bytes of memory are of no use to anybody"
+        "f.yaml:3: jobs.a.memory: 4 bytes of memory are too few for any job"
     )
     assert "resources.r.memory: 512 bytes" in said(
         "pipeline: p\nresources: {r: {type: command, memory: 512}}\njobs: {a: {command: x}}"

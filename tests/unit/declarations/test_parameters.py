@@ -156,10 +156,10 @@ def test_a_query_keeps_its_references_and_has_their_values() -> None:
     ("text", "parameters", "said"),
     [
         ("select $$ ${x} $$", "{x: 1}", "no value can be bound"),
-        ("select t_${x}", "{x: 1}", "`${x}` stands within a word"),
+        ("select t_${x}", "{x: 1}", "`${x}` is within a word"),
         ("select date '${x}'", "{x: a'b}", "cannot be written safely as a typed constant"),
         ("select 1 where a in ${x}", "{x: []}", "the list is empty"),
-        ("select '${x}'", "{x: [a]}", "a list cannot stand within quotes"),
+        ("select '${x}'", "{x: [a]}", "a list cannot be within quotes"),
         ("select '${from}' || '${to}'", "{from: 2013-01-02, to: 2013-01-01}", "is not before"),
     ],
 )
@@ -246,7 +246,7 @@ def test_due_times_are_given_in_a_manual_run_and_are_formatted() -> None:
     made = parse(text, due="2024-01-02T03:00:00+01:00", due_before="2024-01-01")
     assert made.job("a").command.run == "run 2024-01-02T03:00:00+01:00 2024-01-02 00"
     assert "nothing in the pipeline uses `${due}`" in refused(job("{command: x}"), due="2024-01-01")
-    assert "is no time" in refused(text, due="x", due_before="2024-01-01")
+    assert "is not a time" in refused(text, due="x", due_before="2024-01-01")
     assert parse(job("{command: 'run ${due}'}", "{due: 2024-01-01}")).job("a").command.run == "run 2024-01-01"
 
 

@@ -34,8 +34,8 @@ def test_durations(text: str | int, seconds: float) -> None:
         (parse_seconds, "6M", "minutes or months"),
         (parse_seconds, "6 M", "minutes or months"),
         (parse_seconds, "100Ms", "milliseconds or months"),
-        (parse_seconds, "6mo", "differ in length"),
-        (parse_seconds, "1y", "differ in length"),
+        (parse_seconds, "6mo", "have no fixed length"),
+        (parse_seconds, "1y", "have no fixed length"),
         (parse_period, "6M", "mo for months"),
         (parse_period, "1.5mo", "whole number of months"),
         (parse_bytes, "2Gb", "means bits; write GB"),
@@ -85,8 +85,8 @@ def test_a_pipeline_declares_months() -> None:
     [
         ("6M", "1y", "schedule.every: expected a period .* M can mean minutes or months"),
         ("1h", "6M", "retain.keep: expected a period .* M can mean minutes or months"),
-        ("1h", "0mo", "`keep` is 1mo or more"),
-        ("0mo", "1d", "`every` is 1mo or more"),
+        ("1h", "0mo", "`keep` must be 1mo or more"),
+        ("0mo", "1d", "`every` must be 1mo or more"),
         ("1h", "null", "needs `keep`"),
     ],
 )

@@ -65,7 +65,7 @@ def test_metrics_of_different_data_are_warned_of() -> None:
     one, two = model(1, {}), model(2, {}, dataset="w/data@2", labels=["z"])
     found = side_by_side(views(one, two), {})
     assert found.warnings == (
-        "they learned from w/data@1, w/data@2; no best is marked: the rows are not the same",
+        "they were trained on w/data@1, w/data@2; no best model is marked: the rows are not the same",
         "they predict different labels: ['y']; ['z']",
     )
 
@@ -77,7 +77,7 @@ def test_a_best_is_marked_only_among_models_measured_on_the_same_rows() -> None:
     two = model(2, dict.fromkeys(metrics, 2.0), dataset="w/data@2", measured_on=rows | {"test": "c"})
     found = side_by_side(views(one, two), {})
     assert [metric.best for metric in found.metrics] == [("w/m@1",), ()]
-    assert found.warnings == ("they learned from w/data@1, w/data@2; their validation rows are the same",)
+    assert found.warnings == ("they were trained on w/data@1, w/data@2; their validation rows are the same",)
     other = model(3, dict.fromkeys(metrics, 0.5), measured_on=rows, predicts="y: x, 1d later")
     assert [metric.best for metric in side_by_side(views(one, other), {}).metrics] == [(), ()]
 
@@ -85,7 +85,7 @@ def test_a_best_is_marked_only_among_models_measured_on_the_same_rows() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     one = model(1, {})
     table = replace(one, id="w/t@1", output=replace(one.output, kind=ArtifactKind.DATASET))
-    with pytest.raises(InputError, match="w/t@1 is no model but a version of kind dataset"):
+    with pytest.raises(InputError, match="w/t@1 is not a model: its kind is dataset"):
         check_models((one, table), "w/m")
     with pytest.raises(InputError, match="there is only w/m@1 to compare"):
         check_models((one,), "w/m")

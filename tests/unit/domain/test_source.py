@@ -20,7 +20,7 @@ URL = "https://example.org/a.csv"
     ],
 )
 def test_a_secret_in_a_header_is_refused_and_not_repeated(name: str, value: str) -> None:
-    with pytest.raises(InputError, match="holds a secret") as caught:
+    with pytest.raises(InputError, match="contains a secret") as caught:
         Source(path=URL, headers={name: value}).check()
     assert "${env:NAME}" in caught.value.hint
     assert caught.value.place == f"source.headers.{name}"
@@ -43,10 +43,10 @@ def test_other_headers_are_as_they_are(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Source(path="http://"), "names no host"),
-        (Source(path="https:///a.csv"), "names no host"),
-        (Source(path=("a.csv", "s3://lake")), "'s3://lake' names no object"),
-        (Source(path="gs:///a.csv"), "names no object"),
+        (Source(path="http://"), "has no host name"),
+        (Source(path="https:///a.csv"), "has no host name"),
+        (Source(path=("a.csv", "s3://lake")), "'s3://lake' has no object name"),
+        (Source(path="gs:///a.csv"), "has no object name"),
         (
             Source(path="a.csv", headers={"Accept": "text/csv"}),
             "`headers` goes with http:// and https:// alone",

@@ -73,7 +73,7 @@ def test_a_process_of_its_own_looks_and_says_what_is_wrong(tmp_path: Path) -> No
     assert seen.preview.columns == (Column(name="k", type="int64"),)
     with pytest.raises(StorageError, match="cannot be read"):
         ask(ArtifactQuery(root=str(tmp_path), artifact=version(2, "gone"), rows=1))
-    with pytest.raises(InputError, match="leaves the storage root"):
+    with pytest.raises(InputError, match="is outside the storage root"):
         ask(ArtifactQuery(root=str(tmp_path), artifact=version(3, "../../etc"), rows=1))
 
 

@@ -141,9 +141,9 @@ def test_a_string_runs_in_a_shell_and_a_list_as_it_is():
     ("spec", "told"),
     [
         (CommandSpec(run=("a",), shell="bash"), "a list is executed as it is"),
-        (CommandSpec(run="a", shell="python -c"), "is no POSIX shell"),
+        (CommandSpec(run="a", shell="python -c"), "is not a POSIX shell"),
         (CommandSpec(run="a", shell="bash 'e"), "No closing quotation"),
-        (CommandSpec(run="a", shell=""), "is no POSIX shell"),
+        (CommandSpec(run="a", shell=""), "is not a POSIX shell"),
     ],
 )
 def test_a_shell_that_cannot_run_the_command_is_refused(spec, told):

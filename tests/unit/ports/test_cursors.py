@@ -73,7 +73,7 @@ WRONG = {
 @pytest.mark.parametrize("cursor", WRONG.values(), ids=list(WRONG))
 def test_a_wrong_cursor_is_one_error(cursor: str) -> None:
     for kind in (tuple, int):
-        with pytest.raises(InputError, match="not a cursor of this list with these arguments") as raised:
+        with pytest.raises(InputError, match="does not belong to this list with these arguments") as raised:
             page_request(kind, "letters", 4, cursor)
         assert "next_cursor" in raised.value.hint
         assert raised.value.place == "cursor"

@@ -226,11 +226,16 @@ def test_the_rank_that_failed_first_decides():
 def test_a_lost_rank_goes_before_those_that_failed_when_it_was_cut_off():
     members = [
         an_attempt(0, outcome=failed("connection closed by peer"), ended=1.0),
-        an_attempt(1, outcome=failed("its pod is gone", Cause.LOST, AttemptState.LOST), ended=2.0),
+        an_attempt(
+            1, outcome=failed("its pod does not exist any more", Cause.LOST, AttemptState.LOST), ended=2.0
+        ),
     ]
     for told in (False, True):  # it was told to end because the other had failed, and did not hear of it
         head, whole = together([members[0], replace(members[1], stop_requested=told)])
-        assert (whole.state, whole.message) == (AttemptState.LOST, "rank 1 of 2: its pod is gone")
+        assert (whole.state, whole.message) == (
+            AttemptState.LOST,
+            "rank 1 of 2: its pod does not exist any more",
+        )
         assert not head.stop_requested
 
 
@@ -284,8 +289,8 @@ def test_of_the_files_that_all_ranks_share_the_last_to_end_decides():
     ("fields", "told"),
     [
         ({"workers": 3, "roles": {"worker": 2}}, "the roles are 2 workers, and `workers` says 3"),
-        ({"roles": {"boss": 1}}, "there is no role 'boss'"),
-        ({"roles": {"chief": 2}}, "a gang has one chief"),
+        ({"roles": {"boss": 1}}, "unknown role 'boss'"),
+        ({"roles": {"chief": 2}}, "a gang has only one chief"),
         ({"roles": {"worker": 0}}, "worker is 0"),
         ({"workers": 0}, "workers is 0"),
     ],
@@ -296,9 +301,9 @@ def test_wrong_gangs_are_refused(fields, told):
 
 
 def test_models_that_one_worker_learns_are_no_gangs():
-    with pytest.raises(InputError, match="a linear model is learned by one worker"):
+    with pytest.raises(InputError, match="a linear model is trained by one worker"):
         TrainingSpec(dataset="d", model=ModelKind.LINEAR, workers=2).check()
-    with pytest.raises(InputError, match="a search tries its settings one by one"):
+    with pytest.raises(InputError, match="a search trains each setting with one worker"):
         TrainingSpec(dataset="d", model=ModelKind.LSTM, workers=2, search=Search(parameters={})).check()
 
 

@@ -83,7 +83,7 @@ def test_cpus_bound_what_computing_workers_can_do() -> None:
 def test_waiting_workers_are_not_bound_by_cpus() -> None:
     found = advice_on(parallel_attempt(1, workers=1, work_seconds=100.0, cpu_share=0.01), cpus=2)
     assert found.bound == Bottleneck.WAITING
-    assert "buy almost nothing" in found.vertical
+    assert "give almost no speed-up" in found.vertical
     assert speedup(found, 16) > 8
 
 
@@ -133,7 +133,7 @@ def test_worth_is_where_speed_for_its_cost_is_most() -> None:
     sure = advice_on(parallel_attempt(1, workers=8, work_seconds=47.5), cpus=64)
     assert sure.worth == 19
     assert sure.summary.startswith("19 workers: ")
-    assert "from 19 to 38 you would pay 2 x for" in sure.summary
+    assert "from 19 to 38 twice the workers give" in sure.summary
 
 
 def test_other_programs_on_the_cpus_are_said_and_left_out() -> None:
@@ -141,12 +141,12 @@ def test_other_programs_on_the_cpus_are_said_and_left_out() -> None:
     assert one.parallel is not None
     found = advice_on(replace(one, parallel=replace(one.parallel, delay_seconds=40.0)))
     assert found.work_seconds == pytest.approx(60.0)
-    assert any("others had the CPUs" in text for text in found.unknown)
+    assert any("other programs had the CPUs" in text for text in found.unknown)
 
 
 def test_waiting_for_a_place_is_said() -> None:
     one = replace(parallel_attempt(1, workers=1, work_seconds=10.0), waited_seconds=100.0)
-    assert any("before it began it waited" in text for text in advice_on(one).why)
+    assert any("the job waited" in text for text in advice_on(one).why)
 
 
 def told(one: Measurement, **changed: float | None) -> Measurement:
@@ -166,7 +166,7 @@ def test_what_no_serial_share_explains_is_what_workers_cost_each_other() -> None
     assert found.law.coherence > 0.0
     assert speedup(found, 8) == pytest.approx(10.7 / (0.7 + 110 / 8), rel=0.02)
     assert found.worth == 1
-    assert "no faster" in found.vertical
+    assert "do not make the job faster" in found.vertical
     assert any("third number" in text for text in found.unknown)
     line = found.forecast(2)
     assert line is not None
@@ -194,7 +194,7 @@ def test_a_third_number_is_asked_for_where_one_can_be_had(cpus: float, probed: l
     found = advice_on(*pair, cpus=cpus)
     assert [one.workers for one in found.probes] == probed
     said = next(text for text in found.unknown if "third number" in text)
-    assert ("leave none that would tell" in said) == (not probed)
+    assert ("have no room for one" in said) == (not probed)
 
 
 SECONDS = st.one_of(st.sampled_from([0.0, 1e-12, 0.012, 1.0]), st.floats(0.0, 1e9))

@@ -129,7 +129,7 @@ def test_chunks_cover_the_range_once_without_holes(begins, seconds, count, part)
     ("wrong", "said"),
     [
         (backfill("2013-01-31"), "ends .* before it begins"),
-        (backfill("soon"), "'soon' is no time"),
+        (backfill("soon"), "'soon' is not a time"),
         (backfill(days=0), "1s or longer"),
         (backfill(parallel=0), "1 or more"),
         (backfill(days=1 / 86_400), "more than 1000 chunks"),

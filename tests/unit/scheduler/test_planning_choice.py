@@ -127,8 +127,8 @@ def test_what_is_made_there_is_there_and_what_was_never_made_is_not_known() -> N
     assert told is not None
     assert told.seconds is None
     assert told.unknown == (
-        "how large rows is, before it was made once",
-        "how large what it makes is, before it was made once",
+        "the size of rows, until a first version exists",
+        "the size of the result, until the job has run once",
     )
 
 
@@ -144,7 +144,7 @@ def test_a_way_that_was_not_measured_says_so() -> None:
     told = transfer_estimate([read()], 1, replace(FARM, route=None), {})
     assert told is not None
     assert (told.upload_bytes, told.seconds) == (100 * MIB, None)
-    assert told.unknown == ("how quick the way to gpu-farm is: not measured yet",)
+    assert told.unknown == ("the transfer rate of gpu-farm, which is not measured yet",)
 
 
 # a plan
@@ -191,7 +191,7 @@ def test_a_plan_says_what_the_alternatives_are_and_why_one_is_chosen() -> None:
     model = planned(ROWS, job("model", "rows"))["model"]
     assert (model.resource, model.site) == ("trainer", "gpu-farm")
     assert place_lines(model) == (
-        "local CPU 40 min; gpu-farm 6 min + 3 min transfer: gpu-farm, done first",
+        "local CPU 40 min; gpu-farm 6 min + 3 min transfer: gpu-farm, the earliest expected end",
         "carries 1.8 GiB to gpu-farm in 3 min at 10 MiB/s, nothing back",
     )
     assert [one.seconds for one in model.alternatives] == [2400.0, 540.0]
@@ -200,7 +200,10 @@ def test_a_plan_says_what_the_alternatives_are_and_why_one_is_chosen() -> None:
 def test_where_the_way_takes_longer_than_it_gains_it_stays_here() -> None:
     model = planned(ROWS, job("model", "rows"), readings=30_000)["model"]
     assert model.resource == "here"
-    assert model.choice == "local CPU 40 min; gpu-farm 6 min + 50 min transfer: local CPU, done first"
+    assert (
+        model.choice
+        == "local CPU 40 min; gpu-farm 6 min + 50 min transfer: local CPU, the earliest expected end"
+    )
 
 
 def test_it_goes_where_what_it_reads_is_made() -> None:
@@ -219,16 +222,18 @@ def test_what_was_not_measured_is_tried_where_it_is_named_first() -> None:
     first = planned(ROWS, job("model", "rows"), measured=HISTORY[1:])["model"]
     assert first.resource == "here"
     assert "local CPU not measured yet; gpu-farm 6 min" in first.choice
-    assert "named first, and not known yet how long it takes there" in first.choice
+    assert "named first in the job; the duration is not known yet" in first.choice
     second = planned(ROWS, job("model", "rows", resources=("trainer", "here")), measured=HISTORY[1:])["model"]
     assert second.resource == "trainer"
-    assert second.choice.endswith("local CPU not measured yet: gpu-farm, done first of those known")
+    assert second.choice.endswith(
+        "local CPU not measured yet: gpu-farm, the earliest expected end of those known"
+    )
 
 
 def test_where_others_have_the_room_the_wait_is_not_known() -> None:
     model = planned(ROWS, job("model", "rows"), crowded={"trainer": QueuePosition(position=2)})["model"]
-    told = "gpu-farm 6 min + 3 min transfer + a wait behind 2 that is not known"
-    assert model.choice == f"local CPU 40 min; {told}: local CPU, done first of those known"
+    told = "gpu-farm 6 min + 3 min transfer + an unknown wait behind 2"
+    assert model.choice == f"local CPU 40 min; {told}: local CPU, the earliest expected end of those known"
     seats = (GpuSlot(gpu=0, taken=True), GpuSlot(gpu=1))
     seen = NodeUtilization(busy_cpus=0.0, owner_cpus=0.0, used_bytes=0, seats=seats)
     look = FarmStatus(version="", protocol=1, root="", nodes=FARM.nodes, utilization={"g": seen})
@@ -268,7 +273,7 @@ def test_what_a_farm_expects_of_a_deployment_in_its_line_is_the_wait_for_it() ->
 def test_a_farm_that_does_not_answer_is_passed_over() -> None:
     model = planned(ROWS, job("model", "rows"), unreachable=("gpu-farm",))["model"]
     assert model.choice == (
-        "local CPU 40 min; gpu-farm does not answer: local CPU, the only one that can be used now"
+        "local CPU 40 min; gpu-farm does not answer: local CPU, the only one available now"
     )
 
 
@@ -350,7 +355,7 @@ def test_where_only_the_wait_is_not_known_another_goes_first_though_named_later(
     quick = ResourceAlternative(resource="q", site="s", label="s", run_seconds=1.0, wait_seconds=None)
     slow = replace(quick, resource="t", run_seconds=2.0)
     assert choose([slow, quick]).resource == "q"
-    assert "no wait is known" in choose([slow, quick]).why
+    assert "which is not known" in choose([slow, quick]).why
 
 
 def test_behind_too_many_the_wait_is_not_known_and_it_goes_where_nobody_waits() -> None:

@@ -195,7 +195,7 @@ def test_it_waits_again_at_once_and_no_try_is_counted():
         assert (after.failures, after.losses, after.not_before) == (0, 0, NOW + 400.0)
         assert (after.interruptions, after.served_seconds) == (2, 405.0)
         assert after.sizing.left_seconds == 1234.0
-        assert after.message == "interrupted for p-2/short, 4 m 00 s shorter; goes on from its checkpoint"
+        assert after.message == "interrupted for p-2/short, 4 m 00 s shorter; resumes from its checkpoint"
 
 
 def test_a_user_who_stops_it_meanwhile_has_it_stopped_and_an_end_in_time_counts():
@@ -208,7 +208,7 @@ def test_a_user_who_stops_it_meanwhile_has_it_stopped_and_an_end_in_time_counts(
 
 
 def test_status_says_why_it_waits_again():
-    message = "interrupted for p-2/short, 4 m 00 s shorter; goes on from its checkpoint"
+    message = "interrupted for p-2/short, 4 m 00 s shorter; resumes from its checkpoint"
     job = a_job("one", memory=4 * GIB, interruptions=1, message=message)
     other, attempt = running("two")
     told = why_waiting(grid(job, other, attempt), job.id, LATE)

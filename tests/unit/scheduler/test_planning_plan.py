@@ -123,7 +123,7 @@ def test_a_deployment_on_ray_that_lost_a_pod_says_so_to_who_waits_and_goes_when_
     wanted = [a_run(), a_job("y"), trainers, a_ray_site(2)]
     snapshot = Snapshot([*wanted, busy, *broken(busy)])
     assert not plan(snapshot, NOW).bring_ups
-    told = "a-1 lost a pod, takes no more jobs and goes once 1 job there has ended"
+    told = "a-1 lost a pod, takes no more jobs and is released when 1 job on it has ended"
     assert told in why_waiting(snapshot, "p-1/y", NOW)
     released = plan(Snapshot([*wanted, *broken()]), NOW).releases
     assert [one.deployment_id for one in released] == ["a-1"]
@@ -299,11 +299,11 @@ def test_a_gang_whose_node_is_away_holds_and_takes_nothing_however_long_it_waits
         made = plan_of(a_site(share=1.0), PAIR, *up, GANG)
         assert (made.bring_ups, made.releases) == ((), ())
     snapshot = Snapshot([a_run(), a_site(share=1.0), PAIR, a_deployment(), GANG])
-    assert "needs 2 places at once" in why_waiting(snapshot, GANG.id, NOW)
+    assert "needs room for 2 workers at once" in why_waiting(snapshot, GANG.id, NOW)
     snapshot = Snapshot([a_run(), a_site(share=1.0), PAIR, GANG])
-    assert why_waiting(snapshot, GANG.id, NOW).endswith("at once for its workers; site local has room for 1")
+    assert why_waiting(snapshot, GANG.id, NOW).endswith("workers at once; site local has room for 1")
     snapshot = Snapshot([a_run(), a_site(share=1.0, count=2), PAIR, GANG])
-    assert why_waiting(snapshot, GANG.id, NOW) == "`a` is about to be brought up"
+    assert why_waiting(snapshot, GANG.id, NOW) == "`a` is about to start"
     (wanted,) = plan_of(a_site(share=1.0), PAIR, GANG, command("b"), a_job("x", resource="b")).bring_ups
     assert wanted.resource.name == "b"
 
@@ -396,7 +396,7 @@ def test_what_comes_up_for_nobody_any_more_is_called_off():
     assert plan_of(here, command("a")).releases == ()  # it is up in a moment
     starting = replace(here, site="farm")
     [release] = plan_of(starting, command("a")).releases
-    assert (release.deployment_id, release.reason) == ("a-1", "no job waits for it any more")
+    assert (release.deployment_id, release.reason) == ("a-1", "no job waits for it")
     held = a_job("x", not_before=NOW + 60)
     blocked = a_job("y", state=JobState.BLOCKED, needs=("p-1/x",))
     for needed in ((a_job("x"),), (held,), (a_job("x", resource="b"), blocked)):
@@ -465,7 +465,7 @@ def test_deployments_with_jobs_are_not_released():
 
 def test_a_job_larger_than_any_node_is_refused():
     (refusal,) = plan_of(a_job("x", 48 * GIB)).refusals
-    assert refusal.message == "needs 48 GiB; the largest node of site local gives 16 GiB"
+    assert refusal.message == "needs 48 GiB; the largest node of site local has 16 GiB"
     assert "memory" in refusal.hint
 
 
@@ -497,7 +497,9 @@ def test_what_fitted_a_node_that_is_away_waits_for_it_and_takes_nothing_from_oth
     made = plan_of(away, command(workers=1), large, idle)
     assert (made.refusals, made.bring_ups, made.releases) == ((), (), ())
     snapshot = Snapshot((away, command(), a_run(), large))
-    assert why_waiting(snapshot, large.id, NOW).endswith("a node of site local that has so much is away")
+    assert why_waiting(snapshot, large.id, NOW).endswith(
+        "no node of site local with so much is available now"
+    )
     assert plan_of(away, a_job("x", 17 * GIB)).refusals
     needs = command(name="b", memory_bytes=8 * GIB)
     assert not plan_of(away, needs, a_job("x", resource="b")).refusals
@@ -574,12 +576,12 @@ def test_why_a_job_has_no_pod():
     assert why(a_job("x", 14 * GIB), *up, an_attempt(full, memory=8 * GIB)) == (
         "needs 14 GiB; the largest free pod of `a` has 8 GiB"
     )
-    assert why(a_job("x"), a_deployment(state=DeploymentState.STARTING)) == "`a` is coming up"
+    assert why(a_job("x"), a_deployment(state=DeploymentState.STARTING)) == "`a` is starting"
     others = a_deployment("b-1", "b", memory=12 * GIB)
     assert why(a_job("x", 6 * GIB), command("b"), others) == (
         "needs 6 GiB for `a`; other deployments leave 4 GiB at site local"
     )
-    assert why(a_job("x", 48 * GIB)) == "needs 48 GiB; the largest node of site local gives 16 GiB"
+    assert why(a_job("x", 48 * GIB)) == "needs 48 GiB; the largest node of site local has 16 GiB"
 
 
 def test_why_a_job_is_behind_others():
@@ -587,11 +589,11 @@ def test_why_a_job_is_behind_others():
     nouns = (a_deployment(), *running, *(an_attempt(job, memory=MIB) for job in running))
     before = [a_job(f"j{k}", MIB, order=k) for k in range(3)]
     assert why(a_job("x", MIB, order=9), *nouns, *before) == (
-        "`a` runs 4 jobs, as many as its CPUs are good for; 3 jobs before it"
+        "`a` runs 4 jobs, the most for its CPUs; 3 jobs before it"
     )
 
 
 def test_why_a_job_is_held_back():
-    assert why(a_job("x", not_before=NOW + 4)) == "held back 4.0 s more after a failure"
+    assert why(a_job("x", not_before=NOW + 4)) == "retries in 4.0 s after a failure"
     assert why(a_job("x"), a_run(1, RunState.STOPPING)) == "its run is stopping"
     assert why(a_job("x", state=JobState.RUNNING)) == ""

@@ -103,9 +103,9 @@ def test_lost_attempts_do_not_cost_retries_but_not_for_ever():
         job = settled(job, an_end(AttemptState.LOST))
         assert (job.state, job.losses, job.failures) == (JobState.WAITING, losses, 0)
         job = replace(job, state=JobState.RUNNING)
-    after = settled(job, an_end(AttemptState.LOST, message="its pod is gone"))
+    after = settled(job, an_end(AttemptState.LOST, message="its pod does not exist any more"))
     assert after.state is JobState.FAILED
-    assert after.message == "lost 6 times; the last time: its pod is gone"
+    assert after.message == "lost 6 times; the last time: its pod does not exist any more"
 
 
 def test_a_stop_that_nobody_asked_for_is_a_loss():
@@ -125,11 +125,11 @@ def test_a_declared_size_is_not_exceeded():
     after = settled(job, an_end(cause=Cause.MEMORY))
     assert (after.state, after.memory_kills, after.failures) == (JobState.WAITING, 1, 1)
     assert after.sizing.amounts == job.sizing.amounts
-    assert "ran out of memory at 1 GiB, which the job declares; 1 more" in after.message
+    assert "ran out of memory at 1 GiB, the limit that the job declares; 1 more" in after.message
     again = settled(replace(after, state=JobState.RUNNING), an_end(cause=Cause.MEMORY))
     assert (again.state, again.message) == (
         JobState.FAILED,
-        "ran out of memory at 1 GiB, which the job declares",
+        "ran out of memory at 1 GiB, the limit that the job declares",
     )
 
 

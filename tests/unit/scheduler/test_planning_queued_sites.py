@@ -75,7 +75,7 @@ def test_a_queue_is_asked_for_what_the_ready_jobs_need(asked: tuple[float, int],
     """Not for all CPUs of a node, and not for jobs that are still to come."""
     wish = plan(Snapshot([RUN, lab(), resource(), *jobs]), NOW).bring_ups[0]
     assert (wish.sizing.amounts.cpus, wish.sizing.amounts.memory_bytes) == asked
-    assert any("what the jobs need" in why for why in wish.sizing.why)
+    assert any("as the jobs need" in why for why in wish.sizing.why)
 
 
 def test_elsewhere_a_deployment_takes_what_the_node_has() -> None:
@@ -110,7 +110,7 @@ def test_a_resource_that_declares_a_size_is_asked_for_with_its_memory() -> None:
     assert 0 <= wish.amounts.memory_bytes - sized.amounts.memory_bytes < 256 * MIB
     less = asked_of(Snapshot([lab()]), resource(), node)
     said = size_resource(resource(), MeasurementHistory(), less, node_cpus=node.cpus).why
-    assert "1 CPUs: for one job; more where several are ready" in said
+    assert "1 CPUs: for one job; more if several jobs are ready" in said
 
 
 @pytest.mark.parametrize(("kind", "cpus"), [(JobKind.COMMAND, 1.0), (JobKind.TRAINING, 4.0)])
@@ -213,7 +213,7 @@ def test_nodes_that_are_down_or_drained_count_they_come_back() -> None:
     assert "has room for 12 of 13 ranks" in refusal(drained, demand(ranks=13))
     none_left = drained.with_nodes((), ConfiguredNodes(away=nodes(3)))
     assert "has room for 12 of 13 ranks" in refusal(none_left, demand(ranks=13))
-    assert "gives 14 GiB" in refusal(none_left, demand(20 * GIB))
+    assert "has 14 GiB" in refusal(none_left, demand(20 * GIB))
     large = resource(memory_bytes=20 * GIB)
     problem = problem_of_resource(Snapshot([none_left]), "a", large)
     assert problem is not None
@@ -237,7 +237,7 @@ def test_where_nobody_knows_how_large_a_site_can_be_it_is_said() -> None:
     assert "has room for 10 of 40 ranks" in refusal(declared, gang)
     assert refusal(declared, demand(7 * GIB, ranks=10)) == ""
     assert why_unchecked(Snapshot([declared]), wants, gang) == ""
-    assert "no node of it was seen" in why_unchecked(Snapshot([lab(count=0)]), wants, demand())
+    assert "no node of the site was seen" in why_unchecked(Snapshot([lab(count=0)]), wants, demand())
 
 
 def test_nodes_of_the_partition_count() -> None:
@@ -253,7 +253,7 @@ def test_nodes_of_the_partition_count() -> None:
     assert "has room for 4 of 9 ranks" in refusal(replace(site, settings={"partition": "low"}), gang)
     large = replace(site, nodes=(replace(main, capacity=Amounts(cpus=64.0, memory_bytes=64 * GIB)), both))
     assert refusal(large, demand(32 * GIB)) == ""
-    assert "gives 14 GiB" in refusal(large, demand(32 * GIB), low)
+    assert "has 14 GiB" in refusal(large, demand(32 * GIB), low)
 
 
 def test_a_partition_that_a_site_does_not_have_is_refused() -> None:
@@ -265,7 +265,7 @@ def test_a_partition_that_a_site_does_not_have_is_refused() -> None:
     problem = problem_of_resource(Snapshot([site]), "a", resource(settings={"partition": "hihg"}))
     assert problem is not None
     assert "is in partition 'hihg'; site lab does not have it" in problem.message
-    assert problem.hint == "There are: main, low."
+    assert problem.hint == "Its partitions are main, low."
 
 
 def test_a_plan_says_what_is_asked_and_what_was_not_checked() -> None:
@@ -276,4 +276,4 @@ def test_a_plan_says_what_is_asked_and_what_was_not_checked() -> None:
     assert (planned.asked.workers, planned.asked.amounts.cpus, planned.most_cpus) == (1, 1.0, 1.0)
     assert planned.unchecked == ""
     [away] = dry_run(pipeline, snapshot, {}, frozenset(), TransferInput(unreachable=("lab",))).jobs
-    assert away.unchecked == "whether site lab has room for it: it does not answer now"
+    assert away.unchecked == "whether site lab has room for the job: the site does not answer now"

@@ -141,11 +141,11 @@ def test_a_paused_or_continuous_one_is_never_due():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"cron": "61 * * * *"}, "is no cron expression: bad minute"),
+        ({"cron": "61 * * * *"}, "is not a cron expression: bad minute"),
         ({"cron": "* * * * * *"}, "wrong number of fields"),
-        ({"cron": "0 0 30 2 *"}, "is no cron expression"),
-        ({"cron": "0 6 * * *", "zone": "Europe/Amsterdm"}, "no time zone 'Europe/Amsterdm'"),
-        ({"cron": "0 6 * * *", "zone": "../etc/passwd"}, "no time zone"),
+        ({"cron": "0 0 30 2 *"}, "is not a cron expression"),
+        ({"cron": "0 6 * * *", "zone": "Europe/Amsterdm"}, "unknown time zone 'Europe/Amsterdm'"),
+        ({"cron": "0 6 * * *", "zone": "../etc/passwd"}, "unknown time zone"),
     ],
 )
 def test_what_is_no_expression_or_zone_is_told(spec, words):

@@ -133,7 +133,7 @@ def test_those_of_other_projects_go_first_while_they_used_less():
     snapshot = crowded(mine, *theirs, used, Project(name="b"), *(one for some in told for one in some))
     waits = WaitForecasts(snapshot, NOW)
     assert [waits.of(f"p-1/{name}").likely for name in ("b1", "mine", "b2")] == [60.0, 2060.0, 2065.0]
-    assert "; project b used less for its share; about 34 m" in why_waiting(snapshot, mine.id, NOW)
+    assert "; project b used less of its share; about 34 m" in why_waiting(snapshot, mine.id, NOW)
 
 
 def test_a_project_at_its_quota_waits_for_the_end_of_its_own():
@@ -159,6 +159,4 @@ def test_nothing_is_told_where_nothing_was_measured():
 def test_why_a_gang_that_asks_for_no_memory_waits_is_told():
     gang = replace(a_job("g", 0), job=Job(name="g", command=CommandSpec(run="true", workers=9)))
     snapshot = Snapshot((a_site(share=1.0), command(), a_run(), gang))
-    assert "needs 9 places at once for its workers; site local has room for" in why_waiting(
-        snapshot, gang.id, NOW
-    )
+    assert "needs room for 9 workers at once; site local has room for" in why_waiting(snapshot, gang.id, NOW)

@@ -66,12 +66,12 @@ def test_what_is_there_is_not_added_and_what_is_not_is_not_removed(change: SinkC
         apply(change)
 
 
-KEYS = st.sampled_from(["price: less than 0", "id: there before"])
+KEYS = st.sampled_from(["price: less than 0", "id: not unique"])
 
 
 @given(st.lists(st.tuples(st.sampled_from([ADD, REMOVE]), KEYS), max_size=8))
 def test_after_any_changes_what_was_said_last_holds(steps: list[tuple[AlterVerb, str]]) -> None:
-    of = {"price: less than 0": PRICE, "id: there before": Constraint(unique=("id",))}
+    of = {"price: less than 0": PRICE, "id: not unique": Constraint(unique=("id",))}
     kept: tuple[SinkChange, ...] = ()
     there = {"price: less than 0"}
     for verb, key in steps:
@@ -109,7 +109,7 @@ def test_parts_as_they_are_written() -> None:
     for text, message in (
         ("{column: price, most: 0}", "most"),
         ("price", "is no mapping"),
-        ("{column: price}", "nothing is asked of column 'price'"),
+        ("{column: price}", "no condition is given for column 'price'"),
     ):
         with pytest.raises(InputError, match=message):
             read_constraint(text)

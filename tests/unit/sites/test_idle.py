@@ -49,9 +49,9 @@ def test_a_machine_is_given_after_its_owner_was_away_long_enough() -> None:
             1e9,
             "the owner's processes use 0.6 CPUs",
         ),
-        (NodeUtilization(busy_cpus=2, owner_cpus=0, used_bytes=15 * GIB), 1e9, "memory is nearly used up"),
-        (QUIET, 0.0, "somebody is at the keyboard"),
-        (QUIET, 4.9, "somebody is at the keyboard"),
+        (NodeUtilization(busy_cpus=2, owner_cpus=0, used_bytes=15 * GIB), 1e9, "the memory is nearly full"),
+        (QUIET, 0.0, "the keyboard or mouse is in use"),
+        (QUIET, 4.9, "the keyboard or mouse is in use"),
     ],
 )
 def test_it_is_taken_back_at_the_first_sign(look: NodeUtilization, keys: float, why: str) -> None:

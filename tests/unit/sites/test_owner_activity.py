@@ -296,7 +296,7 @@ def test_a_device_that_a_person_used_takes_a_lent_machine_back(what: str, keyboa
             found = owner.look(is_lent=True)
     finally:
         watch.close()
-    assert found == ((False, "somebody is at the keyboard") if what in BY_PEOPLE else (True, ""))
+    assert found == ((False, "the keyboard or mouse is in use") if what in BY_PEOPLE else (True, ""))
 
 
 def test_a_key_is_seen_by_its_event_and_only_once(keyboard: Path) -> None:

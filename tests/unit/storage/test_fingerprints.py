@@ -63,7 +63,7 @@ def test_inputs_name_files_folders_and_patterns(inputs, found) -> None:
 
 
 def test_an_input_that_names_no_file_of_the_bundle_is_an_error() -> None:
-    with pytest.raises(InputError, match="names no file of the code bundle"):
+    with pytest.raises(InputError, match="matches no file of the code bundle"):
         files_read(command(inputs=("gone.py",)), files("a.py"), file="", data=(), folder="/p")
 
 

@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> StorageRoot:
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "/etc/passwd", "a/..", "x\0y", "out/passwd", "out"])
 def test_a_path_that_leaves_the_root_is_refused(root: StorageRoot, uri: str) -> None:
     (Path(root.location) / "out").symlink_to("/etc")
-    with pytest.raises(UnsafePathError, match="leaves the storage root"):
+    with pytest.raises(UnsafePathError, match="the storage root"):
         root.path(uri)
 
 

@@ -135,7 +135,7 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
     at_site = tuple(one for one in candidates if job.at in (None, one.site))
     if not at_site:
         raise PipelineError(
-            f"job {job.name!r} has `at: {job.at}`, and none of its resources is at that site",
+            f"job {job.name!r} is pinned to site {job.at!r}, and none of its resources is at that site",
             place=f"{pipeline}: jobs.{job.name}.at",
             hint="Leave out `at`, or name a resource of that site.",
         )
@@ -206,7 +206,7 @@ def resource_of(
         )
     if job.at is not None and result.site != job.at:
         raise PipelineError(
-            f"job {job.name!r} has `at: {job.at}`, and its resource {result.name!r} is at site"
+            f"job {job.name!r} is pinned to site {job.at!r}, and its resource {result.name!r} is at site"
             f" {result.site!r}",
             place=f"{pipeline}: jobs.{job.name}.at",
             hint="Leave out one of the two, or configure the resource at that site.",

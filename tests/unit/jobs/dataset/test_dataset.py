@@ -357,7 +357,7 @@ def test_errors_say_what_and_where(case: DatasetCase, spec: DatasetSpec, message
     ("split", "message"),
     [
         (Split(validation_from="2020-02-01", test_from="2020-01-01"), "is not before test"),
-        (Split(test_from="soon"), "'soon' is no time"),
+        (Split(test_from="soon"), "'soon' is not a time"),
     ],
 )
 def test_splits_are_checked_when_declared(split: Split, message: str) -> None:

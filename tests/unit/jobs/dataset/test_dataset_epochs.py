@@ -249,7 +249,7 @@ def test_other_numbers_are_refused_with_their_readings(
 
 
 def test_a_unit_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match="'seconds' is not how numbers can be times"):
+    with pytest.raises(InputError, match="'seconds' is not a format of times that are numbers"):
         DatasetSpec(basis=BASIS.basis, timestamp_format={"t": "seconds"}).check()
 
 

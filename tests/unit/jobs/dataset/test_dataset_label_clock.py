@@ -268,7 +268,7 @@ def test_events_of_the_label_are_seen_by_the_labels_clock(tmp_path, delay, known
                 label=DELAYED,
                 windows=(Window(column="x", aggregates=COUNT, span_rows=2, on=("F",)),),
             ),
-            r"windows.on: 'F' is the label, and its value would decide",
+            r"windows.on: 'F' is the label; its value must not decide",
         ),
         (
             DatasetSpec(basis=BASIS, label=Label(column="f"), joins=(Join(table="k", on=("f",)),)),
@@ -284,7 +284,7 @@ def test_events_of_the_label_are_seen_by_the_labels_clock(tmp_path, delay, known
                 label=Label(column="f", steps=1, name="y"),
                 lags=(Lag(column="y", steps=(1,), known_at="t"),),
             ),
-            r"lags.known_at: 'y' is the label's name, and the label itself says when it is known",
+            r"lags.known_at: 'y' is the label, which has a `known_at` of its own",
         ),
     ],
 )
@@ -294,9 +294,9 @@ def test_what_would_tell_the_label_by_another_way_is_refused(spec, message):
 
 
 def test_an_exemption_from_nothing_is_refused():
-    with pytest.raises(InputError, match="leaves it to `known_at`"):
+    with pytest.raises(InputError, match="`exempt` needs `known_at`"):
         Window(column="f", aggregates=COUNT, span_rows=1, exempt="why").check()
-    with pytest.raises(InputError, match="leaves it to `known_at`"):
+    with pytest.raises(InputError, match="`exempt` needs `known_at`"):
         Lag(column="f", steps=(1,), exempt="why").check()
 
 
@@ -402,7 +402,7 @@ def test_events_that_end_before_the_basis_make_no_negatives(tmp_path, until, kep
         remark.text
         for remark in remarks_of(Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint=""))
     )
-    assert ("its newest event is of 2024-01-06T00:00:00" in said) == (until is None)
+    assert ("its newest event is at 2024-01-06T00:00:00" in said) == (until is None)
 
 
 def test_no_event_makes_no_label(tmp_path):
@@ -444,7 +444,7 @@ def test_known_until_is_a_time_or_the_basis(until):
     )
     with pytest.raises(InputError, match=r"label.known_until"):
         label.check()
-    with pytest.raises(InputError, match="go with `table`"):
+    with pytest.raises(InputError, match="need `table`"):
         Label(column="x", known_until="basis").check()
 
 

@@ -197,14 +197,14 @@ def test_entities_and_times_must_agree_where_both_split(case: DatasetCase) -> No
         (Label(column="x", steps=1, horizon_seconds=5), "has horizon and steps"),
         (Label(), "needs one of column, columns"),
         (Label(columns=("x", "y")), "several columns are predicted over several rows"),
-        (Split(seed=4), "go with `by: random`"),
+        (Split(seed=4), "need `by: random`"),
         (Split(by=SplitBy.RANDOM, test_from="2020-01-02"), "needs shares"),
         (Split(test_from="2020-01-02", until="2020-01-01"), "test begins at .* not before the end"),
-        (Split(gap_seconds=60), "there is neither"),
-        (Split(by=SplitBy.RANDOM, test=0.2, gap_seconds=60), "gives the splits no times"),
+        (Split(gap_seconds=60), "needs a validation or test split"),
+        (Split(by=SplitBy.RANDOM, test=0.2, gap_seconds=60), "the splits have no times"),
         (
             Split(validation_from="2020-01-01", test_from="2020-01-02", gap_seconds=86400),
-            "no row would be validated on",
+            "the validation split would be empty",
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_a_test_split_is_measured_without_the_rows_that_the_model_has_learned_fr
         "train": 150, "validation": 210, "unknown": 0, "excluded": 360, "measured": 240,
     }  # fmt: skip
     lines = [one.line for one in remarks_of(predicted(output))]
-    assert any("warning: " in line and "has learned from 150 of the 600 rows" in line for line in lines)
+    assert any("warning: " in line and "was trained on 150 of the 600 rows" in line for line in lines)
 
 
 def test_a_model_of_random_rows_is_warned_of_and_not_measured_where_it_has_seen_all(tmp_path):
@@ -283,4 +283,4 @@ def test_a_dataset_of_another_label_is_predicted_and_said_to_measure_nothing(tmp
     output, _ = said(tmp_path, version(tmp_path, 2, other, label="later"), model, "test")
     assert output.metrics == {}
     lines = [one.text for one in remarks_of(predicted(output))]
-    assert "nothing is measured: the model predicts ahead, the dataset's label is later" in lines
+    assert "no metrics: the model predicts ahead, the dataset's label is later" in lines

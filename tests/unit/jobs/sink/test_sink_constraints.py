@@ -44,12 +44,12 @@ def input_of(output: Output, name: str) -> Input:
         (Constraint(column="a", min=2), 1, "a: less than 2"),
         (Constraint(column="a", max=2), 4, "a: more than 2"),
         (Constraint(column="b", allowed=("x", "y")), 4, "b: not one of x, y"),
-        (Constraint(column="b", pattern="[xy]"), 4, "b: not like [xy]"),
+        (Constraint(column="b", pattern="[xy]"), 4, "b: does not match [xy]"),
         (Constraint(column="t", min="2013-01-02"), 1, "t: less than 2013-01-02"),
         (Constraint(column="f", max=2), 4, "f: more than 2"),
         (Constraint(expression="a < 4 or b = 'q'"), 4, "not (a < 4 or b = 'q')"),
         (Constraint(expression="f <= a", name="f is the smaller"), 4, "f is the smaller"),
-        (Constraint(unique=("u",)), 3, "u: there before"),
+        (Constraint(unique=("u",)), 3, "u: not unique"),
     ],
 )
 def test_a_row_that_breaks_it_is_rejected(
@@ -153,8 +153,8 @@ def test_unique_within_the_load_and_against_the_table(case: SinkCase) -> None:
     case.write("a.csv", "a,b,c\n1,x,1\n1,x,2\n1,y,2\n2,x,2\n,x,3\n,x,4\n")
     output = case.load(constraints=unique)
     assert places(case, output) == [
-        ("a.csv", 2, 3, ["a, b: there before"]),
-        ("a.csv", 4, 5, ["c: there before"]),  # row 3 has it; row 2, rejected, does not count
+        ("a.csv", 2, 3, ["a, b: not unique"]),
+        ("a.csv", 4, 5, ["c: not unique"]),  # row 3 has it; row 2, rejected, does not count
     ]
     case.write("b.csv", "a,b,c\n1,y,7\n9,z,3\n8,z,8\n")
     output = case.load(constraints=unique)

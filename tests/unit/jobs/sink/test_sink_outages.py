@@ -56,7 +56,7 @@ def test_what_it_covers() -> None:
 
     assert OUTAGE.covers(day(2), day(3))
     assert not OUTAGE.covers(day(1), day(3))
-    with pytest.raises(InputError, match="`ends` after"):
+    with pytest.raises(InputError, match="`ends` of an outage"):
         Outage(time="t", begins="2024-01-03", ends="2024-01-03").check()
-    with pytest.raises(InputError, match="'noon' is no time"):
+    with pytest.raises(InputError, match="'noon' is not a time"):
         Outage(time="t", begins="noon", ends="2024-01-03").check()

@@ -130,7 +130,7 @@ def test_one_bound_alone_is_a_part_of_the_query(case: SinkCase) -> None:
 
 def test_bounds_do_not_go_with_a_cursor() -> None:
     values = {"from": "2024-01-01", "to": "2024-01-02", "who": ""}
-    with pytest.raises(InputError, match="reads on from where the last load ended"):
+    with pytest.raises(InputError, match="continues where the last load ended"):
         SqlSource(url="sqlite:///x", query=QUERY, cursor="id", parameters=values).check()
 
 

@@ -36,7 +36,7 @@ DROPPED = version(
             DROPPED,
             [
                 "warning: p/x@1: 237 of 560 rows dropped (42%): 200 no label, 37 no history",
-                "p/x@1: 1 column left out as features: day (date32)",
+                "p/x@1: 1 column not used as features: day (date32)",
             ],
         ),
         (
@@ -53,8 +53,8 @@ DROPPED = version(
             ),
             [
                 "p/x@1: 10 of 1,000 rows dropped (1%): 10 label not known yet",
-                "p/x@1: labels end with the events of exits: its newest event is of 2024-03-01T10:00:00; "
-                "`known_until` can say otherwise",
+                "p/x@1: labels end with the events of exits: its newest event is at 2024-03-01T10:00:00; "
+                "set `known_until` to change this",
             ],
         ),
         (
@@ -90,7 +90,7 @@ DROPPED = version(
         ),
         (
             version(ArtifactKind.PREDICTION, 100, unknown_rows=20),
-            ["warning: p/x@1: 20 of 100 rows (20%) have a category that training did not have"],
+            ["warning: p/x@1: 20 of 100 rows (20%) have a category that is not in the training rows"],
         ),
     ],
 )
@@ -138,5 +138,5 @@ def test_training_and_prediction_count_what_they_leave_out(tmp_path: Path) -> No
     assert "infinite values taken as missing: 3 size" in said
     output = predict(prediction_context(tmp_path, dataset, {"linear": trained})).outputs[0]
     tested = int((columns["split"] == "test").sum())
-    unknown = f"{tested} of {tested} rows (100%) have a category that training did not have"
+    unknown = f"{tested} of {tested} rows (100%) have a category that is not in the training rows"
     assert unknown in remarks_about(output)

@@ -94,7 +94,7 @@ def test_a_model_learns_and_predicts_with_them(tmp_path: Path, model: str):
     dataset = write_dataset(tmp_path, {**columns, "id": names, "kind": kind, "seen": columns["time"]})
     trained = run(training_context(tmp_path, dataset, model)).outputs[0]
     lines = [remark.text for remark in remarks_of(artifact_of("m", trained))]
-    assert "2 columns left out as features: id (text, 600 values in 600 rows), seen (timestamp[us])" in lines
+    assert "2 columns not used as features: id (text, 600 values in 600 rows), seen (timestamp[us])" in lines
     assert any(line.startswith("kind has 49 values: the most frequent ones have") for line in lines)
     assert {"id", "seen"}.isdisjoint(trained.details["features"])
     card = load_card(tmp_path / "outputs/m")

@@ -152,7 +152,7 @@ def test_several_labels_have_quantiles_of_their_own(tmp_path):
     ("options", "words"),
     [
         ({"threshold": 1.5}, "threshold is 1.5"),
-        ({"threshold": 0.5, "threshold_by": ThresholdBy.F1}, "only one can be given"),
+        ({"threshold": 0.5, "threshold_by": ThresholdBy.F1}, "only one is allowed"),
         ({"quantiles": (0.9, 0.1)}, "ascending"),
         ({"quantiles": (0.0, 0.5)}, "between 0 and 1"),
     ],

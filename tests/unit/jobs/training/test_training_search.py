@@ -183,20 +183,20 @@ def test_a_search_in_which_every_trial_fails_says_why(tmp_path):
 @pytest.mark.parametrize(
     ("search", "text"),
     [
-        (Search(parameters={"hiden": Range(between=(1, 2))}), "a lstm model has no 'hiden' to search"),
+        (Search(parameters={"hiden": Range(between=(1, 2))}), "a lstm model has no option 'hiden' to search"),
         (Search(parameters={"hidden": Range(between=(1, 2))}, trials=0), "trials is 0"),
         (Search(parameters={}), "no parameters"),
-        (Search(parameters={"hidden": Range(between=(2, 1))}), "is no range"),
-        (Search(parameters={"hidden": Range(log=(0, 1))}), "no scale of powers"),
-        (Search(parameters={"hidden": Range()}), "needs one of"),
+        (Search(parameters={"hidden": Range(between=(2, 1))}), "is not a range"),
+        (Search(parameters={"hidden": Range(log=(0, 1))}), "cannot begin a logarithmic range"),
+        (Search(parameters={"hidden": Range()}), "needs a list of two numbers"),
         (Search(parameters={"dropout": Range(between=(0, 1.5))}), "dropout is 1.5; it must be"),
         (Search(parameters={"learning_rate": Range(between=(0, 0.1))}), "learning_rate is 0; it must be"),
         (Search(parameters={"hidden": Range(among=(8, 0))}), "hidden is 0; it must be"),
-        (Search(parameters={"hidden": Range(between=(1.5, 8))}), "1.5 is no value of hidden"),
-        (Search(parameters={"hidden": Range(among=(8, "many"))}), "'many' is no value of hidden"),
+        (Search(parameters={"hidden": Range(between=(1.5, 8))}), "1.5 is not a value of hidden"),
+        (Search(parameters={"hidden": Range(among=(8, "many"))}), "'many' is not a value of hidden"),
         (
             Search(parameters={"normalize": Range(among=("last", "first"))}),
-            "'first' is no value of normalize",
+            "'first' is not a value of normalize",
         ),
         (Search(parameters={"mixed_precision": Range(between=(0, 1))}), "is a range of numbers"),
     ],
@@ -209,8 +209,8 @@ def test_a_search_that_makes_no_sense_is_refused(search, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"model": ModelKind.ENSEMBLE, "models": ("a", "b")}, "an ensemble does not learn"),
-        ({"model": ModelKind.CUSTOM, "file": "model.onnx"}, "a model from a file does not learn"),
+        ({"model": ModelKind.ENSEMBLE, "models": ("a", "b")}, "an ensemble is not trained"),
+        ({"model": ModelKind.CUSTOM, "file": "model.onnx"}, "a model from a file is not trained"),
     ],
 )
 def test_what_does_not_learn_has_no_settings_to_search(options, text):

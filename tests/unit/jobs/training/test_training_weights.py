@@ -211,9 +211,9 @@ def test_rows_with_no_weight_or_a_negative_one_are_counted(tmp_path, value):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"model": ModelKind.ENSEMBLE, "models": ("a",), "weight": "w"}, "an ensemble does not learn"),
-        ({"model": ModelKind.CUSTOM, "file": "m.onnx", "weight": "w"}, "a model from a file does not learn"),
-        ({"class_weight": ClassWeight.BALANCED, "class_weights": {"a": 1.0}}, "only one can be given"),
+        ({"model": ModelKind.ENSEMBLE, "models": ("a",), "weight": "w"}, "an ensemble is not trained"),
+        ({"model": ModelKind.CUSTOM, "file": "m.onnx", "weight": "w"}, "a model from a file is not trained"),
+        ({"class_weight": ClassWeight.BALANCED, "class_weights": {"a": 1.0}}, "only one is allowed"),
         ({"class_weights": {"a": -1.0}}, "at least 0 and finite"),
     ],
 )

@@ -456,6 +456,6 @@ def test_a_login_node_that_does_not_see_the_root_is_refused(tmp_path):
 
 def test_sites_of_other_kinds_take_no_settings_of_a_resource():
     resource = Resource(name="trainers", type=JobKind.TRAINING, site="lab", settings={"partition": "gpu"})
-    with pytest.raises(InputError, match="a ray site takes no settings") as caught:
+    with pytest.raises(InputError, match="a ray site has no settings") as caught:
         check_resource_settings(resource, Site(name="lab", kind=SiteKind.RAY))
     assert "slurm" in caught.value.hint
