@@ -102,7 +102,7 @@ def test_caches_that_nothing_uses_go_first_and_the_run_succeeds(disk: Path) -> N
     fill(disk, left_bytes=2 * MIB)
     done = place.gridmill("run", file)
     assert done.returncode == 0, done.stderr
-    assert "a disk is short: 1 item that nothing uses (8 MiB) deleted" in done.stderr
+    assert "a disk is nearly full: 1 item that nothing uses (8 MiB) deleted" in done.stderr
     left = sorted(path.name for path in (place.home / "cache" / "environments").iterdir())
     assert left == ["old", "older"]
 

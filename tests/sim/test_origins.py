@@ -39,7 +39,7 @@ def test_a_copied_project_is_refused_and_names_both_folders_and_the_ways_out(gri
         with pytest.raises(ConflictError) as caught:
             submit(project("/b"))
         assert "'w' belongs to the folder /a; this one is in /b" in caught.value.message
-        assert "another name" in caught.value.hint
+        assert "Rename one" in caught.value.hint
         assert "--adopt" in caught.value.hint
     assert len(service(grid).runs().items) == 1
     assert finish(grid, grid.submit(project("/a"))).state == RunState.SUCCEEDED

@@ -125,5 +125,5 @@ def test_arguments_are_bound_as_the_method_binds_them() -> None:
         use_case("stop_run").arguments(("r-1",), {"jbo": "a"})
     with pytest.raises(TypeError, match="run_id"):
         use_case("run").arguments((), {})
-    with pytest.raises(InputError, match="no use case 'close'"):
+    with pytest.raises(InputError, match="unknown use case 'close'"):
         use_case("close")

@@ -170,9 +170,9 @@ def test_errors_arrive_as_what_they_are(served: ServedGrid, tmp_path: Path) -> N
     grid = dial(tmp_path).grid()
     with pytest.raises(NotFoundError, match="none-1"):
         grid.run("none-1")
-    with pytest.raises(InputError, match="no use case"):
+    with pytest.raises(InputError, match="unknown use case"):
         use_case("close")
-    with pytest.raises(InputError, match="no use case"):
+    with pytest.raises(InputError, match="unknown use case"):
         use_case("_private")
 
 

@@ -38,7 +38,7 @@ def sized(history: MeasurementHistory, workers: int | None = None) -> Sizing:
 
 
 def is_advised(sizing: Sizing) -> bool:
-    return any("worth paying for" in why for why in sizing.why)
+    return any("recommended number" in why for why in sizing.why)
 
 
 @pytest.mark.parametrize(("written", "read"), [("auto", None), ("3", 3)])
