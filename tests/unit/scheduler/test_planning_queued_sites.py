@@ -264,7 +264,7 @@ def test_a_partition_that_a_site_does_not_have_is_refused() -> None:
     assert empty.message == "partition 'main' of site lab has no nodes"
     problem = problem_of_resource(Snapshot([site]), "a", resource(settings={"partition": "hihg"}))
     assert problem is not None
-    assert "is in partition 'hihg'; site lab does not have it" in problem.message
+    assert "is in partition 'hihg', which site lab does not have" in problem.message
     assert problem.hint == "Its partitions are main, low."
 
 
